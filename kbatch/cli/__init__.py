@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import kbatch
-from kbatch.cli import compact, convert, dump, export, recompress, stats, verify
+from kbatch.cli import compact, convert, diff, dump, export, recompress, stats, verify
 from kbatch.cli.interrupts import InterruptWatch
 from kbatch.cli.terminal import print_errors
 from kbatch.cli.usage import UsageError
@@ -23,8 +23,8 @@ __all__ = ["main"]
 EXIT_STATUS = """\
 exit status:
   0    done
-  1    error (export, convert, recompress and compact have written nothing)
-  2    wrong usage
+  1    error (export, convert, recompress and compact have written nothing); diff: the records differ
+  2    wrong usage; diff: an error or damage
   3    done, but with damage: the output lists the losses (for an export also OUT/_losses), or the batches accepted
        with a wrong checksum
   4    done without damage, but read_committed withheld records of open or undecided transactions: dump reports them on
@@ -59,8 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"kbatch {kbatch.__version__}")
+    parser.set_defaults(error_status=1)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (export, dump, verify, stats, convert, recompress, compact):
+    for command in (export, dump, verify, stats, diff, convert, recompress, compact):
         command.add_parser(commands, epilog=EXIT_STATUS)
     options = parser.parse_args(arguments)
     if sys.stdout is None:
@@ -84,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except (KbatchError, OSError, ValueError) as error:
         print_errors(f"kbatch {options.command}: {one_line(error)}")
-        return 1
+        failed: int = options.error_status
+        return failed
     finally:
         watch.close()
     return status

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from kbatch.cli.inputs import add_storage_option, open_path, storage_options
+from kbatch.cli.summaries import add_json, log_dict, loss_dicts, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
 from kbatch.cli.usage import argument, number_argument, size_argument
 from kbatch.format import INT32_MAX, INT64_MAX
+from kbatch.log.logs import Log
 from kbatch.log.storage import locate
 from kbatch.log.write.compaction import Compaction, compact_log
 from kbatch.log.write.rewriting import check_apart
@@ -84,7 +85,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
             help=text + shown,
         )
     add_storage_option(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON, one line per log")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -108,9 +109,15 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             options["progress"] = _progress_of(line, 0, 2 * logs[0].size)
             done.append((arguments.out, compact_log(logs[0], arguments.out, **options)))
-    for name, result in done:
-        print_lines(*([_result_json(name, result)] if arguments.json else _result_lines(name, result)))
-    return 3 if any(result.damage for _, result in done) else 0
+    damaged = any(result.damage for _, result in done)
+    status = 3 if damaged else 0
+    if arguments.json:
+        results = [_compaction_dict(log, result) for log, (_, result) in zip(logs, done, strict=True)]
+        print_summary("compact", status, results, damaged=damaged, out=arguments.out)
+    else:
+        for name, result in done:
+            print_lines(*_result_lines(name, result))
+    return status
 
 
 def _parse_now(text: str) -> int:
@@ -125,8 +132,10 @@ def _progress_of(line: ProgressLine, before: int, total: int) -> Callable[[int, 
     return lambda read, _: line.show_bytes((before + read) // 2, total // 2)
 
 
-def _result_json(name: str, result: Compaction) -> str:
-    return json.dumps({"log": name, **asdict(result), "damage": [loss._asdict() for loss in result.damage]})
+def _compaction_dict(log: Log, result: Compaction) -> dict[str, Any]:
+    counts = asdict(result)
+    del counts["damage"]
+    return log_dict(log, log.path, **counts, losses=loss_dicts(result.damage))
 
 
 def _result_lines(name: str, result: Compaction) -> list[str]:

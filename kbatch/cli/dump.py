@@ -132,6 +132,9 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         "--format", choices=("json", "kafka"), default="json", help="format of the lines (default: %(default)s)"
     )
     parser.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="print JSON lines, which is the default"
+    )
+    parser.add_argument(
         "--print-data-log",
         action="store_true",
         help="with --format kafka: also print keys and values, which JSON always has; implies --records",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kbatch.cli.inputs import name_and_value, storage_options
 from kbatch.cli.ranges import RANGES, add_former, add_ranges, given_ranges
-from kbatch.cli.terminal import ProgressLine, counted, format_size, format_time, print_json, print_lines, table_lines
+from kbatch.cli.summaries import add_json, print_summary
+from kbatch.cli.terminal import ProgressLine, counted, format_size, format_time, print_lines, table_lines
 from kbatch.cli.usage import usage
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.storage import is_url
@@ -80,7 +81,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         metavar="OUT",
         help="directory to create, or a URL such as s3://bucket/directory; only a table to append to may exist",
     )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_json(parser)
     reading = {each.name: each for each in options_of(ReadOptions)}
     for title, names in _GROUPS.items():
         group = parser.add_argument_group(title)
@@ -142,7 +143,9 @@ def run(arguments: argparse.Namespace) -> int:
             progress=line.show,
         )
     if arguments.json:
-        print_json(summary.to_dict())
+        totals = summary.to_dict()
+        logs = [{"name": f"{each['topic']}-{each['partition']}", **each} for each in totals.pop("partitions")]
+        print_summary("export", summary.exit_status, logs, damaged=summary.damaged, **totals)
     else:
         print_lines(*summary_lines(summary))
     return summary.exit_status

@@ -12,9 +12,8 @@ from typing import Literal, cast
 
 from kbatch.batches.framing import look_of
 from kbatch.errors import LogDirectoryError
-    is_chosen = (lambda topic, partition: topic in topics) if topics else None
-    found = open_logs(path, predicate=is_chosen, storage_options=options)
-    return ([found], False) if isinstance(found, Log) else (found, True)
+from kbatch.format import LOG_OVERHEAD
+from kbatch.log.discovery import open_logs
 from kbatch.log.logs import Log
 from kbatch.log.names import name_of_log, parse_segment_name
 from kbatch.log.segment import Segment
@@ -161,23 +160,9 @@ def open_path(path: str, options: Mapping[str, str] | None, topics: Collection[s
     LogDirectoryError
         If there is nothing at the path, or it can't be listed.
     """
-<<<<<<< HEAD
-    storage, path = locate(path, options)
-    entry = storage.find(path)
-    if entry is None:
-        raise LogDirectoryError(f"{path}: no such file or directory", source=path)
-    try:
-        names = storage.list(path) if entry.is_directory else []
-    except OSError as error:
-        raise LogDirectoryError(f"{path}: can't be listed: {error.strerror}", source=path) from error
-    if entry.is_directory and not any(parse_segment_name(name) is not None for name in names):
-        is_chosen = (lambda topic, partition: topic in topics) if topics else None
-        return find_logs(path, predicate=is_chosen, storage_options=options), True
-    return [Log(path, storage_options=options)], False
-=======
-    found = open_logs(path, storage_options=options)
+    is_chosen = (lambda topic, partition: topic in topics) if topics else None
+    found = open_logs(path, predicate=is_chosen, storage_options=options)
     return ([found], False) if isinstance(found, Log) else (found, True)
->>>>>>> 70b8ace (compare_logs: records of two logs or directories, by offset, order or key)
 
 
 def _find(

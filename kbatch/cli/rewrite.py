@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, get_args
 
 from kbatch.cli.inputs import add_storage_option, open_path, storage_options
+from kbatch.cli.summaries import add_json, damage_lines, log_dict, loss_dicts, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
 from kbatch.cli.usage import size_argument
 from kbatch.format import INT32_MAX
+from kbatch.log.logs import Log
 from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
 from kbatch.options import RaiseOrSkip
 from kbatch.rewrite.rewriter import LOST_TEXTS, Rewriter, RewriteReport
@@ -24,7 +27,6 @@ Index files are rebuilt. The other auxiliary files of segments are copied, excep
 leader epochs, which a broker rebuilds. A run that is killed leaves a directory .NAME.*.tmp next to OUT, which the next
 run to the same OUT removes.
 """
-_LISTED_DAMAGE = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bytes of the log per index entry, as index.interval.bytes of a broker (default: %(default)s)",
     )
     add_storage_option(parser)
+    add_json(parser)
 
 
 def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
@@ -69,13 +72,36 @@ def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
         "index_interval_bytes": arguments.index_interval_bytes,
     }
     logs, is_directory = open_path(arguments.path, given)
+    done: list[dict[str, Any]] = []
+
+    def on_log(log: Log, report: RewriteReport) -> None:
+        done.append(log_dict(log, log.path, **_report_dict(report)))
+
     with _progress(sum(log.size for log in logs)) as options["progress"]:
         if is_directory:
-            report = rewrite_logs(arguments.path, arguments.out, rewriter, storage_options=given, **options)
+            report = rewrite_logs(
+                arguments.path, arguments.out, rewriter, storage_options=given, on_log=on_log, **options
+            )
         else:
             report = rewrite_log(logs[0], arguments.out, rewriter, **options)
-    _print(arguments.out, report)
-    return 3 if report.damage else 0
+            on_log(logs[0], report)
+    status = 3 if report.damage else 0
+    if arguments.json:
+        print_summary(arguments.command, status, done, damaged=bool(report.damage), out=arguments.out)
+    else:
+        _print(arguments.out, report)
+    return status
+
+
+def _report_dict(report: RewriteReport) -> dict[str, Any]:
+    """Return the counts of a log for JSON; what a conversion dropped is in ``dropped``."""
+    counts = {each.name: getattr(report, each.name) for each in fields(report)}
+    losses = loss_dicts(counts.pop("damage"))
+    return {
+        **{name: count for name, count in counts.items() if name not in LOST_TEXTS},
+        "dropped": {name: counts[name] for name in LOST_TEXTS},
+        "losses": losses,
+    }
 
 
 @contextmanager
@@ -85,10 +111,7 @@ def _progress(total: int) -> Iterator[Any]:
 
 
 def _print(out: str, report: RewriteReport) -> None:
-    for loss in report.damage[:_LISTED_DAMAGE]:
-        print_lines(f"skipped: byte {loss.position}, {loss.length} bytes: {loss.reason}")
-    if len(report.damage) > _LISTED_DAMAGE:
-        print_lines(f"skipped: {len(report.damage) - _LISTED_DAMAGE:,} more")
+    print_lines(*damage_lines("skipped", report.damage))
     for name, count in report.lost.items():
         print_lines("lost: " + LOST_TEXTS[name].format(count=f"{count:,}"))
     if report.tail_bytes:

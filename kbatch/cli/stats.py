@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from kbatch.cli.inputs import Input, add_storage_option, find_inputs, storage_options
+from kbatch.cli.summaries import add_json, log_dict, print_summary
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,
@@ -13,7 +14,6 @@ from kbatch.cli.terminal import (
     format_size,
     format_time,
     labelled_lines,
-    print_json,
     print_lines,
     table_lines,
 )
@@ -53,7 +53,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     add_storage_option(parser)
     parser.add_argument("--headers-only", action="store_true", help="read only batch headers, decode nothing")
     parser.add_argument("--details", action="store_true", help="print all statistics of each topic-partition")
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON document")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -73,24 +73,17 @@ def run(arguments: argparse.Namespace) -> int:
             statistics = log_statistics(each.segments, headers_only=arguments.headers_only, progress=progress)
             found.append((each, statistics))
             done += statistics.bytes
+    damaged = any(statistics.losses for _, statistics in found)
+    status = 3 if damaged else 0
     if arguments.json:
-        print_json({"logs": [_statistics_dict(*each) for each in found]})
+        logs = [log_dict(each.log, each.path, **statistics.to_dict()) for each, statistics in found]
+        print_summary("stats", status, logs, damaged=damaged)
     else:
         print_lines(*_table(found))
         if arguments.details:
             for each, statistics in found:
                 print_lines("", *_details(each, statistics))
-    return 3 if any(statistics.losses for _, statistics in found) else 0
-
-
-def _statistics_dict(each: Input, statistics: LogStatistics) -> dict[str, Any]:
-    return {
-        "name": each.name,
-        "path": each.path,
-        "topic": each.log.topic if each.log is not None else None,
-        "partition": each.log.partition if each.log is not None else None,
-        **statistics.to_dict(),
-    }
+    return status
 
 
 def _table(found: list[tuple[Input, LogStatistics]]) -> list[str]:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kbatch.cli.inputs import Input, add_storage_option, find_inputs, is_last, storage_options
-from kbatch.cli.terminal import ProgressLine, counted, format_size, print_json, print_lines
+from kbatch.cli.summaries import add_json, log_dict, print_summary
+from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
 from kbatch.errors import LogDirectoryError
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_segment_name
@@ -58,7 +59,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         help="also check the sequence numbers of idempotent producers for missing and duplicate batches",
     )
     add_storage_option(parser)
-    parser.add_argument("--json", action="store_true", help="print the findings as one JSON document")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -85,9 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
                 line.write("")
                 print_lines(_summary(each, report))
     damaged = any(report.damaged for _, report in reports)
+    status = 3 if damaged else 0
     if arguments.json:
-        print_json({"damaged": damaged, "logs": [_report_dict(*each) for each in reports]})
-    return 3 if damaged else 0
+        print_summary("verify", status, [_report_dict(*each) for each in reports], damaged=damaged)
+    return status
 
 
 def _verify(
@@ -145,16 +147,15 @@ def _report_dict(each: Input, report: VerificationReport) -> dict[str, Any]:
             if finding.damage == damage
         ]
 
-    return {
-        "path": each.path,
-        "topic": each.log.topic if each.log is not None else None,
-        "partition": each.log.partition if each.log is not None else None,
-        "damaged": report.damaged,
-        "segments": report.segments,
-        "batches": report.batches,
-        "records": report.records,
-        "bytes": report.bytes,
-        "side_files": report.side_files,
-        "findings": listed(True),
-        "notes": listed(False),
-    }
+    return log_dict(
+        each.log,
+        each.path,
+        damaged=report.damaged,
+        segments=report.segments,
+        batches=report.batches,
+        records=report.records,
+        bytes=report.bytes,
+        side_files=report.side_files,
+        findings=listed(True),
+        notes=listed(False),
+    )

@@ -137,9 +137,10 @@ def _pairs(a: Log | Sequence[Log], b: Log | Sequence[Log]) -> list[tuple[Log | N
     if isinstance(a, Log) and isinstance(b, Log):
         return [(a, b)]
     if isinstance(a, Log) or isinstance(b, Log):
-        one, name = (a, "b") if isinstance(a, Log) else (b, "a")
-        path = one.path if isinstance(one, Log) else one
-        raise ValueError(f"{path} is one log, but {name} has several; compare two logs or two directories of logs")
+        path = next(side.path for side in (a, b) if isinstance(side, Log))
+        raise ValueError(
+            f"{path} is one log, but the other side has several; compare two logs or two directories of logs"
+        )
     left, right = _by_name(a), _by_name(b)
     return [(left.get(name), right.get(name)) for name in sorted({*left, *right})]
 
@@ -282,9 +283,8 @@ class _Comparing:
         differing = np.flatnonzero(np.logical_or.reduce(list(masks.values())))
         self._result.different += len(differing)
         self._result.matching += pairs - len(differing)
-        for name, mask in masks.items():
-            if found := int(np.count_nonzero(mask)):
-                self._result.fields[name] = self._result.fields.get(name, 0) + found
+        totals = {name: self._result.fields.get(name, 0) + int(np.count_nonzero(mask)) for name, mask in masks.items()}
+        self._result.fields = {name: total for name, total in totals.items() if total}
         return differing
 
     def _place(self, table: RecordTable, row: int) -> int:

@@ -149,7 +149,7 @@ class TestExport:
             file.truncate(cut)
         assert main(["export", str(root), str(tmp_path / "out"), "--on-error", on_error, "--json"]) == 3
         summary = json.loads(capsys.readouterr().out)
-        part = summary["partitions"][0]
+        part = summary["logs"][0]
         assert summary["bad_crc_batches"] == 0
         assert part["lost_bytes"] > (last.stat().st_size if on_error == "stop" else 0)
         left = 0 if on_error == "stop" else part["unfinished_bytes"]

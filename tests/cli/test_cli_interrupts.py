@@ -85,6 +85,8 @@ COMMANDS = {
     "verify-sequences": ["verify", "--sequences", "--json", "{log}"],
     "stats": ["stats", "{log}"],
     "stats-headers": ["stats", "--headers-only", "{log}"],
+    "diff": ["diff", "{log}", "{log}"],
+    "diff-key": ["diff", "--match", "key", "--json", "{log}", "{log}"],
     "dump": ["dump", "{log}"],
     "dump-records": ["dump", "--records", "{log}"],
     "dump-kafka": ["dump", "--format", "kafka", "--print-data-log", "{log}"],

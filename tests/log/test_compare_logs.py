@@ -267,7 +267,9 @@ def test_segments_are_compared_by_their_records(tmp_path: Path) -> None:
 
 def test_wrong_pairs_of_logs_are_refused(tmp_path: Path) -> None:
     log = write(tmp_path / "a/t-0", [Record(0)])
-    with pytest.raises(ValueError, match=r"t-0 is one log, but b has several; compare two logs or two directories"):
+    with pytest.raises(
+        ValueError, match=r"t-0 is one log, but the other side has several; compare two logs or two directories"
+    ):
         compare_logs(log, tmp_path / "a")
     with pytest.raises(ValueError, match=r"t-0 is in the list twice"):
         compare_logs([kbatch.Log(log), kbatch.Log(log)], tmp_path / "a")

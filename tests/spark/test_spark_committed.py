@@ -391,7 +391,7 @@ def test_an_export_has_the_committed_records(spark: Any, tmp_path: Path, capsys:
     assert status == 4
     assert [row.offset for row in spark.read.parquet(str(out)).orderBy("offset").collect()] == COMMITTED
     summary = json.loads(text)
-    (part,) = summary["partitions"]
+    (part,) = summary["logs"]
     assert (summary["isolation"], summary["records"], summary["lost_bytes"]) == (
         "read_committed", len(COMMITTED), 0,
     )  # fmt: skip
@@ -418,7 +418,9 @@ def test_an_export_has_the_committed_records(spark: Any, tmp_path: Path, capsys:
     assert sum(summary["batches"].values()) == len(batches) - len(aborted) - len(undecided)
     for name in ("aborted_batches", "aborted_bytes", "undecided_batches", "undecided_bytes"):
         assert summary[name] == part[name]
-    assert json.loads((out / "_manifest.json").read_text())["partitions"] == summary["partitions"]
+    assert json.loads((out / "_manifest.json").read_text())["partitions"] == [
+        {name: value for name, value in part.items() if name != "name"}
+    ]
 
 
 def test_the_summary_reports_omitted_records(
@@ -473,7 +475,7 @@ def test_damage_next_to_undecided_records_is_counted_once(
     arguments = (log, tmp_path / "out", "--isolation", "read_committed", "--on-error", "skip", "--json")
     status, text = run_export(capsys, *arguments)
     assert status == 3
-    (part,) = json.loads(text)["partitions"]
+    (part,) = json.loads(text)["logs"]
     assert (part["records"], part["last_offset"]) == (2, 6)
     assert part["log_bytes"] == len(data(0)) + len(marker(3, 8, ABORT)) + len(data(6))
     assert part["aborted_bytes"] == len(txn(2, 8))

@@ -282,6 +282,7 @@ def rewrite_logs(
     storage_options: Mapping[str, str] | None = None,
     sync: bool = True,
     progress: Callable[[int], None] | None = None,
+    on_log: Callable[[Log, RewriteReport], None] | None = None,
     **options: Any,
 ) -> RewriteReport:
     """Rewrite all logs of a broker's log directory; the output appears only when all are complete.
@@ -296,17 +297,22 @@ def rewrite_logs(
         For a URL; as for `find_logs`.
     rewriter, sync, progress, **options
         As for `rewrite_log`.
+    on_log : callable, optional
+        Called with each log and its report when the log is complete.
 
     Returns
     -------
     RewriteReport
+        The sums of all logs.
     """
     storage, root = locate(path, storage_options)
     check_apart(root, os.fspath(out))
     logs = find_logs(path, storage_options=storage_options)
     done = 0
+    total = rewriter.report
     with staged(out, sync=sync) as stage:
         for log in logs:
+            rewriter.report = RewriteReport()
             # Directories in tiered storage have other names.
             name = f"{log.topic}-{log.partition}"
 
@@ -316,9 +322,13 @@ def rewrite_logs(
 
             rewrite_log(log, os.path.join(stage.directory, name), rewriter, sync=sync, progress=report, **options)
             done += log.size
+            total.add(rewriter.report)
+            if on_log is not None:
+                on_log(log, rewriter.report)
         for name in set(storage.list(root)).intersection(_COPIED):
             stage.write_file(name, storage.read(storage.join(root, name), MAX_SIDE_FILE)[0])
-    return rewriter.report
+    rewriter.report = total
+    return total
 
 
 def check_out(log: Log, out: str) -> None:

@@ -128,10 +128,9 @@ def test_commands_report_unreadable_auxiliary_files(
     assert "skipped: " in message
     assert f"{source / SNAPSHOT}, byte 0: ends within" in message
     assert main(["verify", str(tmp_path / "out-0")]) == 0
-    if arguments[0] == "compact":
-        capsys.readouterr()
-        assert main([*arguments, str(source), str(tmp_path / "two-0"), "--json"]) == 3
-        (loss,) = json.loads(capsys.readouterr().out)["damage"]
-        assert (loss["position"], loss["length"]) == (0, 0)
-        assert SNAPSHOT in loss["reason"]
+    capsys.readouterr()
+    assert main([*arguments, str(source), str(tmp_path / "two-0"), "--json"]) == 3
+    (loss,) = json.loads(capsys.readouterr().out)["logs"][0]["losses"]
+    assert (loss["position"], loss["length"]) == (0, 0)
+    assert SNAPSHOT in loss["reason"]
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]

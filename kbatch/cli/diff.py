@@ -1,0 +1,271 @@
+"""``kbatch diff A B``: compare the records of two logs, or of two directories of logs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, get_args
+
+from kbatch.cli.inputs import add_storage_option, storage_options
+from kbatch.cli.ranges import RANGES, add_ranges, given_ranges
+from kbatch.cli.shown import json_bytes
+from kbatch.cli.summaries import add_json, damage_lines, loss_dicts, print_summary
+from kbatch.cli.terminal import ProgressLine, counted, print_errors, print_lines
+from kbatch.cli.usage import number_argument
+from kbatch.log.comparison import compare_logs
+from kbatch.log.differences import ComparedLog, ComparedRecord, Difference, Match, PartitionComparison
+from kbatch.log.discovery import open_logs
+from kbatch.log.logs import Log
+from kbatch.read.decode_options import Isolation
+from kbatch.records.display import shown_time
+from kbatch.rewrite.rewriter import RaiseOrSkip
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = """\
+Compare the records of two logs, or of two directories of logs, which are paired by topic and partition. Batches,
+codecs, magic and segments may differ: records are equal if timestamp, key, value and headers are equal. Prints for each
+topic-partition the number of records on each side and the first difference.
+
+A and B are segments (.log), topic-partition directories, or brokers' log directories.
+"""
+
+_EPILOG = f"""\
+examples:
+  kbatch diff /var/lib/kafka/data /backup/kafka
+  kbatch diff data/orders-0 backup/orders-0 && echo equal
+  kbatch diff --match order data/orders-0 mirror/eu.orders-0
+  kbatch diff --match key data/accounts-0 compacted/accounts-0
+  kbatch diff --times -1h: --json data backup | jq '.logs[] | select(.equal | not)'
+
+--match:
+  offset  records with the same offset are compared
+  order   the first records of both sides are compared, then the second ones, and so on: for mirrored topics, whose
+          offsets differ. After a record that one side lacks, all following ones are compared with their neighbours
+  key     the last record of each key is compared: for compacted topics. A key whose last record is a tombstone (a null
+          value) counts as absent. Records without a key are not compared
+
+{RANGES}
+"""
+
+# The headers of a record that the text shows.
+_TEXT_HEADERS = 8
+
+
+def add_parser(commands: Any, *, epilog: str) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = commands.add_parser(
+        "diff",
+        help="compare the records of two logs or directories",
+        description=_DESCRIPTION,
+        epilog=_EPILOG + epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("a", metavar="A", help="segment, topic-partition directory or log directory, or a URL")
+    parser.add_argument("b", metavar="B", help="another one of the same kind")
+    parser.add_argument(
+        "--match",
+        choices=get_args(Match),
+        default="offset",
+        help="which records are compared with each other; see below (default: %(default)s)",
+    )
+    add_ranges(parser)
+    parser.add_argument(
+        "--isolation",
+        choices=get_args(Isolation),
+        default="read_uncommitted",
+        help="which records are read; read_committed leaves out those of aborted and open transactions "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--on-error",
+        choices=get_args(RaiseOrSkip),
+        default="raise",
+        help="at damage: fail, or skip and list it, with exit status 2 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-bytes-shown",
+        metavar="N",
+        type=number_argument(0),
+        default=100,
+        help="print at most the first N bytes of a key, a value or a header's value (default: %(default)s)",
+    )
+    add_storage_option(parser)
+    add_json(parser)
+    parser.set_defaults(run=run, error_status=2)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return the exit status."""
+    given = storage_options(arguments)
+    a, b = (open_logs(path, storage_options=given) for path in (arguments.a, arguments.b))
+    total = sum(log.size for side in (a, b) for log in ([side] if isinstance(side, Log) else side))
+    with ProgressLine() as line:
+
+        def on_partition(result: PartitionComparison) -> None:
+            line.write("")
+            for name, side in (("A", result.a), ("B", result.b)):
+                if side is not None and side.losses:
+                    print_errors(*damage_lines(f"kbatch diff: {name}: skipped", side.losses))
+            if not arguments.json:
+                print_lines(*_lines(result, arguments))
+
+        comparison = compare_logs(
+            a,
+            b,
+            match=arguments.match,
+            isolation=arguments.isolation,
+            on_error=arguments.on_error,
+            progress=lambda done: line.show_bytes(done, total),
+            on_partition=on_partition,
+            **given_ranges(arguments)._asdict(),
+        )
+    status = 2 if comparison.damaged else 0 if comparison.equal else 1
+    partitions = comparison.partitions
+    if arguments.json:
+        logs = [_result_dict(each, arguments.max_bytes_shown) for each in partitions]
+        print_summary("diff", status, logs, damaged=comparison.damaged, equal=comparison.equal, match=comparison.match)
+    elif not isinstance(a, Log):
+        differing = sum(not each.equal for each in partitions)
+        print_lines(f"different: {differing:,} of {counted(len(partitions), 'topic-partition')}")
+    return status
+
+
+def _name(result: PartitionComparison) -> str:
+    return result.sides[0].path if result.topic is None else f"{result.topic}-{result.partition}"
+
+
+def _lines(result: PartitionComparison, arguments: argparse.Namespace) -> list[str]:
+    """Return the result of a topic-partition as text."""
+    records = " and ".join(
+        f"{counted(side.records, 'record')} in {name}" for name, side in (("A", result.a), ("B", result.b)) if side
+    )
+    noun = "key" if arguments.match == "key" else "record"
+    if len(result.sides) < 2:
+        lines = [f"{_name(result)}: only in {'A' if result.a else 'B'}: {records}"]
+    elif result.equal:
+        compared = f" of {records}" if noun == "key" else ""
+        lines = [f"{_name(result)}: equal: {counted(result.matching, noun)}{compared}"]
+    else:
+        fields = ", ".join(f"{name} {count:,}" for name, count in result.fields.items())
+        different = f"{result.different:,} different" + (f" ({fields})" if fields else "")
+        lines = [
+            f"{_name(result)}: different: {records}",
+            f"  {counted(result.matching, noun)} equal, {different}, {result.only_a:,} only in A, "
+            f"{result.only_b:,} only in B",
+        ]
+        if result.first is not None:
+            lines += _first_lines(result.first, arguments)
+    for name, side in (("A", result.a), ("B", result.b)):
+        lines += [] if side is None else _notes(name, side)
+    return lines
+
+
+def _notes(name: str, side: ComparedLog) -> list[str]:
+    notes = []
+    if side.keyless:
+        notes.append(f"  {name}: {counted(side.keyless, 'record')} without a key, not compared")
+    if side.withheld:
+        notes.append(f"  {name}: records of {counted(side.withheld, 'open or undecided transaction')} are withheld")
+    if side.losses:
+        lost = sum(loss.length for loss in side.losses)
+        notes.append(f"  {name}: DAMAGED: {counted(len(side.losses), 'loss')} of {counted(lost, 'byte')}, not compared")
+    return notes
+
+
+def _first_lines(first: Difference, arguments: argparse.Namespace) -> list[str]:
+    """Return the first difference: where, and the fields that differ on each side, or the fields of the only record."""
+    records = [(name, record) for name, record in (("A", first.a), ("B", first.b)) if record is not None]
+    offsets = {record.offset for _, record in records}
+    where = (
+        f"offset {records[0][1].offset}"
+        if len(offsets) == 1
+        else " and ".join(f"offset {record.offset} in {name}" for name, record in records)
+    )
+    if first.row is not None:
+        where = f"record {first.row:,} ({where})"
+    if arguments.match == "key":
+        where += f", key {json_bytes(*_cut(records[0][1].key, arguments.max_bytes_shown))}"
+    if len(records) == 1:
+        lines = [f"  first difference: {where}: only in {records[0][0]}"]
+        fields: tuple[str, ...] = ("timestamp", "key", "value", "headers")
+    else:
+        lines = [f"  first difference: {where}: {', '.join(first.fields)}"]
+        fields = first.fields
+    for field in fields:
+        lines += [
+            f"    {name}  {field:<9}  {_shown(record, field, arguments.max_bytes_shown)}" for name, record in records
+        ]
+    return lines
+
+
+def _cut(data: bytes | None, limit: int) -> tuple[bytes | None, int]:
+    """Return at most `limit` bytes, and the size before."""
+    return (None, -1) if data is None else (data[:limit], len(data))
+
+
+def _shown(record: ComparedRecord, field: str, limit: int) -> str:
+    """Return a field of a record as text."""
+    if field == "timestamp":
+        return "none" if record.timestamp is None else f"{record.timestamp} ({shown_time(record.timestamp)})"
+    if field == "headers":
+        pairs = [_header(key, value, limit) for key, value in record.headers[:_TEXT_HEADERS]]
+        if len(record.headers) > _TEXT_HEADERS:
+            pairs.append(f"... {counted(len(record.headers) - _TEXT_HEADERS, 'more header')}")
+        return f"[{', '.join(pairs)}]"
+    return json_bytes(*_cut(record.key if field == "key" else record.value, limit))
+
+
+def _header(key: bytes, value: bytes | None, limit: int) -> str:
+    return f"[{json_bytes(*_cut(key, limit))}, {json_bytes(*_cut(value, limit))}]"
+
+
+def _result_dict(result: PartitionComparison, limit: int) -> dict[str, Any]:
+    """Return the result of a topic-partition for JSON."""
+    first = result.first
+    return {
+        "name": _name(result),
+        "topic": result.topic,
+        "partition": result.partition,
+        "equal": result.equal,
+        "matching": result.matching,
+        "different": result.different,
+        "only_a": result.only_a,
+        "only_b": result.only_b,
+        "fields": result.fields,
+        "first": None
+        if first is None
+        else {
+            "row": first.row,
+            "fields": list(first.fields),
+            "a": _record_dict(first.a, limit),
+            "b": _record_dict(first.b, limit),
+        },
+        "a": _side_dict(result.a),
+        "b": _side_dict(result.b),
+    }
+
+
+def _side_dict(side: ComparedLog | None) -> dict[str, Any] | None:
+    if side is None:
+        return None
+    return {
+        "path": side.path,
+        "records": side.records,
+        "keyless": side.keyless,
+        "withheld_transactions": side.withheld,
+        "losses": loss_dicts(side.losses),
+    }
+
+
+def _record_dict(record: ComparedRecord | None, limit: int) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    texts = {name: json_bytes(*_cut(getattr(record, name), limit)) for name in ("key", "value")}
+    headers = ", ".join(_header(key, value, limit) for key, value in record.headers)
+    texts["headers"] = f"[{headers}]"
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **{name: json.loads(text) for name, text in texts.items()},
+    }
