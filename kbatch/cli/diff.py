@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
                 if side is not None and side.losses:
                     print_errors(*damage_lines(f"kbatch diff: {name}: skipped", side.losses))
             if not arguments.json:
-                print_lines(*_lines(result, arguments))
+                print_lines(*_partition_lines(result, arguments))
 
         comparison = compare_logs(
             a,
@@ -131,26 +131,26 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _name(result: PartitionComparison) -> str:
+def _compared_name(result: PartitionComparison) -> str:
     return result.sides[0].path if result.topic is None else f"{result.topic}-{result.partition}"
 
 
-def _lines(result: PartitionComparison, arguments: argparse.Namespace) -> list[str]:
+def _partition_lines(result: PartitionComparison, arguments: argparse.Namespace) -> list[str]:
     """Return the result of a topic-partition as text."""
     records = " and ".join(
         f"{counted(side.records, 'record')} in {name}" for name, side in (("A", result.a), ("B", result.b)) if side
     )
     noun = "key" if arguments.match == "key" else "record"
     if len(result.sides) < 2:
-        lines = [f"{_name(result)}: only in {'A' if result.a else 'B'}: {records}"]
+        lines = [f"{_compared_name(result)}: only in {'A' if result.a else 'B'}: {records}"]
     elif result.equal:
         compared = f" of {records}" if noun == "key" else ""
-        lines = [f"{_name(result)}: equal: {counted(result.matching, noun)}{compared}"]
+        lines = [f"{_compared_name(result)}: equal: {counted(result.matching, noun)}{compared}"]
     else:
         fields = ", ".join(f"{name} {count:,}" for name, count in result.fields.items())
         different = f"{result.different:,} different" + (f" ({fields})" if fields else "")
         lines = [
-            f"{_name(result)}: different: {records}",
+            f"{_compared_name(result)}: different: {records}",
             f"  {counted(result.matching, noun)} equal, {different}, {result.only_a:,} only in A, "
             f"{result.only_b:,} only in B",
         ]
@@ -185,7 +185,7 @@ def _first_lines(first: Difference, arguments: argparse.Namespace) -> list[str]:
     if first.row is not None:
         where = f"record {first.row:,} ({where})"
     if arguments.match == "key":
-        where += f", key {json_bytes(*_cut(records[0][1].key, arguments.max_bytes_shown))}"
+        where += f", key {json_bytes(*_cut_bytes(records[0][1].key, arguments.max_bytes_shown))}"
     if len(records) == 1:
         lines = [f"  first difference: {where}: only in {records[0][0]}"]
         fields: tuple[str, ...] = ("timestamp", "key", "value", "headers")
@@ -199,7 +199,7 @@ def _first_lines(first: Difference, arguments: argparse.Namespace) -> list[str]:
     return lines
 
 
-def _cut(data: bytes | None, limit: int) -> tuple[bytes | None, int]:
+def _cut_bytes(data: bytes | None, limit: int) -> tuple[bytes | None, int]:
     """Return at most `limit` bytes, and the size before."""
     return (None, -1) if data is None else (data[:limit], len(data))
 
@@ -213,18 +213,18 @@ def _shown(record: ComparedRecord, field: str, limit: int) -> str:
         if len(record.headers) > _TEXT_HEADERS:
             pairs.append(f"... {counted(len(record.headers) - _TEXT_HEADERS, 'more header')}")
         return f"[{', '.join(pairs)}]"
-    return json_bytes(*_cut(record.key if field == "key" else record.value, limit))
+    return json_bytes(*_cut_bytes(record.key if field == "key" else record.value, limit))
 
 
 def _header(key: bytes, value: bytes | None, limit: int) -> str:
-    return f"[{json_bytes(*_cut(key, limit))}, {json_bytes(*_cut(value, limit))}]"
+    return f"[{json_bytes(*_cut_bytes(key, limit))}, {json_bytes(*_cut_bytes(value, limit))}]"
 
 
 def _result_dict(result: PartitionComparison, limit: int) -> dict[str, Any]:
     """Return the result of a topic-partition for JSON."""
     first = result.first
     return {
-        "name": _name(result),
+        "name": _compared_name(result),
         "topic": result.topic,
         "partition": result.partition,
         "equal": result.equal,
@@ -261,7 +261,7 @@ def _side_dict(side: ComparedLog | None) -> dict[str, Any] | None:
 def _record_dict(record: ComparedRecord | None, limit: int) -> dict[str, Any] | None:
     if record is None:
         return None
-    texts = {name: json_bytes(*_cut(getattr(record, name), limit)) for name in ("key", "value")}
+    texts = {name: json_bytes(*_cut_bytes(getattr(record, name), limit)) for name in ("key", "value")}
     headers = ", ".join(_header(key, value, limit) for key, value in record.headers)
     texts["headers"] = f"[{headers}]"
     return {

@@ -75,7 +75,7 @@ def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
     done: list[dict[str, Any]] = []
 
     def on_log(log: Log, report: RewriteReport) -> None:
-        done.append(log_dict(log, log.path, **_report_dict(report)))
+        done.append(log_dict(log, log.path, **_rewrite_dict(report)))
 
     with _progress(sum(log.size for log in logs)) as options["progress"]:
         if is_directory:
@@ -93,7 +93,7 @@ def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
     return status
 
 
-def _report_dict(report: RewriteReport) -> dict[str, Any]:
+def _rewrite_dict(report: RewriteReport) -> dict[str, Any]:
     """Return the counts of a log for JSON; what a conversion dropped is in ``dropped``."""
     counts = {each.name: getattr(report, each.name) for each in fields(report)}
     losses = loss_dicts(counts.pop("damage"))

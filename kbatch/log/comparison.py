@@ -116,7 +116,7 @@ def compare_logs(
             progress(done)
 
     partitions = []
-    for left, right in _pairs(_opened(a, storage_options), _opened(b, storage_options)):
+    for left, right in _paired_logs(_opened(a, storage_options), _opened(b, storage_options)):
         side, other = (_Side(log, match, options, advance) for log in (left, right))
         partitions.append(_Comparing(side, other, match).run())
         if on_partition is not None:
@@ -132,7 +132,7 @@ def _opened(source: LogsLike, storage_options: Mapping[str, str] | None) -> Log 
     return source
 
 
-def _pairs(a: Log | Sequence[Log], b: Log | Sequence[Log]) -> list[tuple[Log | None, Log | None]]:
+def _paired_logs(a: Log | Sequence[Log], b: Log | Sequence[Log]) -> list[tuple[Log | None, Log | None]]:
     """Return the logs to compare with each other; None for a log that only one side has."""
     if isinstance(a, Log) and isinstance(b, Log):
         return [(a, b)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from kbatch.escaping import counted
 from kbatch.records.data import Loss
-from kbatch.records.display import counted, short_repr
+from kbatch.records.display import short_repr
 
 __all__ = ["ComparedLog", "ComparedRecord", "Comparison", "Difference", "Match", "PartitionComparison"]
 
