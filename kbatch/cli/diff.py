@@ -16,9 +16,9 @@ from kbatch.log.comparison import compare_logs
 from kbatch.log.differences import ComparedLog, ComparedRecord, Difference, Match, PartitionComparison
 from kbatch.log.discovery import open_logs
 from kbatch.log.logs import Log
+from kbatch.options import RaiseOrSkip
 from kbatch.read.decode_options import Isolation
 from kbatch.records.display import shown_time
-from kbatch.rewrite.rewriter import RaiseOrSkip
 
 __all__ = ["add_parser"]
 
