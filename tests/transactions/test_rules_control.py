@@ -174,7 +174,7 @@ def test_the_length_of_the_first_record_may_have_one_to_five_bytes() -> None:
         assert not is_open_after(control(0, 9, [record]))
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "snappy-raw", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "snappy-raw", "lz4", "zstd"])
 def test_att_r5_compressed_control_batches_are_read(codec: str) -> None:
     uncompressed = marker(0, 1, ABORT)
     compressed = control(1, 9, [control_record(COMMIT, epoch=6), control_record(ABORT, delta=1)], codec=codec)
@@ -188,6 +188,8 @@ def test_att_r5_compressed_control_batches_are_read(codec: str) -> None:
     for producer_id in (1, 2, 9):
         assert not is_open_after(data, producer_id)
     assert is_open_after(control(0, 9, [], payload=b"no such stream", record_count=1, codec=codec))
+    # TXN-R10: a batch without records is not a marker, whatever its payload has.
+    assert is_open_after(control(0, 9, [control_record(ABORT)], record_count=0, codec=codec))
 
 
 def test_cod_r8_a_compressed_control_batch_has_a_limit() -> None:

@@ -23,7 +23,8 @@ import kbatch
 from kbatch.batches.checksums import good_crcs
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.format import ABORTED_DTYPE
-from kbatch.transactions import AbortedRanges, OpenTransaction, TransactionTracker
+from kbatch.transactions import AbortedRanges, OpenTransaction, TransactionRecorder, TransactionTracker
+from kbatch.transactions.tracker import LOST_BYTES, NO_PRODUCER
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VECTORS = sorted((GOLDEN / "vectors" / "txn").glob("*.json"))
@@ -373,8 +374,9 @@ def test_rows_outside_of_the_bytes_are_rejected() -> None:
             rows[name][-1] = value
             with pytest.raises(ValueError, match="outside of the"):
                 TransactionTracker().add(array, rows, 0)
-    with pytest.raises(ValueError, match="outside of the"):
-        TransactionTracker().add(array, scan_part(array).batches, 7)
+    for check_crc in (True, False):
+        with pytest.raises(ValueError, match="outside of the"):
+            TransactionTracker(check_crc=check_crc).add(array, scan_part(array).batches, len(txn(0, 7)) + 1)
 
 
 # -- generated logs
@@ -530,6 +532,19 @@ def test_a_marker_decides_a_transaction_whose_first_batch_is_damaged(other: int)
     assert outcome(track(log)).aborted == [(7, 0, 3, 4)]
 
 
+def test_a_recorder_keeps_batches_that_begin_a_transaction_again_after_lost_bytes() -> None:
+    """The lost bytes may have held the marker of the transaction that was open before."""
+    data = (7, 0, 0, 1000, 2)
+    lost = (NO_PRODUCER, 1, 1, -1, LOST_BYTES)
+    again = (7, 5, 5, 1000, 2)
+    recorder = TransactionRecorder()
+    recorder.replay_events([data, lost])
+    recorder.replay_events([again])
+    assert recorder.events.tolist() == [data, lost, again]
+    recorder.replay_events([again])
+    assert len(recorder.events) == 3
+
+
 def test_damage_after_the_first_batch_changes_nothing() -> None:
     log = txn(0, 7) + damaged(txn(1, 7)) + txn(2, 8) + damaged(txn(3, 8))
     for splits in ([], [1], [1, 2, 3]):
@@ -552,6 +567,14 @@ def test_a_damaged_marker_decides_nothing() -> None:
         own = (row["producer_id"], row["record_count"], row["attributes"] & 0x37) == (7, 1, CONTROL | TRANSACTIONAL)
         assert outcome(track(log + broken)) == (ended if own else still_open)
     assert outcome(track(log + damaged(batch) + marker(3, 7, COMMIT))) == ended
+
+
+def test_a_larger_control_batch_is_no_damaged_marker() -> None:
+    """The header alone tells: a damaged batch of at most 128 bytes may be a marker."""
+    for size, undecided in ((128, [(7, 0, 1, 2)]), (129, [])):
+        batch = control(1, 7, [control_record(ABORT, value=bytes(5 + size - len(marker(1, 7, ABORT))))])
+        assert len(batch) == size
+        assert track(txn(0, 7) + damaged(batch)).result().undecided.tolist() == undecided
 
 
 def test_damaged_batches_count_if_checksums_are_not_verified() -> None:
