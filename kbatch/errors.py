@@ -39,6 +39,7 @@ __all__ = [
     "TruncatedBatchError",
     "UnsupportedFormatError",
     "error_at",
+    "exists_already",
     "fault_status",
     "finding_text",
     "finding_to_error",
@@ -171,6 +172,11 @@ class TransactionStateError(RefusedError):
 
 class LogDirectoryError(KbatchError):
     """A path is not a log directory or log file, or has a name that Kafka does not use."""
+
+
+def exists_already(path: str, what: str = "exists already", remedy: str = "or remove it") -> LogDirectoryError:
+    """Make the error for an output that exists; `what` and `remedy` replace parts of the message."""
+    return LogDirectoryError(f"{path}: {what}; choose another path, {remedy}", source=path)
 
 
 class ConversionLossError(KbatchError):

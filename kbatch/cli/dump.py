@@ -81,8 +81,8 @@ examples:
 {RANGES}
 --isolation read_committed:
   Lists what a consumer with this isolation level gets: no aborted records, and nothing from the first open transaction
-  on. Transaction markers are read from the segments at PATH. If an open or undecided transaction withholds records, they
-  are reported on standard error, and the exit status is 4.
+  on. Transaction markers are read from the segments at PATH. If records of open or undecided transactions are withheld,
+  they are reported on standard error, and the exit status is 4.
 
 standard input:
   Batches are listed as they arrive. An incomplete batch at the end is not damage. Memory is bounded; read_committed

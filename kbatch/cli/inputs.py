@@ -146,9 +146,14 @@ def find_inputs(
     found = [each for path in paths for each in _find(path, logs_only, streams, topics, storage_options)]
     if topics:
         found = [each for each in found if each.topic_partition[0] in topics]
-        for topic in topics:
-            if not any(each.topic_partition[0] == topic for each in found):
-                raise LogDirectoryError(f"{', '.join(paths)}: no topic-partition of topic {topic!r}", source=paths[0])
+        unknown = sorted(set(topics) - {each.topic_partition[0] for each in found})
+        if unknown:
+            from kbatch.plan.select import first_names
+
+            everything = (each for path in paths for each in _find(path, logs_only, streams, (), storage_options))
+            present = sorted({topic for each in everything if (topic := each.topic_partition[0]) is not None})
+            listed = f"; the topics are {first_names(present)}" if present else ""
+            raise LogDirectoryError(f"{', '.join(paths)}: no log of topic {', '.join(map(repr, unknown))}{listed}")
     return found
 
 

@@ -12,7 +12,15 @@ from kbatch.log.segment import Segment
 from kbatch.log.storage import Entry, Storage
 from kbatch.tuning import LISTED_AT_ONCE
 
-__all__ = ["ListedDirectory", "is_log_name", "list_directories", "list_path", "listed_segments", "not_listed"]
+__all__ = [
+    "ListedDirectory",
+    "is_log_name",
+    "list_directories",
+    "list_path",
+    "listed_segments",
+    "no_segments",
+    "not_listed",
+]
 
 
 class ListedDirectory(NamedTuple):
@@ -65,6 +73,21 @@ def list_path(storage: Storage, path: str, kind: str = "file or directory") -> d
 def not_listed(directory: str, error: OSError) -> LogDirectoryError:
     """Make the error for a directory that can't be listed."""
     return LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory)
+
+
+def no_segments(storage: Storage, path: str, listing: Mapping[str, Entry]) -> LogDirectoryError | None:
+    """Make the error for topic-partition directories without segments; None if `path` is not and has no such one."""
+    below = [name for name, entry in listing.items() if entry.is_directory and is_log_name(name, True)]
+    if below:
+        shown = ", ".join(sorted(below)[:3]) + (", ..." if len(below) > 3 else "")
+        text = f"its topic-partition directories ({shown}) contain no segment ('.log' file)"
+        return LogDirectoryError(f"{path}: {text}", source=path)
+    try:
+        topic, partition, _ = name_of_log(storage.absolute(path), ())
+    except LogDirectoryError:
+        return None
+    text = f"the directory of topic {topic!r}, partition {partition}, contains no segment ('.log' file)"
+    return LogDirectoryError(f"{path}: {text}", source=path)
 
 
 def list_directories(parent: ListedDirectory, names: list[str]) -> list[ListedDirectory]:

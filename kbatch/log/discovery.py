@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from kbatch.errors import LogDirectoryError
-from kbatch.log.directories import ListedDirectory, is_log_name, list_directories, list_path
+from kbatch.log.directories import ListedDirectory, is_log_name, list_directories, list_path, no_segments
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name, parse_topic_id_name
@@ -49,7 +49,8 @@ def find_logs(
     Raises
     ------
     LogDirectoryError
-        If `root` is missing, is not a directory, or contains no log. It is not an error if `predicate` rejects all.
+        If `root` is missing, is not a directory, or contains no log: no topic-partition directory with segments. It is
+        not an error if `predicate` rejects all.
 
     Examples
     --------
@@ -84,7 +85,7 @@ def find_logs(
     if predicate is not None:
         logs = [log for log in logs if predicate(log.topic or "", log.partition or 0)]
     if not logs and (predicate is None or not any_exists):
-        raise LogDirectoryError(
+        raise no_segments(storage, path, listing) or LogDirectoryError(
             f"{path}: no topic-partition directory ('topic-0', with segments) in this directory", source=path
         )
     return LogList(sorted(logs, key=lambda log: (log.topic or "", log.partition or 0, log.mark or "")))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from kbatch.errors import KbatchError, LogDirectoryError
+from kbatch.errors import KbatchError, LogDirectoryError, exists_already
 from kbatch.escaping import one_line
 from kbatch.extras import require
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
@@ -102,10 +102,7 @@ class _DeltaTable:
         table = self._open()
         if table is None:
             if self._out.exists():
-                raise LogDirectoryError(
-                    f"{self._out.url}: already exists and is not a Delta table; choose a new directory, or remove it",
-                    source=self._out.url,
-                )
+                raise exists_already(self._out.url, "exists already, and is not a Delta table")
             return
         found = table.metadata().partition_columns
         if found != self._partition_by:

@@ -21,7 +21,7 @@ import pyarrow.parquet
 from pyspark.sql import SparkSession
 
 from kbatch.batches.framing import scan_part
-from kbatch.errors import LogDirectoryError, finding_to_error
+from kbatch.errors import LogDirectoryError, exists_already, finding_to_error
 from kbatch.log import Log
 from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.following import log_transactions
@@ -211,7 +211,7 @@ def export(
 def _check_out(out: OutputPlace, *, may_exist: bool) -> None:
     exists = os.path.lexists(out.url) if out.local else out.exists()
     if exists and not may_exist:
-        raise LogDirectoryError(f"{out.url}: already exists; choose a new directory, or remove it", source=out.url)
+        raise exists_already(out.url)
     if not out.local:
         return
     parent = out.url if exists else os.path.dirname(out.url)

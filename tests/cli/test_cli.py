@@ -90,7 +90,7 @@ class TestExport:
     ) -> None:
         (tmp_path / "out").mkdir()
         assert main(["export", str(golden / "logs"), str(tmp_path / "out")]) == 1
-        assert "out: already exists" in capsys.readouterr().err
+        assert "out: exists already; choose another path, or remove it" in capsys.readouterr().err
         (tmp_path / "app-1").mkdir()
         (tmp_path / "app-1" / f"{0:020d}.log").write_text("12:00 started, and this is a text of some length\n" * 3)
         assert main(["export", str(tmp_path / "app-1"), str(tmp_path / "new")]) == 1

@@ -72,11 +72,17 @@ def test_topics_are_selected(run: Any) -> None:
 
 
 def test_a_topic_that_does_not_exist_is_an_error(run: Any) -> None:
-    for paths in ([LOGS], [TXN], [SEGMENTS[0]], ["-"]):
+    for paths, message in (
+        ([TXN], "no log of topic 'mixed', 'no-such'; the topics are txn"),
+        ([TXN, LOGS / "mixed-0"], "no log of topic 'no-such'; the topics are mixed, txn"),
+        ([SEGMENTS[0]], "no log of topic 'mixed', 'no-such'; the topics are txn"),
+        (["-"], "no log of topic 'mixed', 'no-such'"),
+        ([LOGS], "no log of topic 'no-such'; the topics are codec-gzip, codec-lz4, "),
+    ):
         status, lines, err = run("--topic", "mixed", "--topic", "no-such", *paths)
         assert (status, lines) == (1, [])
-        named = "no-such" if paths == [LOGS] else "mixed"
-        assert err == f"kbatch dump: {paths[0]}: no topic-partition of topic '{named}'\n"
+        assert err.startswith(f"kbatch dump: {', '.join(map(str, paths))}: {message}")
+        assert err.count("\n") == 1
 
 
 # -- isolation

@@ -313,7 +313,7 @@ def test_wrong_arguments_are_refused_before_spark_starts(
     (tmp_path / "odd").mkdir()
     shutil.copy(logs / "prealloc-0" / f"{0:020d}.log", tmp_path / "odd")
     for arguments, message in (
-        ((logs, tmp_path / "there"), "there: already exists"),
+        ((logs, tmp_path / "there"), "there: exists already; choose another path, or remove it"),
         ((logs, tmp_path / "no" / "out"), "no does not exist"),
         ((logs, "nfs://host/out"), "nfs://host: "),
         ((tmp_path / "nothing", tmp_path / "out"), "nothing: no such directory"),

@@ -189,7 +189,9 @@ def test_a_delta_table_with_another_layout_is_refused(spark: Any, logs: Path, tm
     with pytest.raises(kbatch.KbatchError, match="other columns: headers differ"):
         kbatch.spark.export(logs, out, writing=WriteOptions(format="delta"), options=ReadOptions(include_headers=True))
     (tmp_path / "plain").mkdir()
-    with pytest.raises(kbatch.KbatchError, match="plain: already exists and is not a Delta table"):
+    with pytest.raises(
+        kbatch.KbatchError, match="plain: exists already, and is not a Delta table; choose another path, or remove it"
+    ):
         kbatch.spark.export(logs, tmp_path / "plain", writing=WriteOptions(format="delta"))
     assert deltalake.DeltaTable(str(out)).version() == 0
 
@@ -488,7 +490,7 @@ def test_an_export_writes_to_an_object_store(spark: Any, logs: Path, s3: Any) ->
     fs = pyarrow.fs.S3FileSystem(**options)
     data = pyarrow.dataset.dataset("bucket/out", filesystem=fs, format="parquet", partitioning="hive")
     assert data.to_table(columns=COLUMNS).num_rows == summary.records == len(rows_of(logs))
-    with pytest.raises(kbatch.LogDirectoryError, match="s3://bucket/out: already exists"):
+    with pytest.raises(kbatch.LogDirectoryError, match="s3://bucket/out: exists already; choose"):
         kbatch.spark.export(logs, "s3://bucket/out", writing=writing)
     assert sorted(key for key in keys(client, "out/") if not key.endswith("/")) == sorted(found)
 

@@ -138,7 +138,7 @@ def test_existing_logs_are_overwritten_only_with_replace_logs(spark: Any, tmp_pa
     )
     save(frame, root, "overwrite")
     before = tree(root)
-    with pytest.raises(Exception, match=r"contains logs already \(t-0, t-1\).*replaceLogs=true"):
+    with pytest.raises(Exception, match=r"exists already, with logs \(t-0, t-1\).*replaceLogs=true"):
         save(frame, root, "overwrite")
     for mode in ("errorifexists", "ignore"):
         with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
@@ -323,7 +323,7 @@ def test_concurrent_jobs_are_refused_or_append(tmp_path: Path) -> None:
     one, other = writer_of(tmp_path / "empty", overwrite=True), writer_of(tmp_path / "empty")
     messages = [writer.write(iter(batches(4))) for writer in (one, other)]
     other.commit([messages[1]])
-    with pytest.raises(LogDirectoryError, match="contains logs already"):
+    with pytest.raises(LogDirectoryError, match="exists already, with logs"):
         one.commit([messages[0]])
     assert values(tmp_path / "empty")["t", 0] == [b"0", b"2"]
 

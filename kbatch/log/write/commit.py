@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from kbatch.batches.framing import put_values, scan_part
 from kbatch.batches.regular_files import open_descriptor, open_regular
-from kbatch.errors import LogDirectoryError, TruncatedBatchError, finding_to_error
+from kbatch.errors import LogDirectoryError, TruncatedBatchError, exists_already, finding_to_error
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.state import LEADER_EPOCH_CHECKPOINT
@@ -233,10 +233,11 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
 def _check_mode(root: str, mode: Mode) -> None:
     """Raise if the directory contains logs and mode is "error"."""
     if mode == "error" and os.path.isdir(root) and (names := _log_names(root)):
-        raise LogDirectoryError(
-            f"{root}: contains logs already ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}); append to "
-            "them, or replace all of them with mode='overwrite' (in Spark also option replaceLogs=true)",
-            source=root,
+        listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise exists_already(
+            root,
+            f"exists already, with logs ({listed})",
+            "append to them, or replace all of them with mode='overwrite' (in Spark also option replaceLogs=true)",
         )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from kbatch.errors import LogDirectoryError
+from kbatch.errors import LogDirectoryError, exists_already
 from kbatch.log.storage import is_url, locate
 from kbatch.unfinished import (
     OwnedDirectory,
@@ -146,7 +146,7 @@ class staged:
             return
         for path in taken:
             if os.path.lexists(path):
-                raise LogDirectoryError(f"{path}: exists already", source=self._path)
+                raise exists_already(path)
 
     def __enter__(self) -> Self:
         return self

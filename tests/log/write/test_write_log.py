@@ -301,7 +301,7 @@ def test_the_mode_decides_about_existing_logs(tmp_path: Path) -> None:
     (root / "meta.properties").write_text("version=1\n")
     write_segment(root / "__cluster_metadata-0", 0, [one_batch(0, [1])])
     before = tree(root)
-    with pytest.raises(LogDirectoryError, match=r"contains logs already \(topic.0-0, topic.0-2, topic.1-1, ...\)"):
+    with pytest.raises(LogDirectoryError, match=r"exists already, with logs \(topic.0-0, topic.0-2, topic.1-1, ...\)"):
         write_log(root, frame(), mode="error")
     assert tree(root) == before
     table = frame(10, topics=1, partitions=1)

@@ -1,0 +1,120 @@
+"""Paths that cannot be used have one message in every command and function."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_logs import LOGS
+
+import kbatch
+from kbatch.cli import main
+from kbatch.log import LogWriter, compact_log, convert_log, recompress_log, write_log
+
+LOG = LOGS / "txn-0"
+
+
+def readers(path: Path, out: Path) -> dict[str, list[str]]:
+    """Return the commands that read `path`, by name."""
+    return {
+        **{command: [command, str(path)] for command in ("dump", "verify", "stats")},
+        **{command: [command, str(path), str(out)] for command in ("convert", "compact", "export")},
+        "recompress": ["recompress", str(path), str(out), "--codec", "lz4"],
+    }
+
+
+@pytest.mark.parametrize("command", sorted(readers(Path(), Path())))
+@pytest.mark.parametrize(
+    ("directories", "message"),
+    [
+        (["orders-0"], "orders-0: the directory of topic 'orders', partition 0, contains no segment ('.log' file)"),
+        (
+            ["data/orders-1", "data/orders-0"],
+            "data: its topic-partition directories (orders-0, orders-1) contain no segment ('.log' file)",
+        ),
+        (["data"], "data: no topic-partition directory ('topic-0', with segments) in this directory"),
+    ],
+    ids=["topic-partition", "log directory", "other"],
+)
+def test_a_directory_without_segments_is_named_as_such(
+    command: str, directories: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in directories:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n")
+    path = tmp_path / Path(directories[0]).parts[0]
+    if path.name == "data" and "/" not in directories[0]:
+        (path / "partition.metadata").unlink()
+    status = main(readers(path, tmp_path / "out")[command])
+    assert status == 1
+    assert capsys.readouterr().err == f"kbatch {command}: {tmp_path}/{message}\n"
+
+
+def test_log_and_find_logs_name_a_topic_partition_without_segments(tmp_path: Path) -> None:
+    path = tmp_path / "orders-7.0123456789abcdef0123456789abcdef-delete"
+    path.mkdir()
+    message = r"the directory of topic 'orders', partition 7, contains no segment \('.log' file\)$"
+    for call in (kbatch.Log, kbatch.find_logs):
+        with pytest.raises(kbatch.LogDirectoryError, match=message) as caught:
+            call(path)
+        assert caught.value.source == str(path)
+    # Other topic-partitions of a log directory are read.
+    shutil.copytree(LOG, tmp_path / "txn-0", copy_function=shutil.copyfile)
+    assert [log.topic for log in kbatch.find_logs(tmp_path)] == ["txn"]
+    with pytest.raises(kbatch.LogDirectoryError, match=r"no segment in this directory; kbatch.find_logs\(\) finds"):
+        kbatch.Log(tmp_path)
+
+
+def writers(out: Path) -> dict[str, Any]:
+    """Return the functions that write `out`, by name."""
+    log = kbatch.Log(LOG)
+    return {
+        "convert_log": lambda: convert_log(log, out, magic=2),
+        "recompress_log": lambda: recompress_log(log, out, "lz4"),
+        "compact_log": lambda: compact_log(log, out),
+        "LogWriter": lambda: LogWriter(out),
+        "kbatch.spark.export": lambda: kbatch.spark.export(LOG, out),
+        **{
+            command: lambda command=command: main(readers(LOG, out)[command])
+            for command in ("convert", "recompress", "compact", "export")
+        },
+        "directory": lambda: main(["convert", str(LOGS), str(out)]),
+    }
+
+
+@pytest.mark.parametrize("writer", sorted(writers(Path())))
+def test_an_output_that_exists_has_one_message(writer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if writer.endswith("export"):
+        pytest.importorskip("pyspark")
+    out = tmp_path / "out-0"
+    out.mkdir()
+    (out / "mine").write_text("")
+    message = f"{out}: exists already; choose another path, or remove it"
+    try:
+        assert writers(out)[writer]() == 1
+        found = capsys.readouterr().err.removesuffix("\n").partition(": ")[2]
+    except kbatch.LogDirectoryError as error:
+        found = str(error)
+    assert found == message
+    assert [path.name for path in out.iterdir()] == ["mine"]
+
+
+def test_an_index_file_that_exists_has_the_same_message(tmp_path: Path) -> None:
+    index = tmp_path / "00000000000000000000.timeindex"
+    index.write_bytes(b"")
+    with pytest.raises(kbatch.LogDirectoryError) as caught:
+        convert_log(kbatch.Log(LOG / "00000000000000000000.log"), index.with_suffix(".log"), magic=2)
+    assert str(caught.value) == f"{index}: exists already; choose another path, or remove it"
+
+
+def test_write_log_names_the_logs_that_exist_and_what_to_do(tmp_path: Path) -> None:
+    rows = kbatch.Log(LOG).to_arrow(last=1).select(["value"])
+    write_log(tmp_path, rows, topic="t")
+    with pytest.raises(kbatch.LogDirectoryError) as caught:
+        write_log(tmp_path, rows, topic="t", mode="error")
+    assert str(caught.value) == (
+        f"{tmp_path}: exists already, with logs (t-0); choose another path, append to them, or replace all of them "
+        "with mode='overwrite' (in Spark also option replaceLogs=true)"
+    )
