@@ -75,19 +75,18 @@ def not_listed(directory: str, error: OSError) -> LogDirectoryError:
     return LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory)
 
 
-def no_segments(storage: Storage, path: str, listing: Mapping[str, Entry]) -> LogDirectoryError | None:
-    """Make the error for topic-partition directories without segments; None if `path` is not and has no such one."""
-    below = [name for name, entry in listing.items() if entry.is_directory and is_log_name(name, True)]
+def no_segments(found: ListedDirectory, marked: bool) -> LogDirectoryError | None:
+    """Make the error for topic-partition directories without segments: `found` or those in it; None for others."""
+    below = sorted(name for name, entry in found.listing.items() if entry.is_directory and is_log_name(name, marked))
     if below:
-        shown = ", ".join(sorted(below)[:3]) + (", ..." if len(below) > 3 else "")
+        shown = ", ".join(below[:3]) + (", ..." if len(below) > 3 else "")
         text = f"its topic-partition directories ({shown}) contain no segment ('.log' file)"
-        return LogDirectoryError(f"{path}: {text}", source=path)
-    try:
-        topic, partition, _ = name_of_log(storage.absolute(path), ())
-    except LogDirectoryError:
+    elif is_log_name(path := found.storage.absolute(found.path), marked):
+        topic, partition, _ = name_of_log(path, ())
+        text = f"the directory of topic {topic!r}, partition {partition}, contains no segment ('.log' file)"
+    else:
         return None
-    text = f"the directory of topic {topic!r}, partition {partition}, contains no segment ('.log' file)"
-    return LogDirectoryError(f"{path}: {text}", source=path)
+    return LogDirectoryError(f"{found.path}: {text}", source=found.path)
 
 
 def list_directories(parent: ListedDirectory, names: list[str]) -> list[ListedDirectory]:
@@ -108,12 +107,12 @@ def list_directories(parent: ListedDirectory, names: list[str]) -> list[ListedDi
 
 
 def listed_segments(storage: Storage, directory: str, listing: Mapping[str, Entry], use_indexes: bool) -> list[Segment]:
-    """Return the segments among the files of a directory, by base offset.
+    """Return the segments among the files of a directory, by base offset; at least one.
 
     Raises
     ------
     LogDirectoryError
-        If the batches of a ``.log.swap`` file can't be followed.
+        If there is none, or the batches of a ``.log.swap`` file can't be followed.
     """
 
     def next_offset(name: str, base_offset: int) -> int:
@@ -129,6 +128,13 @@ def listed_segments(storage: Storage, directory: str, listing: Mapping[str, Entr
         return base_offset if row is None else int(row["last_offset"]) + 1
 
     chosen = segment_names(listing, next_offset)
+    if not chosen:
+        text = "no segment (20 digits and '.log') in this directory"
+        if any(entry.is_directory for entry in listing.values()):
+            text += "; kbatch.find_logs() finds the logs below it"
+        elif (error := no_segments(ListedDirectory(storage, directory, listing), True)) is not None:
+            raise error
+        raise LogDirectoryError(f"{directory}: {text}", source=directory)
     last = len(chosen) - 1
     return [
         # Segments in tiered storage were closed before their upload.

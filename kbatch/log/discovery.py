@@ -85,7 +85,7 @@ def find_logs(
     if predicate is not None:
         logs = [log for log in logs if predicate(log.topic or "", log.partition or 0)]
     if not logs and (predicate is None or not any_exists):
-        raise no_segments(storage, path, listing) or LogDirectoryError(
+        raise no_segments(here, marked) or LogDirectoryError(
             f"{path}: no topic-partition directory ('topic-0', with segments) in this directory", source=path
         )
     return LogList(sorted(logs, key=lambda log: (log.topic or "", log.partition or 0, log.mark or "")))

@@ -17,7 +17,7 @@ from kbatch.format import Limits
 from kbatch.log.batch_rows import all_batches
 from kbatch.log.committed import follow_transactions
 from kbatch.log.conversions import TablesOfLog
-from kbatch.log.directories import ListedDirectory, list_path, listed_segments, no_segments
+from kbatch.log.directories import ListedDirectory, list_path, listed_segments
 from kbatch.log.names import is_remote_name, name_of_log
 from kbatch.log.ranges import LogSelection, count_back, end_offset_after, first_offset_since
 from kbatch.log.segment import Segment, Tail
@@ -119,13 +119,6 @@ class Log(TablesOfLog):
         self._is_file = listing is None
         if listing is not None:
             self.segments = listed_segments(storage, path, listing, use_indexes)
-            if not self.segments:
-                if any(entry.is_directory for entry in listing.values()):
-                    text = "no segment in this directory; kbatch.find_logs() finds the logs below it"
-                    raise LogDirectoryError(f"{path}: {text}", source=path)
-                raise no_segments(storage, path, listing) or LogDirectoryError(
-                    f"{path}: no segment (20 digits and '.log') in this directory", source=path
-                )
         elif not absolute.endswith(".log"):
             raise LogDirectoryError(f"{self.path}: not a '.log' file", source=self.path)
         else:

@@ -53,17 +53,23 @@ def test_a_directory_without_segments_is_named_as_such(
 
 
 def test_log_and_find_logs_name_a_topic_partition_without_segments(tmp_path: Path) -> None:
-    path = tmp_path / "orders-7.0123456789abcdef0123456789abcdef-delete"
+    path = tmp_path / "orders-7"
     path.mkdir()
     message = r"the directory of topic 'orders', partition 7, contains no segment \('.log' file\)$"
     for call in (kbatch.Log, kbatch.find_logs):
         with pytest.raises(kbatch.LogDirectoryError, match=message) as caught:
             call(path)
         assert caught.value.source == str(path)
+    # A marked directory may have segments, which find_logs() does not read by default.
+    marked = tmp_path / "marked" / "txn-0.0123456789abcdef0123456789abcdef-delete"
+    shutil.copytree(LOG, marked, copy_function=shutil.copyfile)
+    for directory in (marked, marked.parent):
+        with pytest.raises(kbatch.LogDirectoryError, match="no topic-partition directory"):
+            kbatch.find_logs(directory)
     # Other topic-partitions of a log directory are read.
     shutil.copytree(LOG, tmp_path / "txn-0", copy_function=shutil.copyfile)
     assert [log.topic for log in kbatch.find_logs(tmp_path)] == ["txn"]
-    with pytest.raises(kbatch.LogDirectoryError, match=r"no segment in this directory; kbatch.find_logs\(\) finds"):
+    with pytest.raises(kbatch.LogDirectoryError, match=r"no segment .* in this directory; kbatch.find_logs\(\) finds"):
         kbatch.Log(tmp_path)
 
 
