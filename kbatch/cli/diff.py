@@ -74,7 +74,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         "--isolation",
         choices=get_args(Isolation),
         default="read_uncommitted",
-        help="which records are read; read_committed leaves out those of aborted and open transactions "
+        help="which records are compared; read_committed excludes records of aborted and open transactions "
         "(default: %(default)s)",
     )
     parser.add_argument(

@@ -61,12 +61,12 @@ def compare_logs(
         Which records are compared with each other:
 
         - ``"offset"``: records with the same offset.
-        - ``"order"``: the first record of `a` with the first of `b`, the second with the second, and so on, whatever
-          their offsets: for mirrored topics. After a record that one side lacks, all following records are compared
+        - ``"order"``: the first record of `a` with the first of `b`, the second with the second, and so on, regardless
+          of their offsets: for mirrored topics. After a record that one side lacks, all following records are compared
           with their neighbours.
-        - ``"key"``: the last record of each key, whatever the offsets: for compacted topics. A key whose last record is
-          a tombstone (a null value) counts as absent, because compaction removes it later. Records without a key are
-          not compared.
+        - ``"key"``: the last record of each key, regardless of offsets: for compacted topics. A key whose last record
+          is a tombstone (a null value) counts as absent, because compaction removes it later. Records without a key
+          are not compared.
     storage_options : mapping of str to str, optional
         For URLs; see `find_logs`.
     progress : callable, optional
@@ -156,7 +156,7 @@ def _by_name(logs: Sequence[Log]) -> dict[tuple[str, int], Log]:
 
 
 class _Side:
-    """The records of one log, of which a table at a time is in memory."""
+    """The records of one log, with one table at a time in memory."""
 
     def __init__(self, log: Log | None, match: Match, options: TableOptions, advance: Callable[[int], None]) -> None:
         self.log = log
@@ -214,7 +214,7 @@ class _Side:
 
 
 class _Comparing:
-    """The comparison of two logs, one of which may be missing."""
+    """The comparison of two logs; one side may be missing."""
 
     def __init__(self, a: _Side, b: _Side, match: Match) -> None:
         self._a, self._b = a, b

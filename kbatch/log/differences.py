@@ -58,7 +58,7 @@ class Difference:
 
 @dataclass(slots=True, repr=False)
 class ComparedLog:
-    """What was read of one side of a partition.
+    """The records read of one side of a partition.
 
     Attributes
     ----------

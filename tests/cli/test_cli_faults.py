@@ -36,6 +36,7 @@ READERS: dict[str, list[str]] = {
     "dump": ["dump"],
     "dump-records": ["dump", "--records"],
     "dump-kafka": ["dump", "--format", "kafka", "--print-data-log"],
+    "diff": ["diff"],
 }
 
 
@@ -60,7 +61,14 @@ def log(frozen: Path, tmp_path: Path) -> Path:
 def command_of(name: str, source: Path, out: Path) -> list[str]:
     if name == "export":
         return ["export", str(source), str(out)]
+    if name == "diff":
+        return [name, str(source), str(source)]
     return [*READERS[name], str(source)] if name in READERS else [name, str(source), str(out), *OUT[name]]
+
+
+def error_status(name: str) -> int:
+    """Return the exit status after an error: 1, but 2 for `diff`, whose status 1 means different records."""
+    return 2 if name == "diff" else 1
 
 
 def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -91,7 +99,8 @@ def test_a_full_disk_at_standard_output_is_an_error(name: str, log: Path) -> Non
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "kbatch", *command_of(name, log, log)]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (1, f"kbatch {READERS[name][0]}: [Errno 28] No space left on device\n")
+    expected = error_status(name), f"kbatch {READERS[name][0]}: [Errno 28] No space left on device\n"
+    assert (done.returncode, done.stderr) == expected
 
 
 def without_privileges() -> None:
@@ -106,7 +115,7 @@ def test_a_file_without_permission_is_an_error_with_its_path(name: str, log: Pat
     second = log / "t-0" / f"{300:020d}.log"
     second.chmod(0)
     done = run(command_of(name, log, tmp_path / "out"), preexec_fn=without_privileges)
-    assert done.returncode == 1
+    assert done.returncode == error_status(name)
     assert done.stderr.count("\n") == 1
     assert f"{second}: can't be read: Permission denied" in done.stderr
     assert os.listdir(tmp_path) == ["logs"]
@@ -238,7 +247,7 @@ def test_a_segment_that_another_process_removes_is_an_error(
         return opened(self, path, size)
 
     monkeypatch.setattr(Storage, "open", meanwhile)
-    assert main(command_of(name, log, tmp_path / "out")) == 1
+    assert main(command_of(name, log, tmp_path / "out")) == error_status(name)
     error = capsys.readouterr().err
     assert str(second) in error
     assert ("truncated" if fault == "truncated" else "No such file") in error
@@ -314,7 +323,7 @@ def with_read_error(library: Path, path: str, at: int) -> dict[str, str]:
 def test_a_read_error_in_a_segment_names_file_and_byte(name: str, log: Path, tmp_path: Path, read_errors: Path) -> None:
     second = log / "t-0" / f"{300:020d}.log"
     done = run(command_of(name, log, tmp_path / "out"), env=with_read_error(read_errors, second.name, 700_000))
-    assert done.returncode == 1
+    assert done.returncode == error_status(name)
     assert done.stderr.count("\n") == 1
     found = re.search(rf"{second}: can't be read: Input/output error at byte (\d+)\n$", done.stderr)
     assert found, done.stderr
@@ -386,7 +395,14 @@ FAULTS = [
     "second writer",
     "clock going back",
 ]
-WORK = ["verify, stats, dump", "convert, recompress, compact", "export", "write_log", "Spark writer", "Spark stream"]
+WORK = [
+    "verify, stats, dump, diff",
+    "convert, recompress, compact",
+    "export",
+    "write_log",
+    "Spark writer",
+    "Spark stream",
+]
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
