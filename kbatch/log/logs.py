@@ -287,7 +287,7 @@ class Log(TablesOfLog):
             `start_offset`, such as 0, includes records that the broker has deleted but that are still on disk.
         start_timestamp, stop_timestamp : datetime, datetime64, timedelta, str or int, optional
             Only records with `start_timestamp` <= timestamp < `stop_timestamp`. A time without a time zone is UTC. A
-            text is in ISO 8601, an integer is milliseconds since the epoch, and a timedelta or a text such as ``"1h"``
+            text is in ISO 8601, an integer is milliseconds since the epoch, and a timedelta or a text such as ``"-1h"``
             is a time before now. Producers choose timestamps freely, so an earlier record may follow a later one:
             `stop_timestamp` selects rows and does not end the read. With `start_timestamp`, index files and batch
             headers allow skipping bytes that contain only earlier batches.
