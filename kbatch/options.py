@@ -31,6 +31,7 @@ __all__ = [
     "Crc",
     "Framing",
     "Isolation",
+    "Match",
     "OnError",
     "Option",
     "OptionError",
@@ -64,6 +65,7 @@ OnError = Literal["raise", "stop", "skip"]
 RaiseOrSkip = Literal["raise", "skip"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 Overflow = Literal["raise", "null"]
+Match = Literal["offset", "order", "key"]
 Framing = Literal["none", "confluent"]
 
 
@@ -293,8 +295,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown word, in any case: ``, did you mean 'topics'?``, or nothing."""
     from difflib import get_close_matches
 
-    names = {name.lower(): name for name in known}
-    near = get_close_matches(word.lower(), names, 1)
+    # The dashes of options would make all of them similar.
+    names = {name.lower().lstrip("-"): name for name in known}
+    near = get_close_matches(word.lower().lstrip("-"), names, 1)
     return f", did you mean {names[near[0]]!r}?" if near else ""
 
 

@@ -18,10 +18,11 @@ _CYTHON = re.compile(
 
 # Names that several modules define on purpose, each with its reason.
 SAME_THING = {
-    "add_parser": "every module of a command defines its parser under this name",
+    "add_parser": "every module of cli/parsers defines the parser of a command under this name",
     "run": "every module of a command defines its action under this name",
     "_DESCRIPTION": "the help text of a command",
     "_EPILOG": "the examples in the help of a command",
+    "_STATUSES": "the exit statuses in the help of a command",
     "Fault": "errors.Fault is the twin of the enum in kernels/wire.pxd; a test compares them",
     "CRC_START": "the kernels' twin of the constant in format.py",
     "CRC_START_LEGACY": "the kernels' twin of the constant in format.py",

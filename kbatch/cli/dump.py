@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,19 +15,12 @@ import numpy.typing as npt
 from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import look_of
 from kbatch.cli import jsonlines, kafkatext
-from kbatch.cli.filters import Filters, parse_bytes
-from kbatch.cli.inputs import (
-    Input,
-    add_storage_option,
-    base_offset_of,
-    find_inputs,
-    standard_input,
-    storage_options,
-)
+from kbatch.cli.filters import Filters
+from kbatch.cli.inputs import Input, base_offset_of, find_inputs, standard_input
 from kbatch.cli.messages import dump_messages
-from kbatch.cli.ranges import RANGES, Ranges, add_former, add_ranges, given_ranges, parse_times
+from kbatch.cli.ranges import Ranges, given_ranges
 from kbatch.cli.terminal import counted, print_errors, write_lines
-from kbatch.cli.usage import UsageError, argument, number_argument
+from kbatch.cli.usage import UsageError, storage_options
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.escaping import escaped_json, printable
 from kbatch.format import LOG_OVERHEAD, BatchStatus
@@ -37,13 +30,13 @@ from kbatch.log.ranges import LogSelection, count_back, end_offset_after
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
-from kbatch.options import ISOLATION, Isolation
+from kbatch.options import Isolation
 from kbatch.read.committed import committed
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.stream import INCOMPLETE_END, decode_stream
 from kbatch.table import RecordTable
 
-__all__ = ["add_parser"]
+__all__ = ["run"]
 
 # The size of a table. Lines are formatted from one table at a time.
 _DUMP_TABLE_BYTES = 8 << 20
@@ -51,154 +44,6 @@ _DUMP_TABLE_BYTES = 8 << 20
 _ALL: Isolation = "read_uncommitted"
 _LISTED_PRODUCERS = 5
 _CHUNK_BYTES = 1 << 20
-
-_DESCRIPTION = """\
-List the contents of segments and their auxiliary files: one line per batch or per record, as JSON or in the format of
-Kafka's kafka-dump-log.
-
-PATH is an auxiliary file of a segment (.index, .timeindex, .txnindex, .snapshot), a topic-partition directory (all its
-segments), a broker's log directory (all its topic-partitions), or a segment: any other file. - is standard input, a
-stream of batches such as a segment.
-
-Damage is reported on standard error, and the listing resumes at the next good batch.
-"""
-
-_EPILOG = f"""\
-examples:
-  kbatch dump data/orders-0                                      one line per batch
-  kbatch dump --records data/orders-0 | jq -r .key               one line per record
-  kbatch dump --records --offsets 1000:1010 data/orders-0        these ten offsets
-  kbatch dump --tail 10 data/orders-0                            the last ten records
-  kbatch dump --records --times 2024-05-01:2024-05-02 data/orders-0
-  kbatch dump --records --key hex:00ff data/orders-0             all records with a key
-  kbatch dump --producer 4001 data/orders-0                      all batches of a producer
-  kbatch dump --records --topic orders --isolation read_committed data
-  zstdcat segment.zst | kbatch dump -                            batches from a pipe
-  kbatch dump --format kafka --print-data-log data/orders-0/00000000000000000000.log
-  kbatch dump data/orders-0/00000000000000000000.timeindex
-  kbatch dump --protocol requests.bin responses.bin              the messages of a captured connection
-
-{RANGES}
---isolation read_committed:
-  Lists what a consumer with this isolation level gets: no aborted records, and nothing from the first open transaction
-  on. Transaction markers are read from the segments at PATH. If records of open or undecided transactions are withheld,
-  they are reported on standard error, and the exit status is 4.
-
-standard input:
-  Batches are listed as they arrive. An incomplete batch at the end is not damage. Memory is bounded; read_committed
-  also keeps the bytes from the first open transaction on. Offsets can't count back from the end of a stream.
-
---protocol:
-  Each file holds one direction of a connection: messages of Kafka's protocol, each after its length (int32). Each line
-  is a message, with its fields by name and its record batches decoded. A response has the version of the request with
-  the same correlation id.
-
-bytes in JSON:
-  A key, a value or a header is a string if its bytes are UTF-8 without control characters other than tabs and line
-  breaks, {{"base64": "..."}} if they are not, and null for null. With --max-bytes-shown, longer ones are cut to
-  {{"text": "...", "size": N}} or {{"base64": "...", "size": N}}. Headers are a list of [key, value].
-
---format kafka:
-  Fields have the names and order of kafka-dump-log (Kafka 4.1). --records is its --deep-iteration. The differences:
-  bytes that are not text, or contain a line break, are printed as base64:...; the listing continues after damage; and
-  index files are listed, but not compared with the log; `kbatch verify` compares them.
-
-"""
-
-
-def add_parser(commands: Any, *, epilog: str) -> None:
-    """Add the command to the subparsers of `kbatch`."""
-    parser = commands.add_parser(
-        "dump",
-        help="list batches, records or index entries",
-        description=_DESCRIPTION,
-        epilog=_EPILOG + epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "paths",
-        metavar="PATH",
-        nargs="+",
-        help="segment, auxiliary file of one, or directory; a URL of one; or - for standard input",
-    )
-    add_storage_option(parser)
-    parser.add_argument(
-        "--protocol",
-        action="store_true",
-        help="list the messages of a connection: PATH is what a client sent, a second PATH what the broker answered",
-    )
-    parser.add_argument("--records", action="store_true", help="print one line per record, not per batch")
-    parser.add_argument(
-        "--format", choices=("json", "kafka"), default="json", help="format of the lines (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", help="print JSON lines, which is the default"
-    )
-    parser.add_argument(
-        "--print-data-log",
-        action="store_true",
-        help="with --format kafka: also print keys and values, which JSON always has; implies --records",
-    )
-    _add_filters(parser.add_argument_group("which records"))
-    parser.add_argument(
-        "--control",
-        action="store_true",
-        help="with --records: also print control records (transaction markers), as --format kafka always does",
-    )
-    parser.add_argument(
-        "--max-bytes-shown",
-        metavar="N",
-        type=number_argument(0),
-        help="in JSON: print at most the first N bytes of a key, a value or a header's value (default: all)",
-    )
-    parser.set_defaults(run=run)
-
-
-def _add_filters(group: argparse._ArgumentGroup) -> None:
-    add_ranges(group)
-    add_former(group, "--time", "--times", parse_times, dest="times")
-    group.add_argument(
-        "--tail",
-        metavar="N",
-        type=number_argument(1),
-        help="the last N records of each log, among those that the other options choose; implies --records",
-    )
-    group.add_argument(
-        "--topic",
-        metavar="TOPIC",
-        dest="topics",
-        action="append",
-        default=[],
-        help="only this topic; may be given more than once",
-    )
-    group.add_argument(
-        "--isolation",
-        choices=ISOLATION.choices,
-        default=_ALL,
-        help="list all records, or those that a consumer with read_committed gets (default: %(default)s)",
-    )
-    group.add_argument(
-        "--key",
-        metavar="KEY",
-        dest="keys",
-        action="append",
-        default=[],
-        type=argument(parse_bytes),
-        help="records with this key: text, hex:00ff or base64:AP8=; may be given more than once, for records with any "
-        "of the keys",
-    )
-    group.add_argument(
-        "--producer",
-        metavar="ID",
-        type=number_argument(-1),
-        help="batches of this producer id; -1 for batches without one",
-    )
-    group.add_argument(
-        "--max-records",
-        metavar="N",
-        type=number_argument(0),
-        help="stop after N records, or without --records after N batches",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,120 +8,20 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from kbatch.cli.inputs import name_and_value, storage_options
-from kbatch.cli.ranges import RANGES, add_former, add_ranges, given_ranges
-from kbatch.cli.summaries import add_json, print_summary
+from kbatch.cli.ranges import given_ranges
+from kbatch.cli.summaries import print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, format_time, print_lines, table_lines
-from kbatch.cli.usage import usage
-from kbatch.cli.values import add_value_arguments, value_options
+from kbatch.cli.usage import storage_options, usage
+from kbatch.cli.values import value_options
 from kbatch.log.storage import is_url
-from kbatch.options import add_flags, as_named, from_flags, options_of
+from kbatch.options import as_named, from_flags, options_of
 from kbatch.plan.read_options import Bound, ReadOptions
-from kbatch.quantities import parse_time
 from kbatch.sinks.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from kbatch.sinks.summary import ExportSummary
 
-__all__ = ["add_parser", "summary_lines"]
-
-# The flags of `ReadOptions`, by group.
-_GROUPS = {
-    "which records": (
-        "topics",
-        "partitions",
-        "starting",
-        "ending",
-        "isolation",
-        "key",
-        "key_partitions",
-        "include_headers",
-        "include_control",
-    ),
-    "damage": ("on_error", "crc", "timestamp_overflow"),
-}
-
-_DESCRIPTION = """\
-Read the topic-partition directories under LOGDIR (a broker's log directory, a copy of it, or one such directory) and
-write their records to OUT, partitioned by topic and partition. OUT appears only after the export has succeeded; in an
-object store, the output is complete when it contains _SUCCESS.
-
-By default all records are written, including those of aborted and open transactions. --isolation read_committed writes
-what a consumer under read_committed gets: no records of aborted transactions, and none from the first open transaction
-of a topic-partition on. If records are withheld, the summary reports it, OUT/_transactions lists the transactions, and
-the exit status is 4.
-
-examples:
-  kbatch export /var/lib/kafka/data /lake/raw
-  kbatch export /backup/kafka /lake/orders --topic orders --times 2026-03-01:2026-03-02 --values json --by-day
-  kbatch export s3://backup/kafka s3://lake/raw --isolation read_committed --on-error skip
-"""
-
-
-_EPILOG = f"""\
-{RANGES}
---times:
-  As in Spark's Kafka source, a partition is read from its first record with the time FROM or a later one, up to its
-  first record with the time TO or a later one. Records in between are exported whatever their timestamps.
-"""
-
-
-def add_parser(commands: Any, *, epilog: str) -> None:
-    """Add the command to the subparsers of `kbatch`."""
-    parser = commands.add_parser(
-        "export",
-        help="log directories to Parquet, on Spark",
-        description=_DESCRIPTION,
-        epilog=f"{_EPILOG}\n{epilog}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("logdir", metavar="LOGDIR", help="log directory, or one topic-partition of it")
-    parser.add_argument(
-        "out",
-        metavar="OUT",
-        help="directory to create, or a URL such as s3://bucket/directory; only a table to append to may exist",
-    )
-    add_json(parser)
-    reading = {each.name: each for each in options_of(ReadOptions)}
-    for title, names in _GROUPS.items():
-        group = parser.add_argument_group(title)
-        if "starting" in names:
-            add_ranges(group)
-            add_former(group, "--from", "--times FROM:", parse_time, dest="former_start")
-            add_former(group, "--to", "--times :TO", parse_time, dest="former_stop")
-        add_flags(group, [reading[name] for name in names])
-    add_value_arguments(parser)
-    files = parser.add_argument_group("files")
-    add_flags(files, options_of(WriteOptions))
-    files.add_argument("--table", metavar="DB.T", help="with --format iceberg: the table; its files are written to OUT")
-    files.add_argument(
-        "--catalog", metavar="NAME", help="with --format iceberg: the catalog in pyiceberg's configuration"
-    )
-    _add_running(parser.add_argument_group("running"))
-    parser.set_defaults(run=run)
-
-
-def _add_running(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all cores)")
-    group.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        type=name_and_value,
-        metavar="NAME=VALUE",
-        help="a setting of Spark; may be given more than once",
-    )
-    group.add_argument(
-        "--storage-option",
-        dest="storage_options",
-        action="append",
-        default=[],
-        type=name_and_value,
-        metavar="NAME=VALUE",
-        help="an option of the file system of a LOGDIR or OUT that is a URL, such as region=eu-central-1; "
-        "follow_links=true follows symbolic links in a local LOGDIR; may be given more than once",
-    )
-    add_flags(group, [each for each in options_of(ReadOptions) if each.name == "split_bytes"])
+__all__ = ["run", "summary_lines"]
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +10,7 @@ import numpy.typing as npt
 from kbatch.format import BatchStatus
 from kbatch.table import RecordTable
 
-__all__ = ["Filters", "parse_bytes"]
+__all__ = ["Filters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +80,3 @@ def _rows_with_key(table: RecordTable, chosen: npt.NDArray[np.bool_], key: bytes
     for i, byte in enumerate(key):
         found = found[table.data[rows["key_pos"][found] + i] == byte]
     return found
-
-
-def parse_bytes(text: str) -> bytes:
-    r"""Parse text, ``hex:...`` or ``base64:...``; ``text:`` before a text avoids either prefix.
-
-    Examples
-    --------
-    >>> parse_bytes("key-1"), parse_bytes("hex:00ff"), parse_bytes("base64:AAAA"), parse_bytes("text:hex:00")
-    (b'key-1', b'\x00\xff', b'\x00\x00\x00', b'hex:00')
-    """
-    kind, _, rest = text.partition(":")
-    try:
-        if kind == "hex":
-            return bytes.fromhex(rest)
-        if kind == "base64":
-            return base64.b64decode(rest, validate=True)
-    except (ValueError, binascii.Error) as error:
-        raise ValueError(f"{text!r}: {error}") from None
-    return (rest if kind == "text" else text).encode("utf-8", "surrogateescape")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
@@ -22,14 +21,11 @@ from kbatch.log.storage import LOCAL, Storage, locate
 __all__ = [
     "Input",
     "InputKind",
-    "add_storage_option",
     "base_offset_of",
     "find_inputs",
     "is_last",
-    "name_and_value",
     "open_path",
     "standard_input",
-    "storage_options",
 ]
 
 InputKind = Literal["log", "index", "timeindex", "txnindex", "snapshot", "stream"]
@@ -84,33 +80,6 @@ class Input:
         except LogDirectoryError:
             return None, None
         return found.topic, found.partition
-
-
-def add_storage_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--storage-option``, for the filesystem of the paths."""
-    parser.add_argument(
-        "--storage-option",
-        dest="storage_options",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        type=name_and_value,
-        help="for a PATH that is a URL such as s3://bucket/logs: an option of its filesystem, such as "
-        "endpoint_override=http://host:port; follow_links=true follows symbolic links in a local PATH; may be repeated",
-    )
-
-
-def name_and_value(text: str) -> tuple[str, str]:
-    """Split ``NAME=VALUE``, as the type of an option."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
-    return name, value
-
-
-def storage_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the values of the option that `add_storage_option` adds."""
-    return dict(arguments.storage_options)
 
 
 def find_inputs(

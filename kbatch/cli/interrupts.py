@@ -31,7 +31,7 @@ class InterruptWatch:
     Parameters
     ----------
     command : str
-        Its name, for the message.
+        Its name for the message, or an empty text.
     whole_process : bool
         Whether to end the process. Otherwise a signal only raises `KeyboardInterrupt`, and `close` restores the
         handlers.
@@ -41,13 +41,19 @@ class InterruptWatch:
         self._command = command
         self._whole_process = whole_process
         self._closed = False
+        self._interrupted = False
         self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a signal has arrived."""
+        return self._interrupted
 
     def start(self) -> None:
         """Begin to handle signals: from now on, `KeyboardInterrupt` may be raised."""
         self._before = {number: signal.getsignal(number) for number in _HANDLED}
         for number in _HANDLED:
-            signal.signal(number, _interrupt)
+            signal.signal(number, self._interrupt)
         if self._whole_process:
             reader, writer = os.pipe()
             os.set_blocking(writer, False)
@@ -60,7 +66,7 @@ class InterruptWatch:
             if self._whole_process:
                 remove_unfinished()
             with contextlib.suppress(OSError, ValueError):
-                print_errors(f"kbatch {self._command}: interrupted")
+                print_errors(f"{f'kbatch {self._command}'.rstrip()}: interrupted")
             if self._whole_process:
                 # The interpreter would wait for threads, and for a reader of standard output that does not read.
                 os._exit(INTERRUPTED)
@@ -80,9 +86,9 @@ class InterruptWatch:
             if not (self._closed or is_complete()):
                 self.end()
 
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    # A second signal must not interrupt the clean-up of the first.
-    for each in _HANDLED:
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    def _interrupt(self, number: int, frame: object) -> NoReturn:
+        # A second signal must not interrupt the clean-up of the first.
+        for each in _HANDLED:
+            signal.signal(each, signal.SIG_IGN)
+        self._interrupted = True
+        raise KeyboardInterrupt

@@ -6,62 +6,17 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any
 
-from kbatch.cli.inputs import add_storage_option, open_path, storage_options
-from kbatch.cli.summaries import add_json, damage_lines, log_dict, loss_dicts, print_summary
+from kbatch.cli.inputs import open_path
+from kbatch.cli.summaries import damage_lines, log_dict, loss_dicts, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
-from kbatch.cli.usage import size_argument
-from kbatch.format import INT32_MAX
+from kbatch.cli.usage import storage_options
 from kbatch.log.logs import Log
 from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
-from kbatch.options import RaiseOrSkip
 from kbatch.rewrite.rewriter import LOST_TEXTS, Rewriter, RewriteReport
 
-__all__ = ["add_arguments", "run_rewriter"]
-
-PATHS = """\
-PATH is a segment (.log), a topic-partition directory, or a broker's log directory. OUT must not exist yet. It is a .log
-file for a segment, else a directory, and appears only after the command has succeeded. Offsets do not change.
-Index files are rebuilt. The other auxiliary files of segments are copied, except for unreadable producer snapshots and
-leader epochs, which a broker rebuilds. A run that is killed leaves a directory .NAME.*.tmp next to OUT, which the next
-run to the same OUT removes.
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of both commands."""
-    parser.add_argument("path", metavar="PATH", help="segment, topic-partition directory or log directory, or a URL")
-    parser.add_argument("out", metavar="OUT", help="the copy to write")
-    parser.add_argument(
-        "--batch-size",
-        type=size_argument(0, INT32_MAX),
-        default=16384,
-        metavar="SIZE",
-        help="combine uncompressed messages of magic 0 and 1 to batches of at most this size (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--on-error",
-        choices=get_args(RaiseOrSkip),
-        default="raise",
-        help="at damage: fail and write nothing, or skip and list it (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--segment-bytes",
-        type=size_argument(1, INT32_MAX),
-        default=INT32_MAX,
-        metavar="SIZE",
-        help="split segments that become larger (default: %(default)s, the maximum)",
-    )
-    parser.add_argument(
-        "--index-interval-bytes",
-        type=size_argument(0, INT32_MAX),
-        default=4096,
-        metavar="SIZE",
-        help="bytes of the log per index entry, as index.interval.bytes of a broker (default: %(default)s)",
-    )
-    add_storage_option(parser)
-    add_json(parser)
+__all__ = ["run_rewriter"]
 
 
 def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from kbatch.cli.inputs import Input, add_storage_option, find_inputs, storage_options
-from kbatch.cli.summaries import add_json, log_dict, print_summary
+from kbatch.cli.inputs import Input, find_inputs
+from kbatch.cli.summaries import log_dict, print_summary
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,
@@ -17,44 +16,10 @@ from kbatch.cli.terminal import (
     print_lines,
     table_lines,
 )
+from kbatch.cli.usage import storage_options
 from kbatch.log.statistics import PERCENTILES, Distribution, LogStatistics, log_statistics
 
-__all__ = ["add_parser"]
-
-_DESCRIPTION = """\
-Summarize topic-partitions: segments, batches, records, sizes, offsets, times, codecs with their ratios, transactions.
-
-PATH is a segment (.log, .checkpoint), a topic-partition directory, or a broker's log directory.
-"""
-
-_EPILOG = """\
-examples:
-  kbatch stats /var/lib/kafka/data                 one line per topic-partition
-  kbatch stats --details data/orders-0             all statistics of one
-  kbatch stats --headers-only /var/lib/kafka/data  fast: decodes nothing, computes no checksums
-  kbatch stats --json data | jq '.logs[] | [.name, .records]'
-
-A ratio divides the decompressed size of payloads by their stored size. Percentiles are exact below 4096, and within one
-percent above. Times are the smallest and largest timestamp of a record, or with --headers-only of a batch header.
-
-"""
-
-
-def add_parser(commands: Any, *, epilog: str) -> None:
-    """Add the command to the subparsers of `kbatch`."""
-    parser = commands.add_parser(
-        "stats",
-        help="summarize topic-partitions",
-        description=_DESCRIPTION,
-        epilog=_EPILOG + epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="segment or directory, or a URL of one")
-    add_storage_option(parser)
-    parser.add_argument("--headers-only", action="store_true", help="read only batch headers, decode nothing")
-    parser.add_argument("--details", action="store_true", help="print all statistics of each topic-partition")
-    add_json(parser)
-    parser.set_defaults(run=run)
+__all__ = ["run"]
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,15 +9,10 @@ from kbatch.cli.terminal import print_json
 from kbatch.log.logs import Log
 from kbatch.records.data import Loss
 
-__all__ = ["LISTED_DAMAGE", "add_json", "damage_lines", "log_dict", "loss_dicts", "print_summary"]
+__all__ = ["LISTED_DAMAGE", "damage_lines", "log_dict", "loss_dicts", "print_summary"]
 
 # The number of byte ranges that text lists; JSON lists all.
 LISTED_DAMAGE = 20
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
 
 
 def print_summary(command: str, status: int, logs: Sequence[dict[str, Any]], *, damaged: bool, **totals: Any) -> None:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import base64
+import binascii
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from kbatch.cli.terminal import print_errors
-from kbatch.format import INT64_MAX
-from kbatch.options import ValueKind, size, whole_number
+from kbatch.options import INT64_MAX, ValueKind, size, whole_number
 
-__all__ = ["UsageError", "argument", "number_argument", "size_argument", "usage"]
+__all__ = [
+    "UsageError",
+    "add_json",
+    "add_storage_option",
+    "argument",
+    "codec_argument",
+    "name_and_value",
+    "number_argument",
+    "parse_bytes",
+    "size_argument",
+    "storage_options",
+    "usage",
+]
 
 
 class UsageError(Exception):
@@ -48,6 +61,13 @@ def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return parsed
 
 
+def codec_argument(text: str) -> Any:
+    """Parse a codec, with or without a level, as the type of an option."""
+    from kbatch.log.write.rows import parse_codec_level
+
+    return argument(parse_codec_level)(text)
+
+
 def number_argument(minimum: int, maximum: int = INT64_MAX) -> Callable[[str], Any]:
     """Return the type of an option that is a whole number within these bounds.
 
@@ -79,3 +99,55 @@ def _argument_of(kind: ValueKind) -> Callable[[str], Any]:
         return value
 
     return argument(parse)
+
+
+def add_storage_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--storage-option``, for the filesystem of the paths."""
+    parser.add_argument(
+        "--storage-option",
+        dest="storage_options",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=name_and_value,
+        help="for a PATH that is a URL such as s3://bucket/logs: an option of its filesystem, such as "
+        "endpoint_override=http://host:port; follow_links=true follows symbolic links in a local PATH; may be repeated",
+    )
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """Split ``NAME=VALUE``, as the type of an option."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    return name, value
+
+
+def storage_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the values of the option that `add_storage_option` adds."""
+    return dict(arguments.storage_options)
+
+
+def parse_bytes(text: str) -> bytes:
+    r"""Parse text, ``hex:...`` or ``base64:...``; ``text:`` before a text avoids either prefix.
+
+    Examples
+    --------
+    >>> from kbatch.cli.usage import parse_bytes
+    >>> parse_bytes("key-1"), parse_bytes("hex:00ff"), parse_bytes("base64:AAAA"), parse_bytes("text:hex:00")
+    (b'key-1', b'\x00\xff', b'\x00\x00\x00', b'hex:00')
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "hex":
+            return bytes.fromhex(rest)
+        if kind == "base64":
+            return base64.b64decode(rest, validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    return (rest if kind == "text" else text).encode("utf-8", "surrogateescape")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")

@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from kbatch.cli.inputs import Input, add_storage_option, find_inputs, is_last, storage_options
-from kbatch.cli.summaries import add_json, log_dict, print_summary
+from kbatch.cli.inputs import Input, find_inputs, is_last
+from kbatch.cli.summaries import log_dict, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
+from kbatch.cli.usage import storage_options
 from kbatch.errors import LogDirectoryError
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_segment_name
@@ -17,50 +18,7 @@ from kbatch.log.report import OnFinding, VerificationFinding, VerificationReport
 from kbatch.log.segment import Segment
 from kbatch.log.verification import verify_index, verify_log, verify_snapshot, verify_transaction_index
 
-__all__ = ["add_parser"]
-
-_DESCRIPTION = """\
-Check segments and their auxiliary files: checksum, structure, offsets and timestamps of every batch; index files
-against the segment; .txnindex files against the transaction markers; the checksums of producer snapshots.
-
-PATH is a segment (.log, .checkpoint), an auxiliary file of one (.index, .timeindex, .txnindex, .snapshot), a
-topic-partition directory, or a broker's log directory.
-
-Each finding is printed on a line, "file: byte N: text". A finding that need not be damage is a note: missing offsets,
-which compaction and transactions cause too; zeros or an incomplete batch at the end of the last segment.
-"""
-
-_EPILOG = """\
-examples:
-  kbatch verify /var/lib/kafka/data
-  kbatch verify data/orders-0 || echo damaged
-  kbatch verify data/orders-0/00000000000000000000.timeindex
-  kbatch verify --sequences data/orders-0
-  kbatch verify --json data/orders-0 | jq '.logs[].findings[]'
-
-"""
-
-
-def add_parser(commands: Any, *, epilog: str) -> None:
-    """Add the command to the subparsers of `kbatch`."""
-    parser = commands.add_parser(
-        "verify",
-        help="check checksums, structure, offsets and index files",
-        description=_DESCRIPTION,
-        epilog=_EPILOG + epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="segment, auxiliary file of one, or directory; or a URL of one"
-    )
-    parser.add_argument(
-        "--sequences",
-        action="store_true",
-        help="also check the sequence numbers of idempotent producers for missing and duplicate batches",
-    )
-    add_storage_option(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+__all__ = ["run"]
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,12 +19,12 @@ from kbatch.log.differences import (
     ComparedRecord,
     Comparison,
     Difference,
-    Match,
     PartitionComparison,
 )
 from kbatch.log.discovery import open_logs
 from kbatch.log.latest import LatestRecords, common_keys
 from kbatch.log.logs import Log
+from kbatch.options import Match
 from kbatch.records.comparison import differing_rows
 from kbatch.table import RecordTable
 from kbatch.tuning import SMALL_TABLE_BYTES

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from kbatch.escaping import counted
+from kbatch.options import Match
 from kbatch.records.data import Loss
 from kbatch.records.display import short_repr
 
-__all__ = ["ComparedLog", "ComparedRecord", "Comparison", "Difference", "Match", "PartitionComparison"]
-
-Match = Literal["offset", "order", "key"]
+__all__ = ["ComparedLog", "ComparedRecord", "Comparison", "Difference", "PartitionComparison"]
 
 
 class ComparedRecord(NamedTuple):

@@ -1,0 +1,124 @@
+"""``kbatch export LOGDIR OUT``: write a broker's log directory as Parquet or Arrow files or a table, on Spark."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from kbatch.cli.arguments import add_command
+from kbatch.cli.ranges import RANGES, add_former, add_ranges
+from kbatch.cli.usage import add_json, name_and_value
+from kbatch.cli.values import add_value_arguments
+from kbatch.options import add_flags, options_of
+from kbatch.plan.read_options import ReadOptions
+from kbatch.quantities import parse_time
+from kbatch.sinks.write_options import WriteOptions
+
+__all__ = ["add_parser"]
+
+# The flags of `ReadOptions`, by group.
+_GROUPS = {
+    "which records": (
+        "topics",
+        "partitions",
+        "starting",
+        "ending",
+        "isolation",
+        "key",
+        "key_partitions",
+        "include_headers",
+        "include_control",
+    ),
+    "damage": ("on_error", "crc", "timestamp_overflow"),
+}
+
+
+_DESCRIPTION = """\
+Read the topic-partition directories under LOGDIR (a broker's log directory, a copy of it, or one such directory) and
+write their records to OUT, partitioned by topic and partition. OUT appears only after the export has succeeded; in an
+object store, the output is complete when it contains _SUCCESS.
+
+By default all records are written, including those of aborted and open transactions. --isolation read_committed writes
+what a consumer under read_committed gets: no records of aborted transactions, and none from the first open transaction
+of a topic-partition on. If records are withheld, the summary reports it, OUT/_transactions lists the transactions, and
+the exit status is 4.
+
+examples:
+  kbatch export /var/lib/kafka/data /lake/raw
+  kbatch export /backup/kafka /lake/orders --topic orders --times 2026-03-01:2026-03-02 --values json --by-day
+  kbatch export s3://backup/kafka s3://lake/raw --isolation read_committed --on-error skip
+"""
+
+
+_EPILOG = f"""\
+{RANGES}
+--times:
+  As in Spark's Kafka source, a partition is read from its first record with the time FROM or a later one, up to its
+  first record with the time TO or a later one. Records in between are exported whatever their timestamps.
+"""
+
+
+_STATUSES = {
+    1: "error: nothing is written",
+    3: "done, but with losses, which OUT/_losses lists, or with batches accepted despite a wrong checksum",
+    4: "done without losses, but --isolation read_committed withheld records: OUT/_transactions lists the transactions",
+    130: "interrupted: nothing is written",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = add_command(
+        commands,
+        "export",
+        help="log directories to Parquet, on Spark",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        statuses=_STATUSES,
+    )
+    parser.add_argument("logdir", metavar="LOGDIR", help="log directory, or one topic-partition of it")
+    parser.add_argument(
+        "out",
+        metavar="OUT",
+        help="directory to create, or a URL such as s3://bucket/directory; only a table to append to may exist",
+    )
+    add_json(parser)
+    reading = {each.name: each for each in options_of(ReadOptions)}
+    for title, names in _GROUPS.items():
+        group = parser.add_argument_group(title)
+        if "starting" in names:
+            add_ranges(group)
+            add_former(group, "--from", "--times FROM:", parse_time, dest="former_start")
+            add_former(group, "--to", "--times :TO", parse_time, dest="former_stop")
+        add_flags(group, [reading[name] for name in names])
+    add_value_arguments(parser)
+    files = parser.add_argument_group("files")
+    add_flags(files, options_of(WriteOptions))
+    files.add_argument("--table", metavar="DB.T", help="with --format iceberg: the table; its files are written to OUT")
+    files.add_argument(
+        "--catalog", metavar="NAME", help="with --format iceberg: the catalog in pyiceberg's configuration"
+    )
+    _add_running(parser.add_argument_group("running"))
+
+
+def _add_running(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all cores)")
+    group.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        type=name_and_value,
+        metavar="NAME=VALUE",
+        help="a setting of Spark; may be given more than once",
+    )
+    group.add_argument(
+        "--storage-option",
+        dest="storage_options",
+        action="append",
+        default=[],
+        type=name_and_value,
+        metavar="NAME=VALUE",
+        help="an option of the file system of a LOGDIR or OUT that is a URL, such as region=eu-central-1; "
+        "follow_links=true follows symbolic links in a local LOGDIR; may be given more than once",
+    )
+    add_flags(group, [each for each in options_of(ReadOptions) if each.name == "split_bytes"])

@@ -1,0 +1,53 @@
+"""``kbatch recompress PATH OUT``: compress logs with another codec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbatch.cli.arguments import add_command
+from kbatch.cli.parsers.rewriting import PATHS, add_arguments
+from kbatch.cli.usage import codec_argument
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = f"""\
+Compress the batches of a log with another codec. Batch headers keep their fields, except size, codec and checksum.
+Batches that already have the codec are copied, unless a level is given.
+
+{PATHS}"""
+
+
+_EPILOG = """\
+examples:
+  kbatch recompress data/orders-0 compressed/orders-0 --codec zstd
+  kbatch recompress data/orders-0/00000000000000000000.log orders.log --codec none
+  kbatch recompress /var/lib/kafka/data archive --codec zstd:19
+
+"""
+
+
+_STATUSES = {
+    1: "error, such as damage without --on-error skip: nothing is written",
+    3: "done, but --on-error skip has skipped damage, which the output lists",
+    130: "interrupted: nothing is written",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = add_command(
+        commands,
+        "recompress",
+        help="compress logs with another codec",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        statuses=_STATUSES,
+    )
+    parser.add_argument(
+        "--codec",
+        type=codec_argument,
+        required=True,
+        metavar="CODEC[:LEVEL]",
+        help="none, gzip, snappy, lz4 or zstd, with a level such as zstd:12",
+    )
+    add_arguments(parser)

@@ -1,0 +1,96 @@
+"""The start of the command line: help does not import NumPy, and Ctrl-C during imports ends with one line."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbatch.cli.parsers import make_parser
+
+COMMANDS = sorted(make_parser()[1])
+HEAVY = ("numpy", "pyarrow", "pandas", "polars", "pyspark", "kbatch.format", "kbatch.log")
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """Return the modules that a command imports."""
+    code = """
+import sys
+from kbatch.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert end.code in (0, 2), end
+print("modules:", *sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--version"], ["--help"], ["help"], ["completion", "bash"], ["no-such-command"], ["dump", "--no-such-option"]],
+    ids=" ".join,
+)
+def test_what_needs_no_data_does_not_import_numpy(arguments: list[str]) -> None:
+    assert not imported_by(*arguments) & {*HEAVY}
+
+
+def test_the_help_of_no_command_imports_numpy() -> None:
+    code = f"""
+import sys
+from kbatch.cli import main
+for command in {COMMANDS}:
+    assert main(["help", command]) == 0
+    try:
+        main([command, "--help"])
+    except SystemExit:
+        pass
+print("modules:", *({{*{HEAVY}}} & {{*sys.modules}}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\nmodules:\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("handling", ["", "try: sleep()\nexcept BaseException: raise RuntimeError('init failed')"])
+def test_an_interrupt_during_an_import_ends_with_one_line(
+    number: signal.Signals, handling: str, tmp_path: Path
+) -> None:
+    """Also if a module turns the interrupt into an exception of its own, as C code of NumPy does."""
+    begin = "import time\ndef sleep():\n    print('importing', flush=True)\n    time.sleep(60)\n"
+    (tmp_path / "numpy.py").write_text(begin + (handling or "sleep()"))
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from kbatch.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "stats", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        output = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, ("", "kbatch stats: interrupted\n"))
+
+
+def test_the_handlers_are_installed_before_the_parsers_are_imported() -> None:
+    code = """
+import signal, sys
+import kbatch.cli
+assert "argparse" not in sys.modules
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == "kbatch.cli.running":
+            print(signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL)
+sys.meta_path.insert(0, Finder)
+kbatch.cli.main(["help"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True\n")
+
+
+def test_help_to_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m kbatch help export | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\n0\n")
+    assert done.stderr == ""
