@@ -182,7 +182,6 @@ class _Dump:
                     self._warn(path, loss.position, f"{loss.length} bytes of an incomplete batch")
                 yield table._with(losses=losses)
                 del table
-                sys.stdout.flush()
         except OSError as error:
             error.filename = "standard input"
             raise
@@ -240,6 +239,8 @@ class _Dump:
             self._write(self._lines(source, chosen, rows, errors))
             if self.kafka and self.records and not self.filters.any and len(table):
                 previous = self._find_gaps(source.path, table, previous)
+            if source.segment is None:
+                sys.stdout.flush()
             if self.remaining == 0:
                 break
             # Frees the table before the next one is decoded.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -262,6 +263,39 @@ def test_a_closed_standard_input_is_an_error(
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["dump", "-"]) == 1
     assert capsys.readouterr().err == "kbatch dump: -: standard input is closed\n"
+
+
+class FailingFile(io.RawIOBase):
+    """A file whose second read fails."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self.data:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        buffer[: len(self.data)] = self.data
+        size, self.data = len(self.data), b""
+        return size
+
+
+def test_a_read_error_names_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for data, listed in ((b"", 0), (batch(0, [1]), 1)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(FailingFile(data))))
+        assert main(["dump", "-"]) == 1
+        captured = capsys.readouterr()
+        assert captured.err == "kbatch dump: [Errno 5] Input/output error: 'standard input'\n"
+        assert len(captured.out.splitlines()) == listed
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_write_error_does_not_name_standard_input() -> None:
+    command = f"exec {sys.executable} -m kbatch dump - < {SEGMENTS[0]} > /dev/full"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "kbatch dump: [Errno 28] No space left on device\n")
 
 
 def test_protocol_messages_are_read_from_standard_input(run: Any, golden: Path) -> None:
