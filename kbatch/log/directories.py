@@ -112,7 +112,7 @@ def listed_segments(storage: Storage, directory: str, listing: Mapping[str, Entr
     Raises
     ------
     LogDirectoryError
-        If there is none, or the batches of a ``.log.swap`` file can't be followed.
+        If there are no segments, or the batches of a ``.log.swap`` file can't be followed.
     """
 
     def next_offset(name: str, base_offset: int) -> int:
