@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from kbatch.quantities import INT32_MAX, INT64_MAX, parse_size
+from kbatch.quantities import INT32_MAX, INT64_MAX, bounds_text, parse_size
 
 if TYPE_CHECKING:
     import argparse
@@ -46,11 +46,13 @@ __all__ = [
     "documented",
     "from_flags",
     "from_strings",
+    "is_switch",
     "option",
     "options_of",
     "parse_compression",
     "refuse_unknown",
     "size",
+    "switch_off",
     "table_of",
     "whole_number",
 ]
@@ -309,9 +311,9 @@ def add_flags(group: argparse._ActionsContainer, options: Iterable[Option]) -> N
     for each in options:
         for flag, kind in each.flags.items():
             text = (kind.help or each.help).replace("%", "%%")
-            if kind is not BOOLEAN and each.default is not None and not kind.help:
+            if not is_switch(kind) and each.default is not None and not kind.help:
                 text += f" (default: {each.kind.show(each.default)})"
-            if kind is BOOLEAN:
+            if is_switch(kind):
                 group.add_argument(flag, action="store_const", const="true", help=text)
             else:
                 action = "append" if kind.repeated else "store"
@@ -383,8 +385,7 @@ def choice(*names: str) -> ValueKind:
 def _between(minimum: int, maximum: int) -> Callable[[Any], None]:
     def test(value: Any) -> None:
         if not minimum <= value <= maximum:
-            span = f"at least {minimum}" if maximum == INT64_MAX else f"{minimum} to {maximum}"
-            raise ValueError(f"must be {span}, got {value}")
+            raise ValueError(f"must be {bounds_text(minimum, maximum, value)}")
 
     return test
 
@@ -404,6 +405,20 @@ def _parse_boolean(text: str) -> bool:
 CRC, ON_ERROR, ISOLATION = choice(*get_args(Crc)), choice(*get_args(OnError)), choice(*get_args(Isolation))
 TEXT = ValueKind(str, "text")
 BOOLEAN = ValueKind(_parse_boolean, "true", metavar="BOOL", show=lambda value: str(value).lower())
+
+
+def _parse_negated(text: str) -> bool:
+    return not _parse_boolean(text)
+
+
+def switch_off(help: str) -> ValueKind:
+    """Return the kind of a flag that turns off an option, such as ``--no-headers``."""
+    return ValueKind(_parse_negated, "true", metavar="BOOL", help=help)
+
+
+def is_switch(kind: ValueKind) -> bool:
+    """Whether a flag of this kind has no value."""
+    return kind is BOOLEAN or kind.parse is _parse_negated
 
 
 def _show_size(value: int) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "MAX_DECOMPRESSED_BYTES",
     "SizeLike",
     "TimeLike",
+    "bounds_text",
     "parse_duration",
     "parse_size",
     "parse_time",
@@ -52,6 +53,8 @@ _EXPECTED_TIME = (
     "a time: datetime, numpy.datetime64, a text in ISO 8601, milliseconds since 1970 as an integer, or a timedelta "
     "before now"
 )
+# A maximum from here on is left out of messages about values that are too small.
+_HUGE = 1 << 62
 # The years 2000 to 2100, in seconds since 1970, and the units that are mistaken for milliseconds.
 _PLAUSIBLE_SECONDS = (946_684_800, 4_133_980_800)
 _MISTAKEN_UNITS = (("seconds", 1), ("microseconds", 10**6), ("nanoseconds", 10**9))
@@ -102,6 +105,8 @@ def parse_time(value: TimeLike, name: str = "", *, stacklevel: int = 3) -> int:
         kind = ValueError if isinstance(value, str | np.datetime64 | np.timedelta64 | datetime.date) else TypeError
         expected = _EXPECTED_TEXT if isinstance(value, str) else _EXPECTED_TIME
         raise kind(f"{prefix}must be {expected}, got {value!r}")
+    if not -(1 << 63) <= milliseconds < 1 << 63:
+        raise ValueError(f"{prefix}must be a time in the range of an int64 of milliseconds, got {value!r}")
     if isinstance(value, int | np.integer | str):
         _warn_of_unit(milliseconds, prefix, stacklevel + 1)
     return milliseconds
@@ -215,6 +220,19 @@ def size_between(name: str, value: SizeLike, minimum: int, maximum: int = INT64_
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name} {error}") from None
     if not minimum <= size <= maximum:
-        bounds = f"at least {minimum}" if maximum >= INT64_MAX else f"{minimum} to {maximum}"
-        raise ValueError(f"{name} must be {bounds}, got {size}")
+        raise ValueError(f"{name} must be {bounds_text(minimum, maximum, size)}")
     return size
+
+
+def bounds_text(minimum: int, maximum: int, value: int) -> str:
+    """Return the bounds that `value` violates for a message: ``1 to 64, got 65``; a huge maximum only if it matters.
+
+    Examples
+    --------
+    >>> from kbatch.quantities import bounds_text
+    >>> bounds_text(0, 2**63 - 1, -1), bounds_text(0, 2**63 - 1, 2**63)
+    ('at least 0, got -1', 'at most 9,223,372,036,854,775,807, got 9,223,372,036,854,775,808')
+    """
+    if maximum < _HUGE:
+        return f"{minimum} to {maximum}, got {value}"
+    return f"at least {minimum}, got {value}" if value < minimum else f"at most {maximum:,}, got {value:,}"

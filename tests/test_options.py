@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import kbatch
 from kbatch.cli import export
 from kbatch.cli.arguments import CommandParser
 from kbatch.cli.parsers import export as export_parser
+from kbatch.cli.parsers import make_parser
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.write.rows import RowOptions
 from kbatch.options import (
@@ -26,6 +28,7 @@ from kbatch.options import (
     check_options,
     from_flags,
     from_strings,
+    is_switch,
     option,
     options_of,
     parse_compression,
@@ -55,8 +58,18 @@ NEEDS: dict[str, dict[str, str]] = {
     "framing": {"format": "avro", "schema": "x"},
     "message": {"format": "protobuf", "schema": "x"},
     "unknown": {"format": "json"},
+    # In Spark, failOnDataLoss changes the default of onError.
+    "fail_on_data_loss": {"on_error": "raise"},
 }
 # Values that are used instead of examples that require other options.
+# Flags without a value.
+SWITCHES = {
+    flag
+    for cls in (ReadOptions, WriteOptions)
+    for each in options_of(cls)
+    for flag, kind in each.flags.items()
+    if is_switch(kind)
+}
 EXAMPLES = {(FormatOptions, "format"): "string", (WriteOptions, "format"): "arrow"}
 
 # -- the places with options: each takes texts by name, and returns the dataclass
@@ -79,7 +92,7 @@ def command_line(texts: dict[str, str]) -> argparse.Namespace:
     export_parser.add_parser(parser.add_subparsers())
     arguments = ["export", "logs", "out"]
     for flag, text in texts.items():
-        arguments += [flag] if flag in ("--headers", "--control", "--by-day") else [f"{flag}={text}"]
+        arguments += [flag] if flag in SWITCHES else [f"{flag}={text}"]
     return parser.parse_args(arguments)
 
 
@@ -134,7 +147,7 @@ def test_an_option_has_the_same_meaning_everywhere(
 ) -> None:
     """A text in Spark or on the command line has the effect of its value in Python."""
     used: ValueKind = getattr(each, kind)[name]
-    text = EXAMPLES.get((cls, each.name), "false" if each.default is True else used.example)
+    text = EXAMPLES.get((cls, each.name), "false" if each.default is True and used is BOOLEAN else used.example)
     needed = NEEDS.get(each.name, {})
     made = part(place({**texts_of(cls, words, kind, needed), name: text}))
     values = {one.name: one.kind.parse(needed[one.name]) for one in options_of(cls) if one.name in needed}
@@ -159,7 +172,7 @@ def test_an_option_has_the_same_check_everywhere(
             message = str(error)
         else:
             continue
-        if used is BOOLEAN and kind == "flags":
+        if name in SWITCHES:
             continue
         with pytest.raises(ValueError, match=r"^") as raised:
             place({name: bad})
@@ -168,6 +181,83 @@ def test_an_option_has_the_same_check_everywhere(
             with pytest.raises(OptionError, match=r"^") as raised:
                 cls(**others(cls), **{each.name: value})
             assert str(raised.value) == f"{each.name} {message}"
+
+
+# Options with any text as value: names, keys, schemas and files.
+FREE_TEXT = {"topics", "topic_pattern", "key", "schema", "schema_file", "reader_schema", "message", "topic"}
+
+
+@CASE
+def test_an_option_refuses_unknown_values(
+    cls: type[Any], words: dict[str, str], kind: str, place: Place, part: Any, each: Option, name: str
+) -> None:
+    """The message has the allowed values, or the form that they have."""
+    used: ValueKind = getattr(each, kind)[name]
+    if each.name in FREE_TEXT and name != "keyHex":
+        assert used.parse("no such") in ("no such", b"no such", ("no such",))
+        return
+    if name in SWITCHES:
+        return
+    with pytest.raises(ValueError, match=f"^{re.escape(name)} ") as raised:
+        place({name: "no such"})
+    message = str(raised.value)
+    assert "no such" in message
+    assert all(choice in message for choice in used.choices)
+    assert "must be" in message
+
+
+def test_columns_with_a_dictionary_are_columns_of_the_files() -> None:
+    """A misspelled column would otherwise be without a dictionary, silently."""
+    with pytest.raises(ValueError, match=r"^--dictionary must be columns of key, value, .* or none, got 'nosuch'$"):
+        flags_write({"--dictionary": "key,nosuch"})
+    assert flags_write({"--dictionary": "none"}).dictionary == ()
+    assert flags_write({"--dictionary": "key, value"}).dictionary == ("key", "value")
+
+
+# Flags with any text as value.
+FREE_FLAGS = {"--topic", "--key"}
+
+
+def test_flags_of_commands_refuse_unknown_values() -> None:
+    free = set()
+    _, commands = make_parser()
+    for name, parser in commands.items():
+        if name == "export":
+            # Its flags are parsed after all others; the tests above check them.
+            continue
+        for action in parser._actions:
+            if not action.option_strings or action.nargs == 0 or action.choices is not None:
+                continue
+            if action.option_strings[-1] in FREE_FLAGS:
+                free.add(action.option_strings[-1])
+                continue
+            with pytest.raises((argparse.ArgumentTypeError, ValueError), match=r"must|no such"):
+                action.type("no such")  # type: ignore[operator]
+    assert free == FREE_FLAGS
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"splitBytes": "0"}, "splitBytes must be at least 1, got 0"),
+        (
+            {"splitBytes": "8388608t"},
+            "splitBytes must be at most 9,223,372,036,854,775,807, got 9,223,372,036,854,775,808",
+        ),
+        ({"maxRecordBytes": "3g"}, "maxRecordBytes must be 1 to 2147482608, got 3221225472"),
+        (
+            {"startingTimestamp": "99999999999999999999"},
+            "startingTimestamp must be a time in the range of an int64 of milliseconds, got 99999999999999999999",
+        ),
+        (
+            {"startingOffsets": '{"t": {"0": 99999999999999999999}}'},
+            "startingOffsets must have numbers in the range of an int64, got ",
+        ),
+    ],
+)
+def test_numbers_in_messages_are_readable(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        spark_read(given)
 
 
 @pytest.mark.parametrize(("cls", "words", "kind", "place", "part"), PLACES)

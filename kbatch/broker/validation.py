@@ -39,6 +39,7 @@ from kbatch.format import (
     TimestampType,
 )
 from kbatch.read.decoding import decode
+from kbatch.records.display import shown_time
 from kbatch.table import RecordTable
 from kbatch.write.batch_layout import now
 
@@ -289,6 +290,9 @@ def _check_records(table: RecordTable, other: npt.NDArray[np.bool_], topic: Topi
     if appended[row]:
         text = "the timestamp type is LogAppendTime, which only the broker may set"
     else:
-        bounds = f"{clock - topic.timestamp_before_max_ms} to {clock + topic.timestamp_after_max_ms}"
-        text = f"timestamp is {times[row]}, outside of the allowed range {bounds}"
+        text = f"timestamp is {times[row]} ({shown_time(int(times[row]))}), "
+        first, last = clock - topic.timestamp_before_max_ms, clock + topic.timestamp_after_max_ms
+        is_early = times[row] < first
+        text += "earlier" if is_early else "later"
+        text += f" than the topic allows: {first if is_early else last} ({shown_time(first if is_early else last)})"
     refuse_batch(ErrorCode.INVALID_TIMESTAMP, batch, f"{text}{_listed(bad)}", records=bad)

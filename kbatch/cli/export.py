@@ -109,6 +109,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, "
         f"{format_size(round(log_rate))}/s (Spark took {summary.start_seconds:.1f} s to start)",
     ]
+    lines += [f"  missing    {each['reason']}" for each in summary.missing_offsets]
     for part in summary.partitions:
         if part.unfinished_bytes:
             lines.append(

@@ -1,4 +1,4 @@
-"""Batches, records and index entries in the format of Kafka's DumpLogSegments (DMP-1 to DMP-6).
+"""Batches, records and index entries in the format of DumpLogSegments of Kafka 4.3 (DMP-1 to DMP-6).
 
 Two differences are intended: bytes that are not text are ``base64:...`` (Kafka replaces invalid UTF-8), and the listing
 continues after damage.
@@ -110,8 +110,7 @@ def _record_lines(table: RecordTable, data: bool) -> Iterator[str]:
                 line += f" sequence: {number} headerKeys: [{header_lists[i]}]"
             elif checksums is not None:
                 crc, holds = checksums[i]
-                # Kafka prints this unmatched brace.
-                line += f" isValid: {_FLAGS[holds]} crc: {crc}}}"
+                line += f" isValid: {_FLAGS[holds]} crc: {crc}"
             if is_control[i]:
                 line += f" {control_text(keys[i], values[i])}"
             elif data:
@@ -154,13 +153,13 @@ def snapshot_lines(entries: npt.NDArray[np.void]) -> Iterator[str]:
         open_since = "OptionalLong.empty" if begun == -1 else f"OptionalLong[{begun}]"
         line = (
             f"producerId: {producer_id} producerEpoch: {epoch} coordinatorEpoch: {coordinator} "
-            f"currentTxnFirstOffset: {open_since} lastTimestamp: {timestamp} "
+            f"currentTxnFirstOffset: {open_since} lastTimestamp: {timestamp}"
         )
         if last_offset >= 0:
             # A snapshot keeps only the last batch (SEQ-R2).
             first = last_sequence - delta if last_sequence >= delta else INT32_MAX - (delta - last_sequence) + 1
             line += (
-                f"firstSequence: {first} lastSequence: {last_sequence} lastOffset: {last_offset} "
+                f" firstSequence: {first} lastSequence: {last_sequence} lastOffset: {last_offset} "
                 f"offsetDelta: {delta} timestamp: {timestamp}"
             )
         yield line

@@ -15,7 +15,7 @@ import numpy as np
 
 from kbatch.kernels.utf8 cimport kb_is_utf8
 
-# Kinds of nodes; the twin is `NodeKind` in `kbatch.values.avro`.
+# Kinds of nodes; the twin is `NodeKind` in `kbatch.values.avro_schema`.
 cdef enum AvroKind:
     K_NULL = 0
     K_BOOLEAN = 1

@@ -6,20 +6,33 @@ from collections.abc import Sequence, Set
 
 from kbatch.log import Log
 from kbatch.log.ranges import count_back
+from kbatch.plan.missing import MissingOffsets, missing_offsets, report_data_loss, warn_missing
 from kbatch.plan.read_options import Bound, PerPartition, ReadOptions
 from kbatch.plan.select import first_names, map_logs
 
 __all__ = ["check_partitions", "resolve_bounds"]
 
 
-def resolve_bounds(logs: Sequence[Log], options: ReadOptions) -> list[tuple[int | None, int | None]]:
+def resolve_bounds(
+    logs: Sequence[Log], options: ReadOptions, missing: list[MissingOffsets] | None = None
+) -> list[tuple[int | None, int | None]]:
     """Turn the bounds of a read into a start and a stop offset for each log; None is the log's own end on that side.
 
     A timestamp becomes the offset of the first record with it or a later one, as in Spark's Kafka source
     (`Log.offset_for_timestamp`). Records between two such offsets may have timestamps outside the range.
 
+    Parameters
+    ----------
+    logs : sequence of Log
+    options : ReadOptions
+    missing : list of MissingOffsets, optional
+        With ``fail_on_data_loss=False``, the offsets that the options name and the logs do not have are appended to it.
+        Without it they are logged as warnings.
+
     Raises
     ------
+    LogDirectoryError
+        With ``fail_on_data_loss=True``, if the options name offsets that a log does not have.
     ValueError
         If offsets or timestamps are given per partition and do not name the partitions that are read, or no record has
         a starting timestamp or a later one.
@@ -27,7 +40,18 @@ def resolve_bounds(logs: Sequence[Log], options: ReadOptions) -> list[tuple[int 
     read = {(log.topic, log.partition) for log in logs}
     for side, bound in (("starting", options.starting), ("ending", options.ending)):
         check_partitions(side, bound.offsets if bound.offsets is not None else bound.timestamps, read, options)
-    return map_logs(logs, lambda log: _resolve(log, options), logs)
+
+    def resolve(log: Log) -> tuple[tuple[int | None, int | None], list[MissingOffsets]]:
+        bounds = _resolve(log, options)
+        return bounds, _missing_of(log, bounds, options)
+
+    resolved = map_logs(logs, resolve, logs)
+    found = [each for _, ranges in resolved for each in ranges]
+    if missing is None:
+        warn_missing(found)
+    else:
+        missing += found
+    return [bounds for bounds, _ in resolved]
 
 
 def check_partitions(
@@ -82,6 +106,20 @@ def _resolve(log: Log, options: ReadOptions) -> tuple[int | None, int | None]:
 def _counted(log: Log, offset: int | None) -> int | None:
     """Return an offset for every partition; a negative one counts back from the end of this one."""
     return offset if offset is None or offset >= 0 else count_back(offset, log.end_offset, log.start_checkpoint)
+
+
+def _missing_of(log: Log, bounds: tuple[int | None, int | None], options: ReadOptions) -> list[MissingOffsets]:
+    """Return the offsets that the options name and the log does not have; raise if the options refuse that."""
+    given = [_offset_of(log, bound) for bound in (options.starting, options.ending)]
+    start, stop = (None if each is None or each < 0 else each for each in given)
+    if start is not None and stop is not None and start > stop:
+        raise ValueError(f"{log.path}: the starting offset {start} is greater than the ending offset {stop}")
+    if start is None and stop is None:
+        return []
+    missing = missing_offsets(log, bounds[0] if start is None else start, bounds[1] if stop is None else stop)
+    if missing and options.fail_on_data_loss:
+        report_data_loss(missing[0].reason, fails=True)
+    return missing
 
 
 def _offset_of(log: Log, bound: Bound) -> int | None:

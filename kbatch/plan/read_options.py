@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from kbatch import options as opts
 from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError, OptionError, Overflow, ValueKind, option
 from kbatch.plan.value_options import ValueOptions
-from kbatch.quantities import MAX_DECOMPRESSED_BYTES, parse_time
+from kbatch.quantities import INT64_MAX, MAX_DECOMPRESSED_BYTES, parse_time
 
 __all__ = [
     "DEFAULT_SPLIT_BYTES",
@@ -95,8 +95,11 @@ def parse_per_partition(text: str) -> PerPartition:
         }
     except (ValueError, AttributeError):
         raise ValueError(message) from None
-    if not all(type(number) is int for partitions in result.values() for number in partitions.values()):
+    numbers = [number for partitions in result.values() for number in partitions.values()]
+    if not all(type(number) is int for number in numbers):
         raise ValueError(message)
+    if any(abs(number) > INT64_MAX for number in numbers):
+        raise ValueError(f"must have numbers in the range of an int64, got {text!r}")
     return result
 
 
@@ -204,9 +207,6 @@ def _parse_late(text: str) -> bool:
 _LATE = ValueKind(
     _parse_late, "latest", metavar=_STRATEGY.metavar, show=lambda is_latest: "latest" if is_latest else "error"
 )
-_FAILING = ValueKind(
-    lambda text: "raise" if opts.BOOLEAN.parse(text) else "skip", "false", help="false is `skip`, true is `raise`"
-)
 _KEY_HEX = ValueKind(_parse_hexadecimal, "00ff", help="bytes in hexadecimal")
 
 
@@ -259,9 +259,12 @@ class ReadOptions:
         _LATE, False, spark="startingOffsetsByTimestampStrategy",
         help="a partition without a record at or after the starting time is an error, or is skipped (latest)",
     )  # fmt: skip
-    include_headers: bool = option(
-        opts.BOOLEAN, False, spark="includeHeaders", flag="--headers", help="include the column of record headers"
-    )
+    include_headers: bool | None = option(
+        opts.BOOLEAN, None, spark="includeHeaders",
+        flag={"--no-headers": opts.switch_off("leave out the column of record headers"), "--headers": opts.BOOLEAN},
+        help="the column of record headers: by default an export has it, and the data source does not, like Spark's "
+        "Kafka source",
+    )  # fmt: skip
     include_control: bool = option(
         opts.BOOLEAN, False, spark="includeControl", flag="--control",
         help="include control records (transaction markers)",
@@ -277,11 +280,7 @@ class ReadOptions:
         help="verify checksums; accept and count batches with a wrong checksum (mark); or do not compute checksums",
     )  # fmt: skip
     on_error: OnError = option(
-        ON_ERROR, "raise", flag="--on-error",
-        spark={
-            "onError": ON_ERROR,
-            "failOnDataLoss": _FAILING,
-        },
+        ON_ERROR, "raise", spark="onError", flag="--on-error",
         help="at damage, and at formats that cannot be read: fail; stop reading that partition; or skip it. All "
         "losses are listed",
     )  # fmt: skip
@@ -328,6 +327,18 @@ class ReadOptions:
     )  # fmt: skip
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     values: ValueOptions = field(default_factory=ValueOptions)
+    fail_on_data_loss: bool = option(
+        opts.BOOLEAN, True, spark="failOnDataLoss",
+        flag={
+            "--allow-missing-offsets": opts.switch_off(
+                "report offsets to read that do not exist, instead of failing: before the first offset of a log, after "
+                "its last, or deleted by retention during the read. The exit status is then 3"
+            )
+        },
+        help="whether it is an error if offsets to read do not exist: before the first offset of a log, after its "
+        "last, or deleted by retention during the read. With false they are reported. In Spark, false also changes the "
+        "default of onError to skip",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         opts.check_options(self)
@@ -385,12 +396,9 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     # load() passes its argument as an option.
     own = (name for name in given if not name.startswith(_STORAGE) and name not in ("path", "paths"))
     opts.refuse_unknown(own, [*known, "storage.*"])
-    if "onerror" in given and "failondataloss" in given:
-        fails, on_error = given.pop("failondataloss").strip().lower(), given["onerror"].strip().lower()
-        if (fails, on_error == "raise") not in (("true", True), ("false", False)):
-            raise ValueError(f"failOnDataLoss={fails} and onError={on_error} contradict each other")
     values, names = opts.from_strings(reading, given)
-    names["on_error"] = "onError"
+    if "fail_on_data_loss" in values:
+        values.setdefault("on_error", "raise" if values["fail_on_data_loss"] else "skip")
     if values.get("table") == "losses":
         values.setdefault("on_error", "skip")
     parsed = ValueOptions.parse(given)

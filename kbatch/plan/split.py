@@ -25,6 +25,7 @@ from kbatch.log import Log, Segment
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE
 from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.following import check_markers, log_transactions
+from kbatch.plan.missing import MissingOffsets
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import map_logs
 from kbatch.transactions import AbortedRanges, Transactions
@@ -118,7 +119,7 @@ def plan(logs: Sequence[Log], options: ReadOptions, *, withheld: bool = True) ->
 
     Raises
     ------
-    ValueError
+    ValueError, LogDirectoryError
         As `kbatch.plan.bounds.resolve_bounds`.
     CorruptBatchError, TruncatedBatchError, CrcMismatchError
         As `kbatch.plan.following.check_markers`: with ``on_error="raise"``, damage anywhere in a log is an error if it
@@ -181,15 +182,17 @@ def plan_ranges(
     return _divide(units, options)
 
 
-def plan_logs(logs: Sequence[Log], options: ReadOptions) -> list[tuple[LogRange, ...]]:
-    """Divide whole logs among tasks that need all headers of a log.
+def plan_logs(
+    logs: Sequence[Log], options: ReadOptions, missing: list[MissingOffsets] | None = None
+) -> list[tuple[LogRange, ...]]:
+    """Divide whole logs among tasks that need all headers of a log; `missing` is as for `resolve_bounds`.
 
     Raises
     ------
-    ValueError
+    ValueError, LogDirectoryError
         As `kbatch.plan.bounds.resolve_bounds`.
     """
-    bounds = zip(logs, resolve_bounds(logs, options), strict=True)
+    bounds = zip(logs, resolve_bounds(logs, options, missing), strict=True)
     return _divide([_Unit([LogRange(log.path, *ends)], log.size) for log, ends in bounds], options)
 
 

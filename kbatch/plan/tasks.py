@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 
+from kbatch.errors import LogDirectoryError
 from kbatch.format import Limits
 from kbatch.kernels.slices import keys_equal
 from kbatch.log import Segment
+from kbatch.log.names import parse_segment_name
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import check_order, last_offset, planned_segment
+from kbatch.plan.missing import is_gone, report_data_loss
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split
+from kbatch.plan.watching import open_log
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import decoded_columns
 from kbatch.table import RecordTable
@@ -35,6 +40,12 @@ def task_tables(
     options : ReadOptions
     columns : tuple of str, optional
         The only columns of the records that the caller uses, of `kbatch.records.kafka_columns.SPARK_COLUMNS`.
+
+    Raises
+    ------
+    LogDirectoryError
+        If a segment was deleted after the read was planned, with ``fail_on_data_loss=True``; otherwise its records are
+        a loss.
     """
     if columns is not None and options.key is not None and "key" not in columns:
         columns = (*columns, "key")
@@ -51,6 +62,7 @@ def task_tables(
             yield split, lost_table(segment, split.start, split.end, NOT_REACHED)
             continue
         tables = _split_tables(segment, split, options, columns)
+        position = split.start
         while True:
             try:
                 table = next(tables)
@@ -58,6 +70,13 @@ def task_tables(
                 if done.value:
                     stopped.add(split.log)
                 break
+            except LogDirectoryError as error:
+                if not is_gone(error):
+                    raise
+                reason = _deleted(split, position, options)
+                yield split, lost_table(segment, position, split.end, reason)
+                break
+            position += table.consumed
             check_order(split.path, last_offset(table.batches), None, split.below)
             if options.key is not None:
                 table = _with_key(table, options.key)
@@ -82,6 +101,26 @@ def _split_tables(
         columns=None if columns is None else decoded_columns(columns),
     )
     return read_tables(segment, split.start, split.end, decode, TABLE_BYTES)
+
+
+def _deleted(split: Split, position: int, options: ReadOptions) -> str:
+    """Return the reason of the loss if a segment no longer exists; raise if the options refuse that."""
+    name = split.log if split.topic is None else f"{split.topic}-{split.partition}"
+    base = parse_segment_name(os.path.basename(split.path))
+    first = max(base or 0, split.start_offset or 0)
+    ends = [each for each in (split.below, split.stop_offset) if each is not None]
+    asked = f"the records from byte {position} to {split.end}, within offsets {first} to "
+    asked += f"{min(ends) - 1}" if ends else "the end of the log"
+    log = open_log(split.log, options.storage)
+    if log is None:
+        available = "the log no longer exists"
+    else:
+        first = log.start_offset if log.segments[0].base_offset is None else log.segments[0].base_offset
+        available = f"the first offset available is now {first} and the last one {log.end_offset - 1}"
+    reason = f"{split.path} was deleted after the read was planned: {asked}, were not read; {available}"
+    if options.fail_on_data_loss:
+        report_data_loss(f"{name}: {reason}", fails=True)
+    return reason
 
 
 def _with_key(table: RecordTable, key: bytes) -> RecordTable:

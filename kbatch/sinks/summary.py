@@ -132,6 +132,9 @@ class ExportSummary:
         The file with this summary as JSON, relative to `out`.
     seconds, start_seconds : float
         Time of reading and writing, and of starting Spark.
+    missing_offsets : list of dict
+        Offsets that the options name and the logs do not have, with ``fail_on_data_loss=False``: topic, partition,
+        first_offset, last_offset (None if all offsets from the first on were asked for), and reason.
 
     Examples
     --------
@@ -167,11 +170,12 @@ class ExportSummary:
     manifest: str = ""
     seconds: float = 0.0
     start_seconds: float = 0.0
+    missing_offsets: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def damaged(self) -> bool:
-        """Whether anything was lost, or accepted with a wrong checksum."""
-        return self.loss_count > 0 or self.bad_crc_batches > 0
+        """Whether anything was lost or missing, or accepted with a wrong checksum."""
+        return self.loss_count > 0 or self.bad_crc_batches > 0 or bool(self.missing_offsets)
 
     @property
     def withheld(self) -> bool:

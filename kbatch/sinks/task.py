@@ -148,7 +148,7 @@ class ExportJob:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of records before the transform: Spark's columns, except those in the directory names."""
-        columns = SPARK_COLUMNS if self.options.include_headers else SPARK_COLUMNS[:-1]
+        columns = SPARK_COLUMNS[:-1] if self.options.include_headers is False else SPARK_COLUMNS
         return tuple(name for name in columns if name not in self.writing.columns_in_path)
 
     @property

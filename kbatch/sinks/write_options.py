@@ -41,7 +41,15 @@ def _check_compression(text: str) -> None:
 
 
 def _parse_columns(text: str) -> tuple[str, ...]:
-    return () if text == "none" else tuple(text.split(","))
+    return () if text == "none" else tuple(part.strip() for part in text.split(","))
+
+
+def _check_columns(names: tuple[str, ...]) -> None:
+    from kbatch.records.kafka_columns import SPARK_COLUMNS
+
+    for name in names:
+        if name not in SPARK_COLUMNS:
+            raise ValueError(f"must be columns of {', '.join(SPARK_COLUMNS)}, or none, got {name!r}")
 
 
 @opts.documented
@@ -99,7 +107,7 @@ class WriteOptions:
         help="write a directory date=YYYY-MM-DD for each day (UTC) of the timestamps; in Iceberg a partition field",
     )  # fmt: skip
     dictionary: tuple[str, ...] = option(
-        ValueKind(_parse_columns, "key,timestampType", metavar="COLUMN,...", show=",".join),
+        ValueKind(_parse_columns, "key,timestampType", _check_columns, metavar="COLUMN,...", show=",".join),
         ("key", "timestampType", "headers"),
         flag="--dictionary", help="columns that Parquet may encode with a dictionary, or none",
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kbatch.plan.losses import loss_batches
+from kbatch.plan.missing import retry_if_gone
 from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.rows import transformed_batches
 from kbatch.plan.select import choose_logs
@@ -101,7 +102,7 @@ class KbatchDataSource(DataSource):
                 raise error from None
             options = stream.read
         if options.table == "records":
-            schema = kafka_schema(headers=options.include_headers)
+            schema = kafka_schema(headers=bool(options.include_headers))
             if options.values.parsed:
                 logs = choose_logs(paths, options)
                 schema = value_schema(schema, parsers_of(options.values, logs, options))
@@ -151,10 +152,14 @@ class KbatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return a partition for each task; its value is a tuple of `Split`, or of `LogRange` for transactions."""
-        logs = choose_logs(self.paths, self.options)
-        if self.options.table == "transactions":
-            return [InputPartition(ranges) for ranges in plan_logs(logs, self.options)]
-        return [InputPartition(splits) for splits in plan(logs, self.options, withheld=False)]
+
+        def tasks() -> Sequence[object]:
+            logs = choose_logs(self.paths, self.options)
+            if self.options.table == "transactions":
+                return plan_logs(logs, self.options)
+            return plan(logs, self.options, withheld=False)
+
+        return [InputPartition(task) for task in retry_if_gone(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits or logs of one partition."""

@@ -25,6 +25,7 @@ from kbatch.errors import LogDirectoryError, exists_already, finding_to_error
 from kbatch.log import Log
 from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.following import log_transactions
+from kbatch.plan.missing import MissingOffsets, warn_missing
 from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES, ReadOptions
 from kbatch.plan.rows import Transform
 from kbatch.plan.select import choose_logs, map_logs
@@ -179,12 +180,15 @@ def export(
     ):
         ready = time.monotonic()
         options = replace(options, split_bytes=_split_bytes(spark, logs, options, writing))
-        transactions = _follow(spark, logs, options, bounds := resolve_bounds(logs, options))
+        missing: list[MissingOffsets] = []
+        transactions = _follow(spark, logs, options, bounds := resolve_bounds(logs, options, missing))
         ranges = [(log, *ends, known) for log, ends, known in zip(logs, bounds, transactions, strict=True)]
         job = replace(job, tasks=plan_ranges(ranges, options), options=options, attempts=staging.attempts)
         reports = _run(spark, job, progress) if job.tasks else []
         summary = ExportSummary(logdir, place.url, options.isolation, writing.format)
         summarize(summary, logs, transactions, reports)
+        warn_missing(missing)
+        summary.missing_offsets = [each._asdict() for each in missing]
         summary.start_seconds = round(ready - began, 3)
         files = _data_files(reports, f"-{staging.run}" if target is not None else "", writing.suffix)
         staging.place([(file.written.name, file.name) for file in files])
@@ -335,7 +339,7 @@ def _place_transactions(
     """Write the side table of the transactions for which records were withheld."""
     if not any(each is not None and each.pending for each in transactions):
         return
-    ranges = [each for task in plan_logs(logs, options) for each in task]
+    ranges = [each for task in plan_logs(logs, options, []) for each in task]
     # Only partitions with withheld batches are listed.
     parts = zip(logs, transactions, ranges, summary.partitions, strict=True)
     held = [(log, known, each) for log, known, each, part in parts if known is not None and part.undecided_batches]

@@ -9,8 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from datetime import UTC
+from itertools import pairwise, repeat
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, BinaryType, IntegralType, StructField, StructType
@@ -320,7 +323,8 @@ def decode_batches(
 ) -> Callable[[Iterable[Any]], Iterator[Row]]:
     """Return the function for `RDD.mapPartitions` over bytes, or over Rows with a column of raw batch bytes.
 
-    An RDD has a Python object for each field of each record: `decode_in_arrow` is about ten times faster.
+    An RDD has a Python object for each field of each record: `decode_in_arrow` with `DataFrame.mapInArrow` is the fast
+    way: it gives about ten times as many records per second.
 
     Parameters
     ----------
@@ -351,7 +355,7 @@ def decode_batches(
     """
     options = _options(include_control, crc, on_error, limits, table, isolation)
     decoder = _decoder(column, include_headers, options, partial, table, aborted_column)
-    make = Row(*keep, *decoder.columns)
+    make = _row_maker((*keep, *decoder.columns))
 
     def function(elements: Iterable[Any]) -> Iterator[Row]:
         log = _loss_log()
@@ -368,12 +372,8 @@ def decode_batches(
             aborted = None if aborted_column is None else element[aborted_column]
             pairs = None if aborted is None else [_pair(entry) for entry in aborted]
             for batch in decoder.batches(value, pairs, i, log):
-                columns = [
-                    map(_header_rows, array.to_pylist()) if name == "headers" else array.to_pylist()
-                    for name, array in zip(batch.schema.names, batch.columns, strict=True)
-                ]
-                for values in zip(*columns, strict=True):
-                    yield make(*kept, *values)
+                columns = [*(repeat(each, batch.num_rows) for each in kept), *map(_python_values, batch.columns)]
+                yield from map(make, zip(*columns, strict=True))
         log.close()
 
     return function
@@ -451,8 +451,57 @@ def _pair(entry: Any) -> Any:
     return entry
 
 
-def _header_rows(headers: list[dict[str, Any]] | None) -> list[Row] | None:
-    return None if headers is None else [Row(key=header["key"], value=header["value"]) for header in headers]
+def _row_maker(fields: Sequence[str]) -> Callable[[Iterable[Any]], Row]:
+    """Return a function from values to a Row: much faster than the call of a Row with the names."""
+    names = list(fields)
+    new = tuple.__new__
+
+    def make(values: Iterable[Any]) -> Row:
+        row = new(Row, values)
+        row.__dict__["__fields__"] = names
+        return row
+
+    return make
+
+
+_header_row = _row_maker(("key", "value"))
+
+
+def _python_values(array: pa.Array) -> list[Any]:
+    """Return the values of a column as `Array.to_pylist` does, but several times faster; headers are lists of Rows."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        naive = array.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).tolist()
+        try:
+            return [None if each is None else each.replace(tzinfo=UTC) for each in naive]
+        except (AttributeError, TypeError):
+            # NumPy returns integers for years after 9999. The error of Arrow names the value.
+            return cast("list[Any]", array.to_pylist())
+    if pa.types.is_integer(kind) and not array.null_count:
+        return cast("list[Any]", array.to_numpy().tolist())
+    if pa.types.is_binary(kind) and not array.null_count:
+        return _binary_values(array)
+    if pa.types.is_binary(kind):
+        values = _binary_values(array)
+        return [value if valid else None for value, valid in zip(values, array.is_valid().to_pylist(), strict=True)]
+    if pa.types.is_list(kind):
+        names, contents = (_python_values(array.values.field(i)) for i in range(2))
+        rows = list(map(_header_row, zip(names, contents, strict=True)))
+        ends = array.offsets.to_numpy().tolist()
+        valid = array.is_valid().to_numpy(zero_copy_only=False).tolist()
+        return [rows[i:j] if holds else None for i, j, holds in zip(ends, ends[1:], valid, strict=False)]
+    return cast("list[Any]", array.to_pylist())
+
+
+def _binary_values(array: pa.Array) -> list[bytes]:
+    _, offsets, content = array.buffers()
+    if content is None or not len(array):
+        return [b""] * len(array)
+    ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    first = int(ends[0])
+    data = content.slice(first, int(ends[-1]) - first).to_pybytes()
+    bounds = (ends - first).tolist()
+    return [data[i:j] for i, j in pairwise(bounds)]
 
 
 def _batch_column(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kbatch.batches.framing import first_offsets
 from kbatch.errors import LogDirectoryError
-from kbatch.escaping import printable
 from kbatch.format import INT64_MAX
 from kbatch.log import Log
 from kbatch.log.committed import segment_before
@@ -22,6 +20,7 @@ from kbatch.log.names import parse_segment_name
 from kbatch.log.segment import inode_of, planned_segment
 from kbatch.plan.bounds import check_partitions
 from kbatch.plan.following import FollowedLog, check_markers
+from kbatch.plan.missing import report_data_loss, retry_if_gone
 from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions
 from kbatch.plan.rows import Transform, transformed_batches
 from kbatch.plan.split import Split, good_row, plan_ranges
@@ -57,13 +56,7 @@ __all__ = ["KbatchStreamReader"]
 _START = "$start"
 # How often a task looks up records whose file was replaced meanwhile.
 _READ_ATTEMPTS = 10
-_HINT = (
-    "Some data may have been lost: it was removed before it was read, by retention, a truncation or the deletion of "
-    "the topic. option('failOnDataLoss', 'false') continues with the data that remains"
-)
-
 Offsets = dict[TopicPartition, int]
-ValueT = TypeVar("ValueT")
 
 
 class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -168,7 +161,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A first batch that is repeated begins where it did. Spark calls `initialOffset` again, and the latest offset
         # may have changed.
         begin, until = _from_json(end.get(_START, start)), _from_json(end)
-        return [InputPartition(task) for task in _retry_if_gone(lambda: self._plan(begin, until))]
+        return [InputPartition(task) for task in retry_if_gone(lambda: self._plan(begin, until))]
 
     def _plan(self, begin: Offsets, until: Offsets) -> list[tuple[Split, ...]]:
         gone = sorted(begin.keys() - until.keys())
@@ -223,9 +216,9 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, begin: Offsets) -> Offsets:
         if self._is_until_now:
             if self._until_now is None:
-                self._until_now = _retry_if_gone(lambda: self._ends_now(begin))
+                self._until_now = retry_if_gone(lambda: self._ends_now(begin))
             return self._until_now
-        return _retry_if_gone(lambda: self._ends_now(begin))
+        return retry_if_gone(lambda: self._ends_now(begin))
 
     def _ends_now(self, begin: Offsets) -> Offsets:
         states = self._states = self._poll()
@@ -305,21 +298,22 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         if stop < start:
             self._lose(
-                f"{name}: the end moved back from offset {start} to {stop} (truncated, or deleted and created again)"
+                f"{name}: the end moved back from offset {start} to {stop} (truncated, or deleted and created again); "
+                f"{_available(state)}"
             )
             return None
         if start < state.start_offset:
             self._lose(f"{name}: offsets {start} to {min(state.start_offset, stop) - 1} were deleted before they were "
-                       f"read; the log now begins at {state.start_offset}")  # fmt: skip
+                       f"read; {_available(state)}")  # fmt: skip
             start = state.start_offset
         if stop > state.end_offset:
-            self._lose(f"{name}: offsets {max(start, state.end_offset)} to {stop - 1} no longer exist; the log now "
-                       f"ends at {state.end_offset} (truncated, or deleted and created again)")  # fmt: skip
+            self._lose(f"{name}: offsets {max(start, state.end_offset)} to {stop - 1} no longer exist (truncated, "
+                       f"or deleted and created again); {_available(state)}")  # fmt: skip
             stop = state.end_offset
         return (log, start, stop) if start < stop else None
 
     def _lose(self, message: str) -> None:
-        _lose(self.options, message)
+        report_data_loss(message, fails=self.options.read.fail_on_data_loss)
 
     # -- limits
 
@@ -354,17 +348,6 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             key: min(ends[key], max(_offset_after(logs[key], starts[key], share), starts[key] + 1))
             for key, share in _shares(sizes, limit).items()
         }
-
-
-def _retry_if_gone(function: Callable[[], ValueT]) -> ValueT:
-    """Call a function, and again if a segment was deleted or renamed meanwhile."""
-    for _ in range(3):
-        try:
-            return function()
-        except LogDirectoryError as error:
-            if error.source is None or os.path.exists(error.source):
-                raise
-    return function()
 
 
 def _shares(backlog: Mapping[TopicPartition, int], limit: int) -> Offsets:
@@ -436,6 +419,8 @@ def _first_offset(split: Split, options: ReadOptions) -> int:
 def _tables(
     splits: Sequence[Split], options: StreamReadOptions, columns: tuple[str, ...]
 ) -> Iterator[tuple[Split, RecordTable]]:
+    # A deleted segment must raise here: its records may be in another file now.
+    reading = replace(options.read, fail_on_data_loss=True)
     for split in splits:
         for attempt in range(1, _READ_ATTEMPTS + 1):
             inodes = _inodes(split.log)
@@ -444,7 +429,7 @@ def _tables(
                 continue
             is_started = False
             try:
-                for each in task_tables(current, options.read, columns):
+                for each in task_tables(current, reading, columns):
                     is_started = True
                     yield each
                 break
@@ -467,10 +452,10 @@ def _current_splits(split: Split, options: StreamReadOptions) -> Sequence[Split]
     log = open_log(split.log, options.read.storage)
     earliest = stop if log is None else max(log.segments[0].base_offset or 0, log.start_checkpoint or 0)
     if start < earliest:
-        _lose(
-            options,
+        report_data_loss(
             f"{split.topic}-{split.partition}: offsets {start} to {min(earliest, stop) - 1} were deleted after the "
             f"read was planned ({split.path})",
+            fails=options.read.fail_on_data_loss,
         )
         start = earliest
     if log is None or start >= stop:
@@ -486,11 +471,10 @@ def _current_splits(split: Split, options: StreamReadOptions) -> Sequence[Split]
     ]
 
 
-def _lose(options: StreamReadOptions, message: str) -> None:
-    """Report lost offsets: raise an error, or log a warning."""
-    if options.fail_on_data_loss:
-        raise LogDirectoryError(f"{message}. {_HINT}")
-    logging.getLogger(__name__).warning("%s", printable(message))
+def _available(state: LogState) -> str:
+    if state.start_offset >= state.end_offset:
+        return f"no offset is available now, and the next one will be {state.end_offset}"
+    return f"the first offset available is now {state.start_offset} and the last one {state.end_offset - 1}"
 
 
 def _name(key: TopicPartition) -> str:

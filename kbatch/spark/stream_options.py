@@ -51,11 +51,6 @@ class StreamReadOptions:
     """
 
     read: ReadOptions
-    fail_on_data_loss: bool = option(
-        opts.BOOLEAN, True, spark="failOnDataLoss",
-        help="whether offsets that were deleted before they were read are an error. For damaged files see onError; its "
-        "default is skip with failOnDataLoss=false",
-    )  # fmt: skip
     starting: int | PerPartition = option(
         ValueKind(_parse_starting, "earliest", _check_starting, metavar="JSON", show=lambda value: "latest"),
         LATEST, spark="startingOffsets",
@@ -110,7 +105,7 @@ def parse_stream_options(options: Mapping[str, str]) -> tuple[list[str], StreamR
     >>> from kbatch.spark.stream_options import parse_stream_options
     >>> given = {"path": "/data", "startingOffsets": "earliest", "maxTriggerDelay": "1m"}
     >>> paths, stream = parse_stream_options(given)
-    >>> stream.starting, stream.max_delay, stream.fail_on_data_loss
+    >>> stream.starting, stream.max_delay, stream.read.fail_on_data_loss
     (-2, 60.0, True)
     """
     given = {name.lower(): value for name, value in options.items()}
@@ -120,7 +115,6 @@ def parse_stream_options(options: Mapping[str, str]) -> tuple[list[str], StreamR
     if given.get("onerror", "").strip().lower() == "stop":
         raise ValueError("onError=stop is not valid in streaming queries: choose raise or skip")
     values, names = opts.from_strings(opts.options_of(StreamReadOptions), given)
-    # failOnDataLoss also sets the default of onError.
-    own = {name.lower() for name in names.values() if name != "failOnDataLoss" or "onerror" in given}
+    own = {name.lower() for name in names.values()}
     paths, read = parse_options({name: value for name, value in given.items() if name not in own})
     return paths, opts.as_named(lambda: StreamReadOptions(read, **values), names)

@@ -1,20 +1,17 @@
 """Parses Avro datums into an Arrow column.
 
-A schema is compiled for the decoder in `kbatch.kernels.avro`; the columns that it fills become an Arrow array. A named
-type is compiled once, and its nodes are copied to every reference, because each reference has separate columns.
-`kbatch.values.schema_limits` bounds the size of the result.
+A schema is compiled (`kbatch.values.avro_schema`) for the decoder in `kbatch.kernels.avro`; the columns that it fills
+become an Arrow array.
 
-Source: the Avro specification 1.11 (schemas, binary encoding, logical types, schema resolution). As in Spark's
-``from_avro``, a union of null and one type is nullable; any other is a struct of its branches, ``member0`` and so on.
+Source: the Avro specification 1.11 (binary encoding).
 """
 
 from __future__ import annotations
 
-import enum
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +21,11 @@ from kbatch.extras import require
 from kbatch.kernels.avro import Columns
 from kbatch.options import Framing
 from kbatch.records.display import short_repr
+from kbatch.values.avro_resolution import resolved_array
+from kbatch.values.avro_schema import AVRO_PRIMITIVES, AVRO_SCHEMA, AvroCompiler, AvroNode, NodeKind
 from kbatch.values.framing import PREFIX_BYTES, check_framing, read_prefixes
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
-from kbatch.values.schema_limits import MAX_NESTING, TypeSize, at, check_text_size, read_file
+from kbatch.values.schema_limits import MAX_NESTING, check_text_size, read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,28 +34,6 @@ __all__ = ["AvroParser", "Schema", "read_schema", "read_schemas"]
 
 # A schema: its JSON text, or the parsed JSON.
 Schema = str | dict[str, Any] | list[Any]
-
-
-class NodeKind(enum.IntEnum):
-    """The kinds of nodes; the twin of ``AvroKind`` in ``kernels/avro.pyx``."""
-
-    NULL = 0
-    BOOLEAN = 1
-    INT = 2
-    LONG = 3
-    FLOAT = 4
-    DOUBLE = 5
-    BYTES = 6
-    STRING = 7
-    FIXED = 8
-    ENUM = 9
-    DECIMAL = 10
-    DECIMAL_FIXED = 11
-    ARRAY = 12
-    MAP = 13
-    RECORD = 14
-    UNION = 15
-    NULLABLE = 16
 
 
 # Error texts, indexed by `AvroVerdict` in kernels/avro.pyx.
@@ -74,227 +51,6 @@ _AVRO_ERRORS = (
     "a decimal with more digits than its precision",
     "bytes remain after the datum",
 )
-_PRIMITIVES = {kind.name.lower(): kind for kind in NodeKind if kind <= NodeKind.STRING}
-# The logical types for times of day, with the number of different values of each.
-_TIMES = {(NodeKind.INT, "time-millis"): 86_400_000, (NodeKind.LONG, "time-micros"): 86_400_000_000}
-# The minimum size of a datum in bytes; 1 for other kinds.
-_MIN_DATUM_SIZES = {
-    NodeKind.NULL: 0,
-    NodeKind.FLOAT: 4,
-    NodeKind.DOUBLE: 8,
-    NodeKind.RECORD: 0,
-    NodeKind.FIXED: 0,
-    NodeKind.DECIMAL_FIXED: 0,
-}
-
-
-@dataclass
-class _Node:
-    """A node of a schema, with the Arrow type of its column. All references to a named type share one node."""
-
-    kind: NodeKind
-    type: Any = None
-    size: int = 0
-    null_branch: int = -1
-    limit: int = 0
-    least: int = 0
-    children: list[_Node] = field(default_factory=list)
-    # The fields of a record or the branches of a union, with their places among the children.
-    names: dict[str, int] = field(default_factory=dict)
-    symbols: list[str] = field(default_factory=list)
-    # The aliases of each field of a record, and its default (empty if it has none).
-    aliases: list[list[str]] = field(default_factory=list)
-    defaults: list[dict[str, Any]] = field(default_factory=list)
-    # With all nodes below.
-    total: TypeSize = field(default_factory=TypeSize)
-
-
-class _Compiler:
-    """Compiles a schema to nodes. `path` is the place in the schema, for errors."""
-
-    def __init__(self, pa: Any) -> None:
-        self.pa = pa
-        self.named: dict[str, _Node] = {}
-        self.open: list[str] = []
-
-    def node(self, schema: Any, space: str, path: str = "", depth: int = 0) -> _Node:
-        # The definitions themselves are nested too, also where they add nothing to the type.
-        TypeSize(depth=depth).check(_SCHEMA, path)
-        name, logical = schema, None
-        if isinstance(schema, dict):
-            name, logical = schema.get("type"), schema.get("logicalType")
-            if isinstance(name, dict | list):
-                return self.node(name, space, path, depth + 1)
-        if isinstance(schema, list):
-            return self._union(schema, space, path, depth)
-        if not isinstance(name, str):
-            raise ValueError(f"not an Avro schema, {at(path)}: {_short(schema)}")
-        if name in _PRIMITIVES:
-            node = _Node(_PRIMITIVES[name])
-            node.type = self._primitive(node, schema, logical)
-            node.least = _MIN_DATUM_SIZES.get(node.kind, 1)
-        elif name == "array":
-            item = self.node(_part(schema, "items", path), space, f"{path}[]", depth + 1)
-            node = _Node(NodeKind.ARRAY, self.pa.list_(self.pa.field("item", item.type)), least=1, children=[item])
-            node.total = TypeSize.around((item.total,), _SCHEMA, path)
-        elif name == "map":
-            key = self.node("string", space, path, depth + 1)
-            item = self.node(_part(schema, "values", path), space, f"{path}{{}}", depth + 1)
-            node = _Node(NodeKind.MAP, self.pa.map_(self.pa.string(), item.type), least=1, children=[key, item])
-            node.total = TypeSize.around((key.total, item.total), _SCHEMA, path)
-        elif name in ("record", "error", "enum", "fixed"):
-            node = self._named(schema, name, space, logical, path, depth)
-        else:
-            node = self._reference(name, space, path)
-        return node
-
-    def _reference(self, name: str, space: str, path: str) -> _Node:
-        full = name if "." in name or not space else f"{space}.{name}"
-        for known in (full, name):
-            if known in self.open:
-                raise ValueError(
-                    f"{_SCHEMA}, {at(path)}: Avro type {known!r} contains itself; recursive types are not supported"
-                )
-            if known in self.named:
-                return self.named[known]
-        raise ValueError(f"{_SCHEMA}, {at(path)}: unknown Avro type {name!r}")
-
-    def _primitive(self, node: _Node, schema: Any, logical: Any) -> Any:
-        pa = self.pa
-        kind = node.kind
-        of_int = {"date": pa.date32(), "time-millis": pa.time32("ms")}
-        of_long = {
-            "time-micros": pa.time64("us"),
-            "timestamp-millis": pa.timestamp("ms", "UTC"),
-            "timestamp-micros": pa.timestamp("us", "UTC"),
-            "timestamp-nanos": pa.timestamp("ns", "UTC"),
-            "local-timestamp-millis": pa.timestamp("ms"),
-            "local-timestamp-micros": pa.timestamp("us"),
-            "local-timestamp-nanos": pa.timestamp("ns"),
-        }
-        if (kind, logical) in _TIMES:
-            node.limit = _TIMES[kind, logical]
-        if kind == NodeKind.INT and logical in of_int:
-            return of_int[logical]
-        if kind == NodeKind.LONG and logical in of_long:
-            return of_long[logical]
-        if kind == NodeKind.BYTES and logical == "decimal":
-            found = self._decimal(node, schema)
-            if found is not None:
-                node.kind = NodeKind.DECIMAL
-                return found
-        return {
-            NodeKind.NULL: pa.null(),
-            NodeKind.BOOLEAN: pa.bool_(),
-            NodeKind.INT: pa.int32(),
-            NodeKind.LONG: pa.int64(),
-            NodeKind.FLOAT: pa.float32(),
-            NodeKind.DOUBLE: pa.float64(),
-            NodeKind.BYTES: pa.binary(),
-            NodeKind.STRING: pa.string(),
-        }[kind]
-
-    def _decimal(self, node: _Node, schema: Any) -> Any:
-        precision, scale = schema.get("precision"), schema.get("scale", 0)
-        # The specification requires that an invalid logical type is ignored.
-        if not (isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= 38 and precision):
-            return None
-        node.limit = 10**precision
-        return self.pa.decimal128(precision, scale)
-
-    def _union(self, schema: list[Any], space: str, path: str, depth: int) -> _Node:
-        node = _Node(NodeKind.UNION, size=len(schema), least=1)
-        branches = []
-        for i, branch in enumerate(schema):
-            if isinstance(branch, list):
-                raise ValueError(f"not an Avro schema, {at(path)}: a union within a union")
-            if branch == "null" or (isinstance(branch, dict) and branch.get("type") == "null"):
-                node.null_branch = i
-            else:
-                branches.append(branch)
-        if len(branches) == 1:
-            child = self.node(branches[0], space, path, depth + 1)
-            node.kind, node.type, node.children = NodeKind.NULLABLE, child.type, [child]
-        else:
-            node.names = {f"member{i}": i for i in range(len(branches))}
-            for name, branch in zip(node.names, branches, strict=True):
-                self._add(node, self.node(branch, space, f"{path}.{name}", depth + 1), path)
-            node.type = self._struct(node)
-        node.total = TypeSize.around((child.total for child in node.children), _SCHEMA, path)
-        return node
-
-    def _add(self, node: _Node, child: _Node, path: str) -> None:
-        """Add a child to a struct, and stop as soon as the struct is too large."""
-        node.children.append(child)
-        node.total = TypeSize(node.total.nodes + child.total.nodes, max(node.total.depth, 1 + child.total.depth))
-        node.total.check(_SCHEMA, path)
-
-    def _struct(self, node: _Node) -> Any:
-        return self.pa.struct(list(zip(node.names, (child.type for child in node.children), strict=True)))
-
-    def _named(self, schema: Any, kind: str, space: str, logical: Any, path: str, depth: int) -> _Node:
-        given = _part(schema, "name", path)
-        if not isinstance(given, str):
-            raise ValueError(f"not an Avro schema, {at(path)}: the name {_short(given)}")
-        if "." in given:
-            space = given.rpartition(".")[0]
-        elif isinstance(schema.get("namespace"), str):
-            space = schema["namespace"]
-        full = given if "." in given or not space else f"{space}.{given}"
-        if kind == "enum":
-            symbols = [str(symbol) for symbol in _part(schema, "symbols", path)]
-            node = _Node(NodeKind.ENUM, self.pa.string(), size=len(symbols), least=1, symbols=symbols)
-        elif kind == "fixed":
-            node = self._fixed(schema, logical, path)
-        else:
-            self.open.append(full)
-            node = self._record(schema, full, space, path, depth)
-            self.open.pop()
-        self.named[full] = node
-        return node
-
-    def _fixed(self, schema: Any, logical: Any, path: str) -> _Node:
-        size = _part(schema, "size", path)
-        if not isinstance(size, int) or not 0 <= size < 1 << 24:
-            raise ValueError(f"not an Avro schema, {at(path)}: a fixed of size {_short(size)}")
-        node = _Node(NodeKind.FIXED, self.pa.binary(), size=size, least=size)
-        found = self._decimal(node, schema) if logical == "decimal" and size else None
-        if found is not None:
-            node.kind, node.type = NodeKind.DECIMAL_FIXED, found
-        return node
-
-    def _record(self, schema: Any, full: str, space: str, path: str, depth: int) -> _Node:
-        node = _Node(NodeKind.RECORD)
-        for part in _part(schema, "fields", path):
-            name = str(_part(part, "name", path))
-            below = f"{path}.{name}".removeprefix(".")
-            if name in node.names:
-                raise ValueError(f"not an Avro schema, {at(below)}: record {full} has two fields of the same name")
-            node.names[name] = len(node.children)
-            child = self.node(_part(part, "type", below), space, below, depth + 1)
-            self._add(node, child, path)
-            node.aliases.append([str(alias) for alias in part.get("aliases", [])])
-            node.defaults.append({"default": part["default"]} if "default" in part else {})
-            node.least += child.least
-        node.type = self._struct(node)
-        return node
-
-
-_SCHEMA = "Avro schema"
-
-
-def _part(schema: Any, name: str, path: str) -> Any:
-    if not isinstance(schema, dict) or name not in schema:
-        raise ValueError(f"not an Avro schema, {at(path)}: {_short(schema)} without {name!r}")
-    return schema[name]
-
-
-def _short(schema: Any) -> str:
-    try:
-        text = json.dumps(schema, default=str)
-    except RecursionError:
-        text = "a deeply nested definition"
-    return text if len(text) < 80 else text[:77] + "..."
 
 
 class _SchemaDecoder:
@@ -302,14 +58,14 @@ class _SchemaDecoder:
 
     def __init__(self, schema: Schema) -> None:
         self.pa = require("pyarrow", "arrow", "values_avro()")
-        self.root = _Compiler(self.pa).node(_loaded(schema), "")
+        self.root = AvroCompiler(self.pa).node(_loaded(schema), "")
         # One row per node of the type. Each reference has separate nodes.
         rows: list[tuple[int, ...]] = []
         limits: list[tuple[int, int]] = []
         children: list[int] = []
         self.below: list[list[int]] = []
 
-        def add(node: _Node) -> int:
+        def add(node: AvroNode) -> int:
             number = len(rows)
             rows.append(())
             limits.append((node.limit & (2**64 - 1), node.limit >> 64))
@@ -334,7 +90,7 @@ class _SchemaDecoder:
         }
         return self._array(columns, self.root, 0), errors
 
-    def _array(self, columns: Columns, node: _Node, number: int) -> Any:
+    def _array(self, columns: Columns, node: AvroNode, number: int) -> Any:
         pa = self.pa
         if node.kind == NodeKind.NULLABLE:
             return self._array(columns, node.children[0], self.below[number][0])
@@ -367,12 +123,12 @@ def _loaded(schema: Schema) -> Any:
     if not isinstance(schema, str):
         return schema
     check_text_size(len(schema), "the Avro schema")
-    if schema.strip() in _PRIMITIVES:
+    if schema.strip() in AVRO_PRIMITIVES:
         return schema.strip()
     try:
         return json.loads(schema)
     except RecursionError:
-        raise ValueError(f"{_SCHEMA}: the JSON is nested deeper than {MAX_NESTING} definitions") from None
+        raise ValueError(f"{AVRO_SCHEMA}: the JSON is nested deeper than {MAX_NESTING} definitions") from None
     except ValueError as error:
         raise ValueError(f"not an Avro schema: invalid JSON: {error}") from None
 
@@ -423,7 +179,7 @@ def read_schema(source: Schema | os.PathLike[str]) -> Schema:
 
 
 def _is_schema(source: object) -> bool:
-    return isinstance(source, str) and (source.lstrip()[:1] in ("{", "[", '"') or source.strip() in _PRIMITIVES)
+    return isinstance(source, str) and (source.lstrip()[:1] in ("{", "[", '"') or source.strip() in AVRO_PRIMITIVES)
 
 
 def _text_of(path: str) -> str:
@@ -431,66 +187,6 @@ def _text_of(path: str) -> str:
         return read_file(path, "an Avro schema").decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: can't read an Avro schema: {error}") from None
-
-
-def _resolved(pa: Any, array: Any, writer: _Node, reader: _Node, where: str = "") -> Any:
-    """Convert values of the writer's schema to the reader's (the specification's schema resolution)."""
-    while writer.kind == NodeKind.NULLABLE:
-        writer = writer.children[0]
-    while reader.kind == NodeKind.NULLABLE:
-        reader = reader.children[0]
-    if array.type.equals(reader.type) and writer.kind == reader.kind and set(writer.symbols) <= set(reader.symbols):
-        return array
-    kinds = (writer.kind, reader.kind)
-    if kinds == (NodeKind.RECORD, NodeKind.RECORD):
-        children = []
-        for i, (name, node) in enumerate(zip(reader.names, reader.children, strict=True)):
-            found = next((k for k in (name, *reader.aliases[i]) if k in writer.names), None)
-            if found is not None:
-                place = writer.names[found]
-                child = array.field(place)
-                children.append(_resolved(pa, child, writer.children[place], node, f"{where}.{name}"))
-            elif "default" in reader.defaults[i]:
-                children.append(_default(pa, reader.defaults[i]["default"], node, len(array), f"{where}.{name}"))
-            else:
-                missing = f"{where}.{name}"[1:]
-                raise ValueError(f"field {missing}: missing in the writer's schema, and without a default")
-        mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(children, fields=list(reader.type), mask=mask)
-    if kinds == (NodeKind.ARRAY, NodeKind.ARRAY) or kinds == (NodeKind.MAP, NodeKind.MAP):
-        if kinds[0] == NodeKind.ARRAY:
-            inner = _resolved(pa, array.values, writer.children[0], reader.children[0], where)
-        else:
-            items = _resolved(pa, array.items, writer.children[1], reader.children[1], where)
-            fields = [reader.type.key_field, reader.type.item_field]
-            inner = pa.StructArray.from_arrays([array.keys, items], fields=fields)
-        return pa.Array.from_buffers(
-            reader.type, len(array), array.buffers()[:2], array.null_count, array.offset, children=[inner]
-        )
-    wider = {
-        NodeKind.INT: (NodeKind.LONG, NodeKind.FLOAT, NodeKind.DOUBLE),
-        NodeKind.LONG: (NodeKind.FLOAT, NodeKind.DOUBLE),
-        NodeKind.FLOAT: (NodeKind.DOUBLE,),
-        NodeKind.STRING: (NodeKind.BYTES,),
-        NodeKind.BYTES: (NodeKind.STRING,),
-    }
-    if reader.kind in wider.get(writer.kind, ()):
-        return array.cast(reader.type, safe=writer.kind == NodeKind.BYTES)
-    if writer.kind == NodeKind.NULL:
-        return pa.nulls(len(array), reader.type)
-    raise ValueError(f"field {where[1:] or '(top level)'}: {array.type} can't be read as {reader.type}")
-
-
-def _default(pa: Any, value: Any, node: _Node, n: int, where: str) -> Any:
-    if value is None:
-        return pa.nulls(n, node.type)
-    try:
-        if isinstance(value, str) and pa.types.is_binary(node.type):
-            value = value.encode("latin-1")
-        one = pa.array([value], node.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError) as error:
-        raise ValueError(f"field {where[1:]}: the default does not match the type: {error}") from None
-    return one.take(pa.array(np.zeros(n, np.int64)))
 
 
 @dataclass(frozen=True)
@@ -545,7 +241,7 @@ class AvroParser:
         object.__setattr__(self, "_reader", reader)
         for key, decoder in decoders.items():
             try:
-                _resolved(pa, pa.nulls(0, decoder.root.type), decoder.root, reader.root)
+                resolved_array(pa, pa.nulls(0, decoder.root.type), decoder.root, reader.root)
             except ValueError as error:
                 raise ValueError(f"schema{'' if key is None else f' {key}'}: {error}") from None
 
@@ -566,7 +262,7 @@ class AvroParser:
         """Parse a binary array."""
         pa = require("pyarrow", "arrow", "values_avro()")
         decoders: dict[int | None, _SchemaDecoder] = self._decoders  # type: ignore[attr-defined]
-        root: _Node = self._reader.root  # type: ignore[attr-defined]
+        root: AvroNode = self._reader.root  # type: ignore[attr-defined]
         slices = slices_of(column)
         n = len(column)
         errors: dict[int, str] = {}
@@ -579,7 +275,7 @@ class AvroParser:
             chosen = ids >= 0
         if None in decoders:
             made, found = decoders[None].decode(slices, chosen, skip)
-            values = _resolved(pa, made, decoders[None].root, root)
+            values = resolved_array(pa, made, decoders[None].root, root)
             errors |= found
         else:
             parts, order = [], [np.empty(0, np.int64)]
@@ -591,7 +287,7 @@ class AvroParser:
                     continue
                 made, found = decoders[number].decode(slices, chosen & (ids == number), skip)
                 errors |= found
-                parts.append(_resolved(pa, made.take(pa.array(rows)), decoders[number].root, root))
+                parts.append(resolved_array(pa, made.take(pa.array(rows)), decoders[number].root, root))
                 order.append(rows)
             values = pa.concat_arrays(parts) if parts else pa.nulls(0, root.type)
             values = expand(values, np.concatenate(order), n)

@@ -20,7 +20,7 @@ from kbatch.format import (
     TimestampType,
 )
 from kbatch.kernels.sizes import Plan
-from kbatch.quantities import SizeLike, size_between
+from kbatch.quantities import SizeLike, bounds_text, size_between
 from kbatch.write.inputs import millisecond
 
 __all__ = ["BatchLayout", "BatchRows", "append_time_of", "check_range", "now", "parse_codec"]
@@ -48,7 +48,7 @@ def check_range(name: str, value: Any, minimum: int, maximum: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if not minimum <= value <= maximum:
-        raise ValueError(f"{name} must be {minimum} to {maximum}, got {value}")
+        raise ValueError(f"{name} must be {bounds_text(minimum, maximum, int(value))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ import kbatch
 from kbatch import ErrorCode, TimestampType, TopicConfig
 from kbatch.batches.checksums import good_crcs
 from kbatch.kernels.checksum import write_crcs
+from kbatch.records.display import shown_time
 
 NOW = 1_700_000_000_000
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -182,8 +183,11 @@ def test_errors_name_every_invalid_record() -> None:
     assert (copy.code, copy.records.tolist(), str(copy)) == (both.code, both.records.tolist(), str(both))
     before = refusal(batch([b"a"], timestamps=NOW - 6), TopicConfig(timestamp_before_max_ms=5))
     assert before.code == ErrorCode.INVALID_TIMESTAMP
-    bounds = f"{NOW - 5} to {NOW + 3_600_000}"
-    assert str(before).endswith(f"timestamp is {NOW - 6}, outside of the allowed range {bounds}: record 0")
+    times = [f"{time} ({shown_time(time)})" for time in (NOW - 6, NOW - 5)]
+    assert str(before).endswith(f"timestamp is {times[0]}, earlier than the topic allows: {times[1]}: record 0")
+    after = refusal(batch([b"a"], timestamps=NOW + 3_600_001), TopicConfig())
+    times = [f"{time} ({shown_time(time)})" for time in (NOW + 3_600_001, NOW + 3_600_000)]
+    assert str(after).endswith(f"timestamp is {times[0]}, later than the topic allows: {times[1]}: record 0")
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])

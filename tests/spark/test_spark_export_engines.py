@@ -71,7 +71,9 @@ def test_files_hold_the_rows_of_the_logs(spark: Any, logs: Path, tmp_path: Path)
     assert rows_in(frame.toArrow()) == rows_of(logs)
     assert frame.filter("date != to_date(timestamp)").count() == 0
     types = dict(frame.drop("topic", "partition", "date").dtypes)
-    kafka = dict(spark.read.format("kbatch").load(str(logs)).drop("topic", "partition").dtypes)
+    kafka = dict(
+        spark.read.format("kbatch").option("includeHeaders", "true").load(str(logs)).drop("topic", "partition").dtypes
+    )
     assert types == kafka
     for name in summary.files:
         offsets = pq.ParquetFile(out / name).read(["offset"])["offset"].to_pylist()
@@ -187,7 +189,7 @@ def test_a_delta_table_with_another_layout_is_refused(spark: Any, logs: Path, tm
     with pytest.raises(kbatch.KbatchError, match="partitioned by topic, partition, not by topic, partition, date"):
         kbatch.spark.export(logs, out, writing=WriteOptions(format="delta", by_day=True))
     with pytest.raises(kbatch.KbatchError, match="other columns: headers differ"):
-        kbatch.spark.export(logs, out, writing=WriteOptions(format="delta"), options=ReadOptions(include_headers=True))
+        kbatch.spark.export(logs, out, writing=WriteOptions(format="delta"), options=ReadOptions(include_headers=False))
     (tmp_path / "plain").mkdir()
     with pytest.raises(
         kbatch.KbatchError, match="plain: exists already, and is not a Delta table; choose another path, or remove it"

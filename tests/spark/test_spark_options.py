@@ -70,7 +70,6 @@ def test_options_have_defaults() -> None:
         ({"includeHeaders": "yes"}, "true or false"),
         ({"crc": "off"}, "'verify', 'mark', 'skip'"),
         ({"onError": "ignore"}, "'raise', 'stop', 'skip'"),
-        ({"failOnDataLoss": "true", "onError": "skip"}, "contradict"),
         ({"splitBytes": "0"}, "splitBytes must be at least 1, got 0"),
         ({"splitBytes": "12 parsecs"}, "number of bytes"),
         ({"timestampOverflow": "wrap"}, "'raise', 'null'"),
@@ -87,10 +86,19 @@ def test_a_missing_path_is_an_error() -> None:
         parse_options({"topics": "a"})
 
 
-def test_fail_on_data_loss_is_on_error() -> None:
-    assert read(failOnDataLoss="false").on_error == "skip"
-    assert read(failOnDataLoss="true").on_error == "raise"
-    assert read(failOnDataLoss="false", onError="stop").on_error == "stop"
+@pytest.mark.parametrize(
+    ("given", "fails", "on_error"),
+    [
+        ({}, True, "raise"),
+        ({"failOnDataLoss": "false"}, False, "skip"),
+        ({"failOnDataLoss": "true"}, True, "raise"),
+        ({"failOnDataLoss": "false", "onError": "stop"}, False, "stop"),
+        ({"failOnDataLoss": "true", "onError": "skip"}, True, "skip"),
+    ],
+)
+def test_fail_on_data_loss_sets_the_default_of_on_error(given: dict[str, str], fails: bool, on_error: str) -> None:
+    options = read(**given)
+    assert (options.fail_on_data_loss, options.on_error) == (fails, on_error)
 
 
 def test_timestamps_take_precedence_over_offsets() -> None:
@@ -266,7 +274,8 @@ def test_offsets_prune_segments(golden: Path) -> None:
     (task,) = plan(logs, ReadOptions(ending=ending))
     assert [os.path.basename(split.path) for split in task] == ["00000000000000000000.log"]
     assert task[0].end < task[0].size
-    assert plan(logs, ReadOptions(starting=starting, ending=ending)) == []
+    empty = Bound(offsets={"codec-none": {0: 2300}})
+    assert plan(logs, ReadOptions(starting=starting, ending=empty)) == []
 
 
 def test_per_partition_offsets_must_name_the_selected_partitions(golden: Path) -> None:

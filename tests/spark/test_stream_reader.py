@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import struct
 import time
@@ -108,7 +109,7 @@ def test_fail_on_data_loss_and_on_error_are_independent() -> None:
         ({"onError": "raise", "failOnDataLoss": "false"}, False, "raise"),
     ):
         stream = parse_stream_options({"path": "/x", **options})[1]  # type: ignore[dict-item]
-        assert (stream.fail_on_data_loss, stream.read.on_error) == (fails, on_error)
+        assert (stream.read.fail_on_data_loss, stream.read.on_error) == (fails, on_error)
     # Batch reads and streams share the schema; the reader refuses options of the other kind.
     assert KbatchDataSource({"path": "/x", "maxOffsetsPerTrigger": "5"}).schema()
     with pytest.raises(ValueError, match="unknown option"):
@@ -204,7 +205,7 @@ def lossy(query: Query, caplog: pytest.LogCaptureFixture, message: str) -> None:
     caplog.clear()
     with caplog.at_level(logging.WARNING, "kbatch"):
         query.drain()
-    assert any(kbatch_message in record.getMessage() for record in caplog.records for kbatch_message in [message])
+    assert any(re.search(message, record.getMessage()) for record in caplog.records)
 
 
 def test_segments_deleted_by_retention_are_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -269,7 +270,7 @@ def test_truncation_after_planning_is_data_loss(tmp_path: Path, caplog: pytest.L
     query = Query(tmp_path, startingOffsets="earliest")
     query.plan()
     os.truncate(writer.file, size)
-    lossy(query, caplog, "t-0: offsets 3 to 5 no longer exist; the log now ends at 3")
+    lossy(query, caplog, r"t-0: offsets 3 to 5 no longer exist .* the last one 2")
     assert [offset for *_, offset in query.rows] == [0, 1, 2]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import tracemalloc
@@ -361,6 +362,67 @@ def test_schema_resolution_equals_fastavro(writer: Any, reader: Any, value: Any)
     parsed = table_of([None, datum, b""]).values_avro(written, reader_schema=read_as)
     assert parsed.values.to_pylist() == [None, resolved, None]
     assert parsed.bad.tolist() == [2]
+
+
+EURO = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+DEFAULTS: list[tuple[Any, Any, Any]] = [
+    ("bytes", "\u0000", b"\0"),
+    ("bytes", "\u00ff\u0001", b"\xff\x01"),
+    ("bytes", "", b""),
+    (["bytes", "null"], "\u0000", b"\0"),
+    (["null", "bytes"], "\u0080", b"\x80"),
+    ({"type": "fixed", "name": "F", "size": 2}, "\u0001\u00fe", b"\x01\xfe"),
+    (EURO, "\u0004\u00d2", Decimal("12.34")),
+    (EURO, "\u00ff", Decimal("-0.01")),
+    ({**EURO, "type": "fixed", "name": "F", "size": 2}, "\u0000\u0007", Decimal("0.07")),
+    ({"type": "array", "items": "bytes"}, ["\u0000", "a"], [b"\0", b"a"]),
+    ({"type": "map", "values": "bytes"}, {"k": "\u00e9"}, [("k", b"\xe9")]),
+    (
+        {"type": "record", "name": "I", "fields": [
+            {"name": "b", "type": "bytes"}, {"name": "c", "type": "bytes", "default": "\u0002"}
+        ]},
+        {"b": "\u0001"}, {"b": b"\x01", "c": b"\x02"},
+    ),
+    (["bytes", "int"], "\u0003", {"member0": b"\x03", "member1": None}),
+    (["int", "bytes"], 3, {"member0": 3, "member1": None}),
+    ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
+    ({"type": "int", "logicalType": "date"}, 1, datetime.date(1970, 1, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "default", "value"), DEFAULTS)
+def test_defaults_are_read_as_the_specification_writes_them(kind: Any, default: Any, value: Any) -> None:
+    """In a default of bytes, fixed and decimals, the code points 0 to 255 of the text are the bytes."""
+    written = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    read_as = {**written, "fields": [*written["fields"], {"name": "d", "type": kind, "default": default}]}
+    parsed = table_of([write(written, {"a": 1})] * 2).values_avro(
+        json.dumps(written), reader_schema=json.dumps(read_as)
+    )
+    assert parsed.values.to_pylist() == [{"a": 1, "d": value}] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("bytes", "\u0100"),
+        ("bytes", 1),
+        ("bytes", None),
+        ({"type": "fixed", "name": "F", "size": 2}, "\u0001"),
+        ("int", "1"),
+        ("int", True),
+        ("int", 2**31),
+        ("string", 1),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B"),
+        ({"type": "array", "items": "bytes"}, "a"),
+        ({"type": "record", "name": "I", "fields": [{"name": "b", "type": "bytes"}]}, {}),
+        (["int", "bytes"], 1.5),
+    ],
+)
+def test_a_default_of_another_type_is_refused(kind: Any, default: Any) -> None:
+    written = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    read_as = {**written, "fields": [*written["fields"], {"name": "d", "type": kind, "default": default}]}
+    with pytest.raises(ValueError, match="field d: the default does not match the type"):
+        table_of([write(written, {"a": 1})]).values_avro(written, reader_schema=read_as)
 
 
 def test_invalid_schemas_raise() -> None:

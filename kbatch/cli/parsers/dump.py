@@ -65,9 +65,10 @@ bytes in JSON:
   {{"text": "...", "size": N}} or {{"base64": "...", "size": N}}. Headers are a list of [key, value].
 
 --format kafka:
-  Fields have the names and order of kafka-dump-log (Kafka 4.1). --records is its --deep-iteration. The differences:
-  bytes that are not text, or contain a line break, are printed as base64:...; the listing continues after damage; and
-  index files are listed, but not compared with the log; `kbatch verify` compares them.
+  Fields have the names and order of kafka-dump-log (Kafka 4.3). --records is its --deep-iteration. The differences:
+  bytes that are not text, or contain a line break, are printed as base64:...; the listing continues after damage; index
+  files are listed, but not compared with the log (`kbatch verify` compares them); and standard error has no
+  "-1 is followed by ..." for a segment that does not begin at offset 0.
 
 """
 

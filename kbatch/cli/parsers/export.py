@@ -29,7 +29,7 @@ _GROUPS = {
         "include_headers",
         "include_control",
     ),
-    "damage": ("on_error", "crc", "timestamp_overflow"),
+    "damage": ("on_error", "fail_on_data_loss", "crc", "timestamp_overflow"),
 }
 
 
