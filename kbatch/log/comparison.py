@@ -90,7 +90,7 @@ def compare_logs(
 
     Notes
     -----
-    Memory is bounded by `max_bytes` per side, 16 MiB by default. With ``match="key"`` it also grows by about 200 bytes
+    Memory is bounded by `max_bytes` per side, 16 MiB by default. With ``match="key"`` it also grows by up to 500 bytes
     for each distinct key, whose records are compared by SipHash-2-4 of 128 bits with a random secret.
 
     Examples
@@ -195,7 +195,8 @@ class _Side:
     def _add(self, table: RecordTable) -> None:
         assert self.report is not None
         self.report.records += len(table)
-        self.report.withheld = len(table.pending)
+        # All tables of a log list the same transactions.
+        self.report.withheld = self.report.withheld or len(table.pending)
         self.report.losses += [loss._replace(reason=f"{table.source}: {loss.reason}") for loss in table.losses]
         self._advance(int(table.batches["size"].sum()))
         offsets = table.records["offset"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.format import INT32_MAX
 from kbatch.kernels.keymap import hash_slices
 from kbatch.kernels.slices import slices_equal
 from kbatch.records.data import TableData
@@ -33,8 +34,14 @@ def differing_rows(a: TableData, b: TableData) -> dict[str, npt.NDArray[np.bool_
 
 def _same_bytes(a: TableData, b: TableData) -> bool:
     """Whether rows and data are the same bytes, as in copies of a log; then no field differs."""
-    pairs = ((a.records, b.records), (a.data, b.data))
-    return all(len(x) == len(y) and np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs)
+    for one, other in ((a.records, b.records), (a.data, b.data)):
+        data, other_data = one.view(np.uint8), other.view(np.uint8)
+        if len(data) != len(other_data) or len(data) > INT32_MAX:
+            return False
+        start, size, equal = np.zeros(1, np.int64), np.array([len(data)], np.int32), np.empty(1, np.uint8)
+        if not slices_equal(start, size, data, start, size, other_data, equal):
+            return False
+    return True
 
 
 def _differing_slices(
