@@ -57,6 +57,21 @@ def test_the_table_lists_every_package_and_the_extras_that_install_it() -> None:
     assert listed == declared()
 
 
+def test_no_extra_for_users_installs_a_tool_of_the_tests() -> None:
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    users = {extra: requirements for extra, requirements in extras.items() if extra not in ("test", "bench")}
+    included = re.findall(r"[\w-]+", users["all"][0].removeprefix(DISTRIBUTION))
+    assert {*included} <= {*users} - {"all"}
+    installed = {name(each) for extra, requirements in users.items() if extra != "all" for each in requirements}
+    assert not installed & {"aiokafka", "confluent-kafka", "hypothesis", "kafka-python", "moto", "pytest", DISTRIBUTION}
+
+
+def test_the_classifiers_name_the_supported_versions_of_python() -> None:
+    classifiers = tomllib.loads(PYPROJECT.read_text())["project"]["classifiers"]
+    versions = [each.rpartition(" ")[2] for each in classifiers if re.search(r":: Python :: 3\.\d+$", each)]
+    assert versions == ["3.11", "3.12", "3.13", "3.14"]
+
+
 @pytest.mark.parametrize("package", sorted(declared()) if PAGE.exists() else [])
 def test_the_licence_in_the_table_is_the_licence_of_the_package(package: str) -> None:
     try:

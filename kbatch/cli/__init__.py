@@ -38,13 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Imports may take longer than the command. Signals during an import are handled too.
         from kbatch.cli.running import run_command
 
-        return run_command(arguments)
+        return run_command(arguments, watch)
     except KeyboardInterrupt:
         return watch.end()
-    except Exception:
-        if watch.is_interrupted:
-            # C code may replace the exception when it imports a module.
-            return watch.end()
-        raise
     finally:
         watch.close()

@@ -41,16 +41,11 @@ class InterruptWatch:
         self._command = command
         self._whole_process = whole_process
         self._closed = False
-        self._interrupted = False
+        self._running = False
         self._before: dict[signal.Signals, Any] = {}
 
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether a signal has arrived."""
-        return self._interrupted
-
     def start(self) -> None:
-        """Begin to handle signals: from now on, `KeyboardInterrupt` may be raised."""
+        """Begin to handle signals."""
         self._before = {number: signal.getsignal(number) for number in _HANDLED}
         for number in _HANDLED:
             signal.signal(number, self._interrupt)
@@ -59,6 +54,13 @@ class InterruptWatch:
             os.set_blocking(writer, False)
             signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
             threading.Thread(target=self._watch, args=(reader,), name="kbatch-interrupts", daemon=True).start()
+
+    def command_starts(self) -> None:
+        """Let a signal raise `KeyboardInterrupt` from now on, so that the command cleans up.
+
+        Before, a signal ends the process at once: C code prints or replaces an exception during an import.
+        """
+        self._running = True
 
     def end(self) -> int:
         """Report that the command was interrupted, and end the process or else return the exit status."""
@@ -90,5 +92,6 @@ class InterruptWatch:
         # A second signal must not interrupt the clean-up of the first.
         for each in _HANDLED:
             signal.signal(each, signal.SIG_IGN)
-        self._interrupted = True
+        if self._whole_process and not self._running:
+            self.end()
         raise KeyboardInterrupt

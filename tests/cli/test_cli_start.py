@@ -60,7 +60,7 @@ print("modules:", *({{*{HEAVY}}} & {{*sys.modules}}))
 def test_an_interrupt_during_an_import_ends_with_one_line(
     number: signal.Signals, handling: str, tmp_path: Path
 ) -> None:
-    """Also if a module turns the interrupt into an exception of its own, as C code of NumPy does."""
+    """Also if a module turns the interrupt into another exception, as C code of NumPy does."""
     begin = "import time\ndef sleep():\n    print('importing', flush=True)\n    time.sleep(60)\n"
     (tmp_path / "numpy.py").write_text(begin + (handling or "sleep()"))
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from kbatch.cli import main; sys.exit(main())"
