@@ -30,6 +30,7 @@ KERNELS = [
     "encode",
     "growing",
     "repack",
+    "runs",
     "jsontext",
     "avro",
     "keymap",

@@ -224,6 +224,7 @@ class Fault(enum.IntEnum):
     INNER_MAGIC = 27
     INNER_COMPRESSED = 28
     BATCH_TOO_LARGE = 29
+    OVER_TABLE = 30
 
 
 class Finding(NamedTuple):
@@ -375,6 +376,11 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
         BatchStatus.OVER_LIMIT,
         "header declares a batch of {found} bytes, above the limit of {expected}; raise Limits(max_batch_bytes=...) if "
         "such batches are valid",
+    ),
+    Fault.OVER_TABLE: (
+        LimitExceededError,
+        BatchStatus.OVER_LIMIT,
+        "with this batch a table takes more than {expected} bytes of memory; raise {detail} to decode it",
     ),
 }
 

@@ -44,6 +44,7 @@ __all__ = [
     "MESSAGE_HEADER_SIZES",
     "MESSAGE_TIMESTAMP_AT",
     "MIN_ENTRY_SIZE",
+    "MIN_RECORD_SIZE",
     "NO_TIMESTAMP",
     "PRODUCER_DTYPE",
     "RECORD_DTYPE",
@@ -77,6 +78,8 @@ SHORTEST_ENTRY = 26
 #
 # The CRC-32C covers byte 21 to the end (CRC-R1).
 BATCH_HEADER_SIZE = 61
+# The smallest record of magic 2 (CNT-R7): its length, and six fields of one byte.
+MIN_RECORD_SIZE = 7
 LEADER_EPOCH_AT = 12
 ATTRIBUTES_AT = 21
 MAX_TIMESTAMP_AT = 35
@@ -343,20 +346,30 @@ class Limits:
         For sockets, where a wrong length makes a reader wait for bytes that never come, choose a little more than the
         ``message.max.bytes`` of the topic.
         None means the larger of `max_decompressed_bytes` and 64 MiB.
+    max_table_bytes : int, optional
+        The most memory, in bytes, of one table: its records, batches and decompressed payloads, and later its header
+        rows and each view of it. An input that is not copied does not count. It is checked before memory is allocated.
+        None means half of the memory of the machine, the container or the process, whichever is the least, but at
+        least 512 MiB. Readers that return several tables begin a new one instead, and split a large batch.
 
     Examples
     --------
     >>> import kbatch
     >>> kbatch.Limits(max_batch_bytes=2 << 20)
-    Limits(max_decompressed_bytes=268435456, max_batch_bytes=2097152)
+    Limits(max_decompressed_bytes=268435456, max_batch_bytes=2097152, max_table_bytes=None)
     """
 
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
     max_batch_bytes: int | None = None
+    max_table_bytes: int | None = None
 
     def __post_init__(self) -> None:
         # The smallest batch is a header.
-        for name, minimum in ("max_decompressed_bytes", 0), ("max_batch_bytes", BATCH_HEADER_SIZE):
+        for name, minimum in (
+            ("max_decompressed_bytes", 0),
+            ("max_batch_bytes", BATCH_HEADER_SIZE),
+            ("max_table_bytes", 0),
+        ):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, size_between(name, value, minimum))
 

@@ -22,6 +22,9 @@ GZIP_FEED = 256 << 10
 GZIP_FIRST_FEED = 1 << 10
 # The output requested from zlib at a time: with smaller pieces, 1 MiB takes up to a tenth longer.
 GZIP_STEP = 1 << 20
+# zlib's objects take several times the size of a piece, so it is smaller if the limit is low: a part of the limit.
+GZIP_STEPS = 128
+GZIP_MIN_STEP = 64 << 10
 
 # -- batches/arena.py
 
@@ -73,6 +76,17 @@ SAMPLE_BATCHES = 64
 # The largest estimated ratio of decompressed and stored bytes, which bounds the capacity that a hostile first batch can
 # make an arena reserve.
 MAX_EXPECTED_RATIO = 6
+
+# -- read/budget.py
+
+# The scratch memory of a thread: at most this, and at least enough for a group of ordinary batches of 1 KiB.
+MAX_SCRATCH = 16 << 20
+MIN_SCRATCH = 256 << 10
+# The smallest limit on a table that is split: a batch of 1 MiB, the largest that brokers accept by default, fits even
+# if it decompresses to ten times its size.
+MIN_SPLIT_TABLE = 16 << 20
+# The smallest default of `Limits.max_table_bytes`: ten fetch responses of 50 MiB, Kafka's default limit.
+MIN_DEFAULT_TABLE = 512 << 20
 
 # -- read/reader.py
 
@@ -136,6 +150,8 @@ TABLE_BYTES = 32 << 20
 SMALL_TABLE_BYTES = 16 << 20
 # Rows of 65 bytes that a comparison by key collects before it reduces them to one per key.
 LATEST_MIN_ROWS = 1 << 18
+# The size of a table that the caller gets, if it sets no limit.
+LOG_TABLE_BYTES = 64 << 20
 # The smallest window of a file.
 MIN_WINDOW = 64 << 10
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kbatch.errors import Finding
-from kbatch.kernels.buffers import allocate
+from kbatch.format import INT64_MAX
+from kbatch.kernels.buffers import allocate, regrow
 from kbatch.tuning import ARENA_MIN_GROWTH
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Arena:
     ----------
     capacity : int, default 0
         The initial capacity, in bytes.
+    frugal_from : int, optional
+        The capacity from which growing saves memory rather than time; see `kbatch.kernels.buffers.regrow`.
 
     Attributes
     ----------
@@ -63,14 +67,18 @@ class Arena:
     b'plain'
     """
 
-    __slots__ = ("used", "view")
+    __slots__ = ("_block", "_frugal_from", "used", "view")
 
-    def __init__(self, capacity: int = 0) -> None:
-        self.view = memoryview(allocate(capacity))
+    def __init__(self, capacity: int = 0, frugal_from: int = INT64_MAX) -> None:
+        self._frugal_from = frugal_from
+        self._block = allocate(capacity, capacity >= frugal_from)
+        self.view = memoryview(self._block)
         self.used = 0
 
-    def reserve(self, n: int) -> None:
-        """Ensure capacity for `n` more bytes after the used ones.
+    def reserve(self, n: int, produced: int = 0) -> None:
+        """Ensure capacity for `n` more bytes after the used ones, of which the first `produced` already hold data.
+
+        If the memory is replaced, `view` is released.
 
         Raises
         ------
@@ -78,12 +86,16 @@ class Arena:
             If the allocation fails; the arena is unchanged.
         """
         needed = self.used + n
-        if needed > len(self.view):
+        if needed > len(self._block):
             # Doubling keeps the bytes copied in proportion to the bytes written.
-            view = memoryview(allocate(max(needed, 2 * len(self.view), ARENA_MIN_GROWTH)))
-            # Copy the whole capacity: a payload in progress has its first bytes after the used ones.
-            view[: len(self.view)] = self.view
-            self.view = view
+            capacity = max(needed, 2 * len(self._block), ARENA_MIN_GROWTH)
+            # An array over the view keeps it.
+            with contextlib.suppress(BufferError):
+                self.view.release()
+            try:
+                self._block = regrow(self._block, capacity, self.used + produced, capacity >= self._frugal_from)
+            finally:
+                self.view = memoryview(self._block)
 
     def array(self) -> NDArray[np.uint8]:
         """Return the used bytes.

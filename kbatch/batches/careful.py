@@ -17,7 +17,7 @@ import zstandard
 from kbatch.batches.arena import Arena, PayloadError
 from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
-from kbatch.tuning import GZIP_FEED, GZIP_FIRST_FEED, GZIP_STEP, LZ4_STEP
+from kbatch.tuning import GZIP_FEED, GZIP_FIRST_FEED, GZIP_MIN_STEP, GZIP_STEP, GZIP_STEPS, LZ4_STEP
 
 __all__ = ["decompress_carefully"]
 
@@ -112,7 +112,7 @@ def _append(chunk: bytes, arena: Arena, produced: int, limit: int) -> int:
     end = produced + len(chunk)
     if end > limit:
         _refuse_size(limit)
-    arena.reserve(end)
+    arena.reserve(end, produced)
     arena.view[arena.used + produced : arena.used + end] = chunk
     return end
 
@@ -127,6 +127,7 @@ def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
     if not payload:
         _refuse_payload("gzip: the payload is empty")
     position = produced = 0
+    most = min(GZIP_STEP, max(limit // GZIP_STEPS, GZIP_MIN_STEP))
     while True:
         member = zlib.decompressobj(wbits=31)
         # zlib copies the input after a member: a payload of small members must not be copied for each of them.
@@ -135,7 +136,7 @@ def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
             feed = payload[position : position + size]
             size = min(4 * size, GZIP_FEED)
             try:
-                chunk = member.decompress(feed, min(GZIP_STEP, limit - produced + 1))
+                chunk = member.decompress(feed, min(most, limit - produced + 1))
             except zlib.error as error:
                 _refuse_payload(f"gzip: {error}")
             # At the end of a member, `unconsumed_tail` may repeat `unused_data`.
@@ -180,7 +181,7 @@ def _decompress_snappy_block(block: memoryview, arena: Arena, produced: int, lim
             _refuse_payload(f"snappy: a block of {len(block)} bytes declares a size of {size}")
         if size > limit - produced:
             _refuse_size(limit)
-        arena.reserve(produced + size)
+        arena.reserve(produced + size, produced)
         start = arena.used + produced
         written = cramjam.snappy.decompress_raw_into(block, _room(arena, start, size))
     except cramjam.DecompressionError as error:
@@ -253,7 +254,7 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
         fits = room <= limit - produced
         if not fits:
             room = limit - produced
-        arena.reserve(produced + room)
+        arena.reserve(produced + room, produced)
         start = base + produced
         if not stored:
             try:
@@ -313,13 +314,14 @@ def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
         while True:
             # One byte more than the maximum: a full buffer then means that there is more output, and not that the
             # checksum after the last byte has not been read.
-            arena.reserve(min(produced + step, bound))
-            room = arena.view[base + produced : base + bound]
-            size = reader.readinto(room)
+            arena.reserve(min(produced + step, bound), produced)
+            # No view may remain when the arena grows.
+            with arena.view[base + produced : base + bound] as room:
+                size, capacity = reader.readinto(room), len(room)
             produced += size
             if produced > limit:
                 _refuse_size(limit)
-            if size < len(room):
+            if size < capacity:
                 return produced
             step = max(_ZSTD_STEP, produced)
     except zstandard.ZstdError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.format import INT64_MAX
 from kbatch.kernels import buffers
 
 __all__ = ["PooledRows"]
@@ -23,6 +25,8 @@ class PooledRows:
         The dtype of a row.
     capacity : int
         The initial number of rows.
+    frugal_from : int
+        The size in bytes from which growing saves memory rather than time; see `kbatch.kernels.buffers.regrow`.
 
     Attributes
     ----------
@@ -32,22 +36,41 @@ class PooledRows:
         Rows at the front that are filled.
     """
 
-    __slots__ = ("_memory", "array", "used")
+    __slots__ = ("_block", "_frugal_from", "_memory", "array", "used")
 
-    def __init__(self, dtype: np.dtype[np.void], capacity: int = 0) -> None:
+    def __init__(self, dtype: np.dtype[np.void], capacity: int = 0, frugal_from: int = INT64_MAX) -> None:
         self.used = 0
-        self._memory, self.array = _pooled_rows(dtype, capacity) if capacity else _no_rows(dtype)
+        self._frugal_from = frugal_from
+        self._block: buffers.Block | None = None
+        self._memory, self.array = memoryview(b""), _no_rows(dtype)
+        if capacity:
+            self._attach(buffers.allocate(capacity * dtype.itemsize), dtype)
 
     def reserve(self, count: int) -> None:
         """Ensure capacity for `count` more rows after the used ones."""
         if count > len(self.array) - self.used:
             dtype = self.array.dtype
             # Doubling keeps the rows copied in proportion to the rows filled.
-            memory, array = _pooled_rows(dtype, max(self.used + count, 2 * len(self.array)))
-            # As bytes: NumPy copies rows field by field, which takes ten times as long.
-            size = self.used * dtype.itemsize
-            memory[:size] = self._memory[:size]
-            self._memory, self.array = memory, array
+            capacity = max(self.used + count, 2 * len(self.array)) * dtype.itemsize
+            if self._block is None:
+                self._attach(buffers.allocate(capacity, capacity >= self._frugal_from), dtype)
+                return
+            block = self._block
+            # If nothing else refers to the rows, their memory is freed as they are copied.
+            self.array = _no_rows(dtype)
+            with contextlib.suppress(BufferError):
+                self._memory.release()
+            try:
+                # As bytes: NumPy copies rows field by field, which takes ten times as long.
+                used = self.used * dtype.itemsize
+                block = buffers.regrow(block, capacity, used, capacity >= self._frugal_from)
+            finally:
+                self._attach(block, dtype)
+
+    def _attach(self, block: buffers.Block, dtype: np.dtype[np.void]) -> None:
+        self._block = block
+        self._memory = memoryview(block)
+        self.array = np.frombuffer(self._memory, dtype)
 
     def extend(self, rows: npt.NDArray[np.void]) -> None:
         """Add rows at the end."""
@@ -65,11 +88,6 @@ class PooledRows:
         return np.frombuffer(self._memory.toreadonly(), self.array.dtype, self.used)
 
 
-def _pooled_rows(dtype: np.dtype[np.void], capacity: int) -> tuple[memoryview, npt.NDArray[np.void]]:
-    memory = memoryview(buffers.allocate(capacity * dtype.itemsize))
-    return memory, np.frombuffer(memory, dtype)
-
-
 @functools.cache
-def _no_rows(dtype: np.dtype[np.void]) -> tuple[memoryview, npt.NDArray[np.void]]:
-    return memoryview(b""), np.empty(0, dtype)
+def _no_rows(dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    return np.empty(0, dtype)

@@ -13,7 +13,8 @@ cdef enum:
     PAYLOAD = 3
     FAULT = 4
     ORDER = 5
-    RANGE = 6
+    TABLE = 6
+    RANGE = 7
 
 
 # The numbers of record rows and of arena bytes that are filled: the next batch is written after them.
@@ -23,7 +24,8 @@ cdef struct OutputCursor:
 
 
 # Why decoding ended. For RECORDS and ARENA, `needed` is the capacity that the next batch needs. For PAYLOAD, it is the
-# size of the compressed payload, and `report.at` its position in the data. For FAULT, `report` is the fault.
+# size of the compressed payload, and `report.at` its position in the data. For FAULT, `report` is the fault. For TABLE,
+# the checksum and the record count of the next batch are right, but its rows and payload exceed the table's memory.
 cdef struct Ending:
     int cause
     int64_t needed
@@ -57,6 +59,9 @@ cdef class Config:
     cdef bint framing_only
     cdef bint keep
     cdef int64_t max_bytes
+    cdef int64_t table_bytes
+    cdef bint owned
+    cdef int64_t max_scratch
     cdef int64_t limit
     cdef bint include_control
     cdef bint trimmed
@@ -66,6 +71,7 @@ cdef class Config:
 
 cdef class Scratch:
     cdef Codecs codecs
+    cdef int64_t max_scratch
     cdef Span _block
     cdef uint8_t* scratch
     cdef int64_t capacity
@@ -97,8 +103,19 @@ cdef class BatchDecoder:
     cdef bint include_control
     cdef int64_t limit
     cdef int64_t max_bytes
+    # The memory for record rows and payloads, whether the capacities exceed it, and the number of rows that can be
+    # filled without a check: the capacity, or -1 if the capacities exceed the memory.
+    cdef int64_t table_bytes
+    cdef bint owned
+    cdef bint is_tight
+    cdef int64_t unchecked_rows
+    cdef int64_t max_scratch
     cdef OutputCursor cursor
 
+    cdef int64_t remaining(self, int64_t i, const OutputCursor* cursor, int64_t count) noexcept nogil
+    cdef bint fits(self, int64_t i, const OutputCursor* cursor, int64_t count, int64_t size) noexcept nogil
+    cdef int check_capacity(self, int64_t i, const OutputCursor* cursor, int64_t count, int64_t size,
+                            Ending* ending) noexcept nogil
     cdef int64_t cost(self, int64_t i, const OutputCursor* cursor) noexcept nogil
     cdef bint is_in_range(self, const BatchRow* row) noexcept nogil
     cdef bint crc_holds(self, BatchRow* row, int64_t summed, uint32_t crc, FaultReport* report) noexcept nogil
@@ -111,8 +128,6 @@ cdef class BatchDecoder:
     cdef int decode_batch(self, Scratch worker, OutputCursor* cursor, int64_t i, Ending* ending) noexcept nogil
     cdef int decode_compressed(self, Scratch worker, OutputCursor* cursor, int64_t i, Ending* ending) noexcept nogil
     cdef bint has_header_fault(self, const BatchRow* row, FaultReport* report) noexcept nogil
-    cdef int parse(self, OutputCursor* cursor, int64_t i, const uint8_t* base, int64_t position, int64_t size,
-                   PayloadState* state, Ending* ending) noexcept nogil
     cdef void begin_blocks(self, BlockParser* parser, const OutputCursor* cursor, BatchRow* row, int64_t i,
                            const uint8_t* base, int64_t position) noexcept nogil
     cdef int decode_long(self, OutputCursor* cursor, int64_t i, int64_t position, int64_t size,

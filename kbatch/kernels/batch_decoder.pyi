@@ -11,6 +11,7 @@ class Cause(IntEnum):
     PAYLOAD = 3
     FAULT = 4
     ORDER = 5
+    TABLE = 6
 
 class Outcome(NamedTuple):
     row: int
@@ -35,6 +36,9 @@ class Config:
         framing_only: bool,
         keep: bool,
         max_bytes: int,
+        table_bytes: int,
+        owned: bool,
+        max_scratch: int,
         limit: int,
         include_control: bool,
         trimmed: bool,

@@ -17,7 +17,7 @@ from kbatch.kernels.decode cimport count_records, gives_rows, read_rows, read_un
 from kbatch.kernels.messages cimport wrapper_value
 from kbatch.kernels.rows cimport PayloadState
 from kbatch.kernels.spans cimport RecordSpan, Span
-from kbatch.kernels.tuning cimport FIRST_SCRATCH, LONG_BATCH, LONG_STRIDE, MAX_SCRATCH, MESSAGE_RUN
+from kbatch.kernels.tuning cimport FIRST_SCRATCH, LONG_BATCH, LONG_STRIDE, MESSAGE_RUN
 from kbatch.kernels.wire cimport (
     BAD_CRC,
     BatchRow,
@@ -33,6 +33,7 @@ from kbatch.kernels.wire cimport (
     MAX_CODEC,
     MAX_CODEC_LEGACY,
     CRC_START_LEGACY,
+    MIN_RECORD,
     header_size,
     kb_likely,
     kb_unlikely,
@@ -57,8 +58,10 @@ class Cause(IntEnum):
     # The payload has an unusual form, is damaged, or exceeds the limit or the capacity.
     PAYLOAD = 3
     FAULT = 4
-    # The records of the batch contradict its header, so that a single thread must decode it.
+    # The records of the batch contradict its header or do not fit, so that a single thread must decode it.
     ORDER = 5
+    # The rows and the payload of the batch exceed the memory of the table.
+    TABLE = 6
 
 
 cdef void parse_block(void* context, int64_t read, int64_t written) noexcept nogil:
@@ -89,6 +92,13 @@ cdef class Config:
         If False, rows have no positions, and decompressed payloads are not kept.
     max_bytes : int
         Decoding ends after the batch that brings record rows, batch rows and data to this size.
+    table_bytes : int
+        Decoding ends before the batch that would bring record rows, batch rows and decompressed payloads, or the data
+        if it is `owned`, above this size.
+    owned : bool
+        Whether the memory of `data` counts.
+    max_scratch : int
+        The maximum scratch memory of a thread.
     limit : int
         Maximum decompressed size of a payload.
     include_control : bool
@@ -98,8 +108,8 @@ cdef class Config:
     """
 
     def __init__(self, data not None, *, int64_t origin, int crc, bint check_inner, bint framing_only, bint keep,
-                 int64_t max_bytes, int64_t limit, bint include_control, bint trimmed, int64_t first_offset,
-                 int64_t last_offset):
+                 int64_t max_bytes, int64_t table_bytes, bint owned, int64_t max_scratch, int64_t limit,
+                 bint include_control, bint trimmed, int64_t first_offset, int64_t last_offset):
         self.data = data
         self.origin = origin
         self.crc = crc
@@ -107,6 +117,9 @@ cdef class Config:
         self.framing_only = framing_only
         self.keep = keep
         self.max_bytes = max_bytes
+        self.table_bytes = table_bytes
+        self.owned = owned
+        self.max_scratch = max_scratch
         self.limit = limit
         self.include_control = include_control
         self.trimmed = trimmed
@@ -117,16 +130,17 @@ cdef class Config:
 cdef class Scratch:
     """The codecs and the scratch memory of one thread."""
 
-    def __init__(self, Codecs codecs not None):
+    def __init__(self, Codecs codecs not None, int64_t max_scratch):
         self.codecs = codecs
+        self.max_scratch = max_scratch
 
     cdef bint grow(self, int64_t used, int64_t needed) noexcept with gil:
         """Grow the scratch to at least `needed` bytes and keep the first `used`; return whether that succeeded."""
         cdef Span span
-        cdef int64_t size = max(self.capacity, FIRST_SCRATCH)
+        cdef int64_t size = max(self.capacity, min(<int64_t>FIRST_SCRATCH, self.max_scratch))
         while size < needed:
             size *= 2
-        if size > MAX_SCRATCH:
+        if size > self.max_scratch:
             return False
         try:
             span = Span(allocate(size), 1, True)
@@ -191,6 +205,12 @@ cdef class BatchDecoder:
         self.include_control = config.include_control
         self.limit = config.limit
         self.max_bytes = config.max_bytes
+        self.table_bytes = config.table_bytes - self._batches.length * <int64_t>sizeof(BatchRow)
+        self.max_scratch = config.max_scratch
+        self.owned = config.owned and config.keep and arena is None
+        self.is_tight = (self.capacity * self.options.fields.itemsize + self.arena_capacity
+                         + (self.length if self.owned else 0) > self.table_bytes)
+        self.unchecked_rows = -1 if self.is_tight else self.capacity
 
     def resume(self, int64_t size):
         """Parse the payload of batch `lo`, which the caller has verified and decompressed.
@@ -206,7 +226,7 @@ cdef class BatchDecoder:
         row.first_record = self.cursor.used
         with nogil:
             if count_records(self.arena + position, size, row, self.options.check_crc, &state, &ending.report):
-                ending.cause = self.parse(&self.cursor, self.lo, self.arena, position, size, &state, &ending)
+                ending.cause = parse(self, &self.cursor, self.lo, self.arena, position, size, &state, &ending)
             else:
                 ending.cause = FAULT
         if ending.cause == DONE and self.keep:
@@ -220,6 +240,21 @@ cdef class BatchDecoder:
         if self.keep and not self.copies:
             size = self.rows[i - 1].position + self.rows[i - 1].size - self.origin
         return cursor.used * self.options.fields.itemsize + size + i * <int64_t>sizeof(BatchRow)
+
+    cdef int64_t remaining(self, int64_t i, const OutputCursor* cursor, int64_t count) noexcept nogil:
+        """Return the memory for the payload of batch `i` and the data before it, if the batch has `count` rows."""
+        cdef int64_t used = cursor.arena_used
+        if self.owned:
+            used = self.rows[i].position - self.origin
+        return self.table_bytes - used - (cursor.used + count) * self.options.fields.itemsize
+
+    cdef bint fits(self, int64_t i, const OutputCursor* cursor, int64_t count, int64_t size) noexcept nogil:
+        """Whether `count` rows and the payload of batch `i`, of `size` bytes, fit the memory of the table."""
+        if self.owned:
+            size = self.rows[i].size
+        elif not self.copies:
+            size = 0
+        return size <= self.remaining(i, cursor, count)
 
     cdef inline bint is_in_range(self, const BatchRow* row) noexcept nogil:
         cdef int64_t at = row.position - self.origin
@@ -271,15 +306,16 @@ cdef class BatchDecoder:
         """Decompress to the scratch, from byte `used` on; return the decompressed size, or -1."""
         cdef int64_t written
         cdef int64_t capacity
+        cdef int64_t limit = min(self.limit, worker.max_scratch - used)
         # A library must not get a null pointer.
         if worker.scratch == NULL and not worker.grow(0, 1):
             return -1
         while True:
             capacity = worker.capacity - used
             written = decompress_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, size,
-                                         worker.scratch + used, capacity, self.limit)
+                                         worker.scratch + used, capacity, limit)
             # The result does not show whether the capacity was too small, so every failure is retried with more.
-            if written >= 0 or capacity >= self.limit or not worker.grow(used, worker.capacity + 1):
+            if written >= 0 or capacity >= limit or not worker.grow(used, worker.capacity + 1):
                 return written
 
     cdef int64_t decode_messages(self, OutputCursor* cursor, int64_t lo) noexcept nogil:
@@ -295,6 +331,8 @@ cdef class BatchDecoder:
             return 0
         if not self.framing_only:
             hi = min(hi, lo + self.capacity - cursor.used)
+            if self.is_tight:
+                hi = min(hi, lo + self.remaining(hi - 1, cursor, 0) // self.options.fields.itemsize)
         while i < hi:
             row = &self.rows[i]
             if row.magic == 2 or row.attributes & CODEC or row.status or not self.is_in_range(row):
@@ -344,16 +382,18 @@ cdef class BatchDecoder:
         if is_long:
             return self.decode_long(cursor, i, position, size, ending)
         if self.copies and self.keep:
+            if kb_unlikely(self.is_tight) and not self.fits(i, cursor, 0, size):
+                return TABLE
             if size > self.arena_capacity - cursor.arena_used:
                 ending.needed = size
-                return ARENA
+                return ARENA if self.fits(i, cursor, 0, size) else TABLE
             memcpy(self.arena + cursor.arena_used, p, size)
             base = self.arena
             position = cursor.arena_used
             added = size
         if not count_records(base + position, size, row, self.options.check_crc, &state, &ending.report):
             return FAULT
-        cause = self.parse(cursor, i, base, position, size, &state, ending)
+        cause = parse(self, cursor, i, base, position, size, &state, ending)
         if kb_likely(cause == DONE):
             cursor.arena_used += added
         return cause
@@ -365,6 +405,7 @@ cdef class BatchDecoder:
         cdef int64_t stored
         cdef int64_t size
         cdef int64_t position = 0
+        cdef int64_t limit = self.limit
         cdef int cause
         cdef PayloadState state
         # The checksum is computed after decompression, when the payload is in the first levels of the cache: 2 ns for a
@@ -382,12 +423,17 @@ cdef class BatchDecoder:
         if self.keep:
             base = self.arena
             position = cursor.arena_used
-            if row.magic == 2 and row.record_count <= self.capacity - cursor.used:
+            if kb_unlikely(self.is_tight):
+                limit = min(limit, max(self.remaining(i, cursor, 0), <int64_t>0))
+            if row.magic == 2 and row.record_count <= self.capacity - cursor.used and (
+                    not self.is_tight or self.fits(i, cursor, row.record_count, row.record_count * MIN_RECORD)):
+                if kb_unlikely(self.is_tight):
+                    limit = min(limit, self.remaining(i, cursor, row.record_count))
                 self.begin_blocks(&parser, cursor, row, i, base, position)
                 worker.codecs.block_context = &parser
                 worker.codecs.on_block = parse_block
             size = decompress_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, stored,
-                                      self.arena + position, self.arena_capacity - position, self.limit)
+                                      self.arena + position, self.arena_capacity - position, limit)
             worker.codecs.on_block = NULL
         else:
             size = self.to_scratch(worker, row, p, stored, 0)
@@ -402,7 +448,7 @@ cdef class BatchDecoder:
             return FAULT
         state.done = parser.state.done
         state.done_at = parser.state.done_at
-        cause = self.parse(cursor, i, base, position, size, &state, ending)
+        cause = parse(self, cursor, i, base, position, size, &state, ending)
         if kb_likely(cause == DONE) and self.keep:
             cursor.arena_used += size
         return cause
@@ -423,18 +469,14 @@ cdef class BatchDecoder:
                 report[0] = FaultReport(FAULT_WRAPPER_VALUE, -1, -1, 0, 0)
         return report.fault != FAULT_NONE
 
-    cdef inline int parse(self, OutputCursor* cursor, int64_t i, const uint8_t* base, int64_t position, int64_t size,
-                          PayloadState* state, Ending* ending) noexcept nogil:
-        """Parse a payload to rows; return the cause if that fails or the capacity does not suffice, else DONE."""
-        cdef int64_t count
-        if kb_unlikely(state.count > self.capacity - cursor.used):
-            ending.needed = state.count
+    cdef int check_capacity(self, int64_t i, const OutputCursor* cursor, int64_t count, int64_t size,
+                            Ending* ending) noexcept nogil:
+        """Return the cause if the memory or the capacity does not suffice for `count` rows of batch `i`, else DONE."""
+        if not self.fits(i, cursor, count, size):
+            return TABLE
+        if count > self.capacity - cursor.used:
+            ending.needed = count
             return RECORDS
-        count = read_rows(base, position, size, &self.rows[i], <int32_t>i,
-                          self.out + cursor.used * self.options.fields.itemsize, state, &self.options, &ending.report)
-        if kb_unlikely(count < 0):
-            return FAULT
-        cursor.used += count
         return DONE
 
     cdef inline void begin_blocks(self, BlockParser* parser, const OutputCursor* cursor, BatchRow* row, int64_t i,
@@ -454,6 +496,8 @@ cdef class BatchDecoder:
         parser.into = self.out + cursor.used * self.options.fields.itemsize
         parser.options = &self.options
         parser.state.is_part = True
+        parser.state.first = 0
+        parser.state.stop = row.record_count
 
     cdef int decode_long(self, OutputCursor* cursor, int64_t i, int64_t position, int64_t size,
                          Ending* ending) noexcept nogil:
@@ -467,19 +511,38 @@ cdef class BatchDecoder:
         if not count_records(self.base + position, size, row, self.options.check_crc, &parser.state, &ending.report):
             cause = FAULT
         else:
-            if parser.state.count <= self.capacity - cursor.used:
+            if parser.state.count <= self.capacity - cursor.used and (
+                    not self.is_tight or self.fits(i, cursor, parser.state.count, size)):
                 self.begin_blocks(&parser, cursor, row, i, self.base, position)
                 while at < size:
                     at = min(at + LONG_STRIDE, size)
                     parse_block(&parser, at, at)
                 parser.state.is_part = False
-            cause = self.parse(&after, i, self.base, position, size, &parser.state, ending)
+            cause = parse(self, &after, i, self.base, position, size, &parser.state, ending)
         # If there are several faults, the invalid checksum is reported.
         if not self.crc_holds(row, parser.summed, parser.crc, &ending.report):
             return FAULT
         if cause == DONE:
             cursor[0] = after
         return cause
+
+
+cdef inline int parse(BatchDecoder self, OutputCursor* cursor, int64_t i, const uint8_t* base, int64_t position,
+                      int64_t size, PayloadState* state, Ending* ending) noexcept nogil:
+    """Parse a payload to rows; return the cause if that fails or the capacity does not suffice, else DONE."""
+    # A function of the module is declared inline in C; a method is not, and costs 30 instructions per batch.
+    cdef int64_t count
+    cdef int cause
+    if kb_unlikely(state.count > self.unchecked_rows - cursor.used):
+        cause = self.check_capacity(i, cursor, state.count, size, ending)
+        if cause != DONE:
+            return cause
+    count = read_rows(base, position, size, &self.rows[i], <int32_t>i,
+                      self.out + cursor.used * self.options.fields.itemsize, state, &self.options, &ending.report)
+    if kb_unlikely(count < 0):
+        return FAULT
+    cursor.used += count
+    return DONE
 
 
 cdef Ending new_ending() noexcept nogil:

@@ -13,12 +13,13 @@ from typing import NamedTuple
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.mem cimport PyMem_RawMalloc
 from libc.stddef cimport size_t
-from libc.string cimport memmove
+from libc.string cimport memcpy, memmove
 
 cdef extern from "pages.h":
     void* kb_map(size_t size, size_t alignment) noexcept nogil
-    void kb_unmap(void* p) noexcept nogil
+    void kb_unmap(void* p, size_t size) noexcept nogil
     void kb_want_huge(void* p, size_t size) noexcept nogil
+    void kb_discard(char* p, size_t n) noexcept nogil
 
 
 cdef enum:
@@ -118,10 +119,10 @@ cdef void _give_back(void* memory, size_t size) noexcept nogil:
     """Put memory on the free list, and free the oldest chunks where a bound would be exceeded."""
     global _free_count, _free_bytes
     if size > MAX_POOLED_BYTES:
-        kb_unmap(memory)
+        kb_unmap(memory, size)
         return
     while _free_count == MAX_POOLED_BLOCKS or _free_bytes + size > MAX_POOLED_BYTES:
-        kb_unmap(_free[0].memory)
+        kb_unmap(_free[0].memory, _free[0].size)
         _forget(0)
     _free[_free_count].memory = memory
     _free[_free_count].size = size
@@ -152,7 +153,7 @@ cdef void _settle() noexcept nogil:
                     best = i
             elif excess <= _free[i].size < _free[best].size:
                 best = i
-        kb_unmap(_free[best].memory)
+        kb_unmap(_free[best].memory, _free[best].size)
         _forget(best)
 
 
@@ -172,11 +173,13 @@ cdef class Block:
 
     cdef void* _memory
     cdef size_t _capacity
+    cdef Py_ssize_t _views
     cdef readonly Py_ssize_t nbytes
 
     def __cinit__(self):
         self._memory = NULL
         self._capacity = 0
+        self._views = 0
         self.nbytes = 0
 
     def __init__(self):
@@ -192,6 +195,12 @@ cdef class Block:
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         PyBuffer_FillInfo(buffer, self, self._memory, self.nbytes, False, flags)
+        with _lock:
+            self._views += 1
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        with _lock:
+            self._views -= 1
 
     def __len__(self):
         return self.nbytes
@@ -204,13 +213,15 @@ cdef class Block:
         return f"<kbatch.kernels.buffers.Block of {self.nbytes} bytes>"
 
 
-def allocate(Py_ssize_t nbytes) -> Block:
+def allocate(Py_ssize_t nbytes, bint frugal=False) -> Block:
     """Return a buffer of `nbytes` bytes, from the free list if a chunk there fits.
 
     Parameters
     ----------
     nbytes : int
         Size of the buffer, 0 or more.
+    frugal : bool
+        Whether to free the free list if no chunk fits, so that memory is not taken in addition to it.
 
     Returns
     -------
@@ -247,6 +258,8 @@ def allocate(Py_ssize_t nbytes) -> Block:
         if block._memory != NULL:
             _reused += 1
         else:
+            if frugal:
+                _trim(0)
             block._memory = _map(size)
             if block._memory == NULL:
                 _trim(0)
@@ -264,6 +277,74 @@ def allocate(Py_ssize_t nbytes) -> Block:
     return block
 
 
+def regrow(Block block not None, Py_ssize_t nbytes, Py_ssize_t used, bint frugal) -> Block:
+    """Return a larger buffer with the first `used` bytes of `block`, which the caller no longer needs.
+
+    If `frugal`, the free list is emptied first, and the pages of `block` are freed as they are copied, so that both
+    buffers together need little more memory than one; `block` is then empty. If `block` has views, it is kept.
+
+    Parameters
+    ----------
+    block : Block
+    nbytes : int
+        Size of the new buffer, at least `used`.
+    used : int
+        The number of bytes to copy, at most the size of `block`.
+    frugal : bool
+        Whether memory matters more than the time that new pages take.
+
+    Raises
+    ------
+    MemoryError
+        As `allocate`; `block` is unchanged.
+
+    Examples
+    --------
+    >>> from kbatch.kernels.buffers import allocate, regrow
+    >>> block = allocate(4)
+    >>> memoryview(block)[:] = b"abcd"
+    >>> memoryview(regrow(block, 6, 3, False))[:3].tobytes()
+    b'abc'
+    """
+    cdef Block grown
+    cdef bint is_moved = frugal and block._views == 0
+    cdef char* source = <char*>block._memory
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t size
+    if used < 0 or used > block.nbytes or used > nbytes:
+        raise ValueError(f"can't copy {used} of {block.nbytes} bytes to {nbytes}")
+    if frugal:
+        trim()
+    if is_moved:
+        # The two blocks count as one for the bounds of the free list.
+        _count_live(-1, -<Py_ssize_t>block._capacity)
+    try:
+        grown = allocate(nbytes)
+    except BaseException:
+        if is_moved:
+            _count_live(1, block._capacity)
+        raise
+    with nogil:
+        while at < used:
+            size = min(used - at, <Py_ssize_t>HUGE_PAGE)
+            memcpy(<char*>grown._memory + at, source + at, size)
+            if is_moved:
+                kb_discard(source + at, size)
+            at += size
+    if is_moved:
+        kb_unmap(block._memory, block._capacity)
+        block._memory = NULL
+        block.nbytes = 0
+    return grown
+
+
+cdef void _count_live(Py_ssize_t blocks, Py_ssize_t size):
+    global _live_count, _live_bytes
+    with _lock:
+        _live_count += blocks
+        _live_bytes += size
+
+
 cdef void* _map(size_t size) noexcept nogil:
     cdef void* memory
     if size < HUGE_PAGE:
@@ -276,7 +357,7 @@ cdef void* _map(size_t size) noexcept nogil:
 
 cdef void _trim(size_t keep) noexcept nogil:
     while _free_count > 0 and _free_bytes > keep:
-        kb_unmap(_free[0].memory)
+        kb_unmap(_free[0].memory, _free[0].size)
         _forget(0)
 
 

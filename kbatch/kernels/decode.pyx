@@ -65,16 +65,17 @@ cdef int64_t keep_offsets(char* rows, const Fields* fields, int64_t count, int64
 cdef bint count_records(const uint8_t* payload, int64_t size, const BatchRow* batch, bint check_crc,
                         PayloadState* state, FaultReport* report) noexcept nogil:
     state.bad_inner = False
-    state.done = state.done_at = 0
+    state.done = state.done_at = state.first = 0
     state.is_part = False
     if kb_likely(batch.magic == 2):
-        state.count = batch.record_count
+        state.count = state.stop = batch.record_count
         return check_count(state.count, size, report)
     if not batch.attributes & CODEC:
-        state.count = 1
+        state.count = state.stop = 1
         return True
     state.last_inner = 0
     state.count = check_messages(payload, size, batch, check_crc, &state.bad_inner, &state.last_inner, report)
+    state.stop = state.count
     if state.count < 0:
         report.at -= <int64_t>payload
         return False
@@ -91,7 +92,7 @@ cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, Batc
         else:
             fault = read_batch(base, position, size, batch, index, <PartialRow*>into, fields, state, report)
     elif batch.attributes & CODEC:
-        fault = read_messages(base, position, state.count, state.last_inner, batch, index, into, fields, report)
+        fault = read_messages(base, position, batch, index, into, fields, state, report)
     else:
         fault = read_message(base, position, size, batch, index, into, fields, report)
     if kb_unlikely(fault != FAULT_NONE):
@@ -101,8 +102,8 @@ cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, Batc
     if state.bad_inner and batch.status == 0:
         batch.status = BAD_INNER_CRC
     if options.trimmed:
-        return keep_offsets(into, fields, state.count, options.first_offset, options.last_offset)
-    return state.count
+        return keep_offsets(into, fields, state.stop - state.first, options.first_offset, options.last_offset)
+    return state.stop - state.first
 
 
 def first_records(data not None, batches not None, const int64_t[::1] positions not None,

@@ -10,7 +10,7 @@ all of a record's code.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 
 from kbatch.kernels.checksum cimport crc32_legacy
-from kbatch.kernels.rows cimport put_int32, put_int64, row_t, whole_fields
+from kbatch.kernels.rows cimport PayloadState, put_int32, put_int64, row_t, whole_fields
 from kbatch.kernels.spans cimport Fields
 from kbatch.kernels.wire cimport (
     BatchRow,
@@ -121,26 +121,25 @@ cdef inline int64_t check_messages(const uint8_t* start, int64_t size, const Bat
     return count
 
 
-cdef inline int read_messages(const uint8_t* base, int64_t position, int64_t count, int64_t last_inner,
-                              BatchRow* wrapper, int32_t index, char* rows, const Fields* fields,
-                              FaultReport* report) noexcept nogil:
-    """Read the `count` messages of a wrapper that `check_messages` has accepted, and complete the wrapper's row.
+cdef inline int read_messages(const uint8_t* base, int64_t position, BatchRow* wrapper, int32_t index, char* rows,
+                              const Fields* fields, PayloadState* state, FaultReport* report) noexcept nogil:
+    """Read the messages from `state.first` to `state.stop` of a wrapper that `check_messages` has accepted.
 
-    At a fault the record rows are undefined.
+    After the last message, completes the wrapper's row. At a fault the record rows are undefined.
     """
     cdef const uint8_t* start = base + position
-    cdef const uint8_t* p = start
+    cdef const uint8_t* p = start + state.done_at
     cdef const uint8_t* end
     cdef bint append_time = (wrapper.attributes & LOG_APPEND_TIME) != 0
     # Magic 1 stores offsets relative to the first one of the set, and the wrapper has the last one (LEG-R10, LEG-R11).
     cdef uint64_t first = 0
     if wrapper.magic == 1 and wrapper.last_offset != 0:
-        first = <uint64_t>wrapper.last_offset - <uint64_t>last_inner
+        first = <uint64_t>wrapper.last_offset - <uint64_t>state.last_inner
     cdef char* row = rows
     cdef int64_t i
     cdef int64_t timestamp
     cdef int8_t magic
-    for i in range(count):
+    for i in range(state.first, state.stop):
         magic = <int8_t>p[MAGIC_AT]
         end = p + LOG_OVERHEAD + <int64_t><int32_t>load_be32(p + LENGTH_AT)
         # The message's own magic decides which fields it has, the wrapper's magic what they mean (LEG-R15, LEG-R16).
@@ -156,7 +155,11 @@ cdef inline int read_messages(const uint8_t* base, int64_t position, int64_t cou
             return report.fault
         row += fields.itemsize
         p = end
-    wrapper.record_count = <int32_t>count
+    if kb_unlikely(state.stop < state.count):
+        state.done = state.stop
+        state.done_at = p - start
+        return FAULT_NONE
+    wrapper.record_count = <int32_t>state.count
     wrapper.base_offset = <int64_t>(first + load_be64(start))
     # No broker writes offsets that are further apart than an int32; `last_offset` is right also for such.
     wrapper.last_offset_delta = <int32_t>(<uint64_t>wrapper.last_offset - <uint64_t>wrapper.base_offset)

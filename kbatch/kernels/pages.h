@@ -11,7 +11,6 @@ static inline void *kb_map(size_t size, size_t alignment) {
     void *p = NULL;
     return posix_memalign(&p, alignment, size) == 0 ? p : NULL;
 }
-static inline void kb_unmap(void *p) { free(p); }
 
 /* Ask for huge pages. This is only advice: the memory is usable without them. */
 static inline void kb_want_huge(void *p, size_t size) {
@@ -21,6 +20,26 @@ static inline void kb_want_huge(void *p, size_t size) {
     (void)p;
     (void)size;
 #endif
+}
+
+/* Return the pages that lie within memory to the operating system; the memory stays usable, its contents are lost. */
+static inline void kb_discard(char *p, size_t n) {
+#if defined(MADV_DONTNEED)
+    uintptr_t start = ((uintptr_t)p + 4095) & ~(uintptr_t)4095;
+    uintptr_t end = ((uintptr_t)p + n) & ~(uintptr_t)4095;
+    if (end > start)
+        (void)madvise((void *)start, end - start, MADV_DONTNEED);
+#else
+    (void)p;
+    (void)n;
+#endif
+}
+
+/* Free memory of `kb_map`. The allocator may keep the memory, but not the pages of large blocks. */
+static inline void kb_unmap(void *p, size_t size) {
+    if (size >= (2u << 20))
+        kb_discard((char *)p, size);
+    free(p);
 }
 
 /* Ask for huge pages for memory of any alignment that is about to be filled: a page fault for each 4 KiB costs more than

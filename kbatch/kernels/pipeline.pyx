@@ -103,7 +103,7 @@ cdef class Pipeline(BatchDecoder):
 
     def run(self, Codecs codecs not None):
         """Decode all batches in this thread. Checks for signals; an exception of a handler propagates."""
-        cdef Worker worker = Worker(codecs)
+        cdef Worker worker = Worker(codecs, self.max_scratch)
         cdef Ending ending = new_ending()
         cdef int64_t i = self.lo
         cdef int64_t unchecked
@@ -132,7 +132,7 @@ cdef class Pipeline(BatchDecoder):
 
         Checks for signals. An exception of a handler propagates; the caller must then call `abandon`.
         """
-        cdef Worker worker = Worker(codecs)
+        cdef Worker worker = Worker(codecs, self.max_scratch)
         with nogil:
             self.work(worker, True)
         self.close()
@@ -142,7 +142,7 @@ cdef class Pipeline(BatchDecoder):
 
     def help(self, Codecs codecs not None):
         """Decode groups until none remain. Called by other threads, at any time."""
-        cdef Worker worker = Worker(codecs)
+        cdef Worker worker = Worker(codecs, self.max_scratch)
         with nogil:
             if enter(&self.schedule):
                 self.work(worker, False)
@@ -285,7 +285,11 @@ cdef class Pipeline(BatchDecoder):
             if n < worker.count and worker.items[n].row == i:
                 item = &worker.items[n]
                 item.position = cursor.arena_used if self.copies else item.payload - self.base
-                if item.state.count > self.capacity - cursor.used:
+                if ((self.is_tight or item.state.count > self.capacity - cursor.used)
+                        and not self.fits(i, &cursor, item.state.count, item.size)):
+                    # Its checksum may not be verified yet.
+                    ending.cause = ORDER
+                elif item.state.count > self.capacity - cursor.used:
                     ending.cause = RECORDS
                     ending.needed = item.state.count
                 elif self.copies and self.keep and item.size > self.arena_capacity - cursor.arena_used:

@@ -449,9 +449,9 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
 
 cdef inline int read_batch(const uint8_t* base, int64_t position, int64_t size, const BatchRow* batch, int32_t index,
                            row_t* rows, const Fields* fields, PayloadState* state, FaultReport* report) noexcept nogil:
-    """Read the remaining records of a payload, or the ordinary ones if only a part of the payload is known.
+    """Read the remaining records up to `state.stop`, or the ordinary ones if only a part of the payload is known.
 
-    At a fault the rows of the payload are undefined.
+    The row of record `state.first` is the first of `rows`. At a fault the rows are undefined.
     """
     cdef const uint8_t* start = base + position
     cdef const uint8_t* end = start + size
@@ -459,11 +459,12 @@ cdef inline int read_batch(const uint8_t* base, int64_t position, int64_t size, 
     cdef int64_t limit = position + size - RECORD_SLACK
     cdef int64_t at = position + state.done_at
     cdef char* row = <char*>rows
-    cdef int64_t count = batch.record_count
+    cdef int64_t count = state.stop
     cdef int64_t i = state.done
     cdef Py_ssize_t itemsize = sizeof(RecordRow) if row_t is RecordRow else fields.itemsize
     cdef bint append_time = (batch.attributes & LOG_APPEND_TIME) != 0
     cdef RecordContext context
+    row -= state.first * itemsize
     context.base_offset = batch.base_offset
     context.timestamp = batch.max_timestamp if append_time else batch.base_timestamp
     context.delta_mask = 0 if append_time else <uint64_t>-1
@@ -476,7 +477,7 @@ cdef inline int read_batch(const uint8_t* base, int64_t position, int64_t size, 
         if i >= count or state.is_part:
             break
         if at == position + size:
-            report[0] = FaultReport(FAULT_RECORD_CUT, i, size, count, i)
+            report[0] = FaultReport(FAULT_RECORD_CUT, i, size, batch.record_count, i)
             return FAULT_RECORD_CUT
         p = read_record(base + at, end, base, &context, <row_t*>(row + i * itemsize), fields, report)
         if p == NULL:
@@ -485,7 +486,7 @@ cdef inline int read_batch(const uint8_t* base, int64_t position, int64_t size, 
             return report.fault
         at = p - base
         i += 1
-    if kb_unlikely(state.is_part):
+    if kb_unlikely(state.is_part or count < batch.record_count):
         state.done = i
         state.done_at = at - position
         return FAULT_NONE

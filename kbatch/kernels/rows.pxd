@@ -40,6 +40,9 @@ cdef struct PayloadState:
     # Records that have been parsed, and the position of the next one in the payload.
     int64_t done
     int64_t done_at
+    # The records to read, from `first` up to `stop`: all, except in a run of a batch that is split.
+    int64_t first
+    int64_t stop
     # Whether only the beginning of the payload is known so far.
     bint is_part
 

@@ -28,9 +28,8 @@ cdef enum:
 
     # -- decoding batches
 
-    # Scratch memory of a thread, in bytes. Untouched pages are never allocated.
+    # The first scratch memory of a thread, in bytes. Untouched pages are never allocated.
     FIRST_SCRATCH = 4 << 20
-    MAX_SCRATCH = 16 << 20
     # Uncompressed messages of magic 0 and 1 that are checked and then parsed together.
     MESSAGE_RUN = 32
     # Batches of this size exceed most caches: their checksum and records are computed LONG_STRIDE bytes at a time.

@@ -14,9 +14,10 @@ from kbatch.errors import KbatchError
 from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.format import COLUMNS, VIEW_COLUMNS, Limits
+from kbatch.log.ranges import LogSelection
 from kbatch.log.segment import Segment
 from kbatch.quantities import SizeLike, TimeLike
-from kbatch.read.decode_options import Crc, Isolation, OnError
+from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.records.arrow import Binary, requested_binary, to_arrow, view_schema
 from kbatch.records.data import checked_columns
 from kbatch.records.display import html_of, table_rows
@@ -228,10 +229,22 @@ class TablesOfLog(Conversions):
     """A log as an iterable of its tables, without a length; its display in a notebook."""
 
     topic: str | None
+    partition: int | None
     segments: list[Segment]
+    use_indexes: bool
+
+    @property
+    @abstractmethod
+    def start_checkpoint(self) -> int | None:
+        """The broker's log start offset, if it is known."""
 
     def _has_topic(self) -> bool:
         return self.topic is not None
+
+    def _small_tables(self, options: DecodeOptions, max_bytes: int) -> Iterator[RecordTable]:
+        """Decode the log in tables that end at `max_bytes`, which does not limit the size of a batch."""
+        first, names = self.start_checkpoint, (self.topic, self.partition)
+        return LogSelection(self.segments, first, None, None, None, max_bytes, self.use_indexes, *names).tables(options)
 
     @abstractmethod
     def _shown_facts(self) -> Iterator[tuple[str, str]]:
@@ -246,7 +259,7 @@ class TablesOfLog(Conversions):
         try:
             facts += self._shown_facts()
             # Each table has one batch. The first batches may have no records: transaction markers, or compacted away.
-            tables = itertools.islice(self.tables(max_bytes=1, columns=self._columns(None)), _HEAD_BATCHES)
+            tables = itertools.islice(self._small_tables(DecodeOptions(columns=self._columns(None)), 1), _HEAD_BATCHES)
             head = next((table for table in tables if len(table)), head)
         except (KbatchError, OSError) as error:
             facts.append(("error", str(error)))

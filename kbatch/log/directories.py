@@ -14,6 +14,7 @@ from kbatch.tuning import LISTED_AT_ONCE
 
 __all__ = [
     "ListedDirectory",
+    "find_file",
     "is_log_name",
     "list_directories",
     "list_path",
@@ -141,3 +142,10 @@ def listed_segments(storage: Storage, directory: str, listing: Mapping[str, Entr
         Segment.listed(storage, directory, name, listing, live=i == last and not is_remote_name(name), swapped=swapped)
         for i, (_, name, swapped) in enumerate(chosen)
     ]
+
+
+def find_file(storage: Storage, directory: str, listing: Mapping[str, Entry] | None, name: str) -> str | None:
+    """Return the path of a file of a log's directory, or None if it does not exist; without a listing, look it up."""
+    path = storage.join(directory, name)
+    found = name in listing if listing is not None else storage.find(path) is not None
+    return path if found else None

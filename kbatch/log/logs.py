@@ -17,9 +17,9 @@ from kbatch.format import Limits
 from kbatch.log.batch_rows import all_batches
 from kbatch.log.committed import follow_transactions
 from kbatch.log.conversions import TablesOfLog
-from kbatch.log.directories import ListedDirectory, list_path, listed_segments
+from kbatch.log.directories import ListedDirectory, find_file, list_path, listed_segments
 from kbatch.log.names import is_remote_name, name_of_log
-from kbatch.log.ranges import LogSelection, count_back, end_offset_after, first_offset_since
+from kbatch.log.ranges import LogSelection, count_back, end_offset_after, first_offset, first_offset_since
 from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
     LEADER_EPOCH_CHECKPOINT,
@@ -30,7 +30,8 @@ from kbatch.log.state import (
     start_offsets,
 )
 from kbatch.log.storage import Entry, Storage, locate
-from kbatch.quantities import SizeLike, TimeLike, parse_time, size_between
+from kbatch.quantities import SizeLike, TimeLike, parse_time
+from kbatch.read.budget import checked_table_bytes
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.records.display import shown_time
 from kbatch.table import RecordTable
@@ -165,14 +166,7 @@ class Log(TablesOfLog):
 
         The first segment's name is used for a log without batches, and before a compressed message set (LEG-R23).
         """
-        return max(self._first_offset(), self.start_checkpoint or 0)
-
-    def _first_offset(self) -> int:
-        for segment in self.segments:
-            for rows in segment.scan():
-                base_offset = int(rows["base_offset"][0])
-                return segment.base_offset if base_offset < 0 and segment.base_offset is not None else base_offset
-        return self.segments[0].base_offset or 0
+        return max(first_offset(self.segments), self.start_checkpoint or 0)
 
     @property
     def start_checkpoint(self) -> int | None:
@@ -212,7 +206,7 @@ class Log(TablesOfLog):
         LogDirectoryError
             As for `kbatch.log.state.read_leader_epochs`.
         """
-        path = self._find(LEADER_EPOCH_CHECKPOINT)
+        path = find_file(self._storage, self._directory, self._listing, LEADER_EPOCH_CHECKPOINT)
         return np.empty(0, LEADER_EPOCH_DTYPE) if path is None else read_leader_epochs(path, storage=self._storage)
 
     @property
@@ -224,14 +218,8 @@ class Log(TablesOfLog):
         LogDirectoryError
             As for `kbatch.log.state.read_partition_metadata`.
         """
-        path = self._find("partition.metadata")
+        path = find_file(self._storage, self._directory, self._listing, "partition.metadata")
         return None if path is None else read_partition_metadata(path, storage=self._storage).topic_id
-
-    def _find(self, name: str) -> str | None:
-        """Return the path of a file of the directory, or None if it does not exist."""
-        path = self._storage.join(self._directory, name)
-        found = name in self._listing if self._listing is not None else self._storage.find(path) is not None
-        return path if found else None
 
     @property
     def end_offset(self) -> int:
@@ -275,7 +263,7 @@ class Log(TablesOfLog):
         limits: Limits | None = None,
         columns: Sequence[str] | None = None,
         threads: int = 1,
-        max_bytes: SizeLike = 64 << 20,
+        max_bytes: SizeLike | None = None,
     ) -> Iterator[RecordTable]:
         """Decode the log, in tables of bounded size.
 
@@ -299,10 +287,10 @@ class Log(TablesOfLog):
             once (see `transactions`).
         include_control, crc, on_error, limits, columns, threads
             As for `kbatch.decode`. With ``on_error="stop"`` damage ends the read of the whole log.
-        max_bytes : int or str
-            Approximate limit on the records, batches and data of one table, in bytes or as in ``"64m"``. At
-            least one batch is decoded. A read takes about this much memory, in addition to the tables that the caller
-            keeps.
+        max_bytes : int or str, optional
+            Limit on the memory of a table: records, batches, data and header rows, in addition to tables that the
+            caller keeps. A larger batch is split (`RecordTable.continued`), or refused if its payload takes more than
+            three quarters. Below 16 MiB it only ends tables. Default is about 64 MiB, more for larger batches.
 
         Yields
         ------
@@ -338,7 +326,7 @@ class Log(TablesOfLog):
             None if stop_offset is None else self._offset("stop_offset", stop_offset),
             None if start_timestamp is None else parse_time(start_timestamp, "start_timestamp"),
             None if stop_timestamp is None else parse_time(stop_timestamp, "stop_timestamp"),
-            size_between("max_bytes", max_bytes, 1),
+            checked_table_bytes(max_bytes),
             self.use_indexes,
             self.topic,
             self.partition,
@@ -351,6 +339,7 @@ class Log(TablesOfLog):
             limits=limits if limits is not None else Limits(),
             columns=columns,
             threads=threads,
+            is_strict=max_bytes is not None,
         )
         return selection.tables(options) if last is None else selection.last_tables(options, last, self.end_offset)
 

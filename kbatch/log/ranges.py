@@ -18,7 +18,7 @@ from kbatch.read.reader import decode_part
 from kbatch.table import RecordTable
 from kbatch.tuning import SMALL_TABLE_BYTES
 
-__all__ = ["LogSelection", "count_back", "end_offset_after", "first_offset_since"]
+__all__ = ["LogSelection", "count_back", "end_offset_after", "first_offset", "first_offset_since"]
 
 # The last records are first searched among this number of offsets, then among four times as many.
 _FIRST_SPAN = 1024
@@ -109,6 +109,15 @@ class LogSelection:
         return map(operator.methodcaller("select", selected), tables) if by_time else tables
 
 
+def first_offset(segments: Sequence[Segment]) -> int:
+    """Return the base offset of the first batch; of the first segment if there is none, or before a message set."""
+    for segment in segments:
+        for rows in segment.scan():
+            base_offset = int(rows["base_offset"][0])
+            return segment.base_offset if base_offset < 0 and segment.base_offset is not None else base_offset
+    return segments[0].base_offset or 0
+
+
 def end_offset_after(segment: Segment, row: np.void | None) -> int:
     """Return the offset after the last batch of the last segment (OFF-R1); an empty segment's base offset."""
     return segment.base_offset or 0 if row is None else int(row["last_offset"]) + 1
@@ -150,7 +159,7 @@ def _range_tables(
         start, end = _start(segment, options.start_offset, start_timestamp, use_indexes), segment.size
         if options.stop_offset is not None and segment is last_segment:
             end = segment.end_for_offset(options.stop_offset, use_indexes=use_indexes)
-        tables = read_tables(segment, start, end, options, max_bytes)
+        tables = read_tables(segment, start, end, options, max_bytes, splits=True)
         while True:
             try:
                 table = next(tables)

@@ -94,7 +94,7 @@ class FileWindows:
 
 
 def read_tables(
-    segment: Segment, start: int, end: int, options: DecodeOptions, max_bytes: int
+    segment: Segment, start: int, end: int, options: DecodeOptions, max_bytes: int, *, splits: bool = False
 ) -> Generator[RecordTable, None, bool]:
     """Decode the batches of `segment` from byte `start` up to `end`, one table at a time.
 
@@ -105,7 +105,9 @@ def read_tables(
         A batch begins at `start`, and at `end` unless that is the segment's size.
     options : DecodeOptions
     max_bytes : int
-        Approximate limit on the records, batches and bytes of one table; at least one batch is decoded.
+        Limit on the records, batches and bytes of one table, up to the size of a batch.
+    splits : bool
+        Whether batches that are larger than a table are split over several tables.
 
     Yields
     ------
@@ -132,7 +134,7 @@ def read_tables(
         expected: tuple[int, int] | None = None
         while reader.position < min(stop, windows.end) and not reader.stopped:
             before = reader.position
-            table = reader.read(windows, stop=stop, max_bytes=max_bytes, expected=expected)
+            table = reader.read(windows, stop=stop, max_bytes=max_bytes, splits=splits, expected=expected)
             compressed = reader.decompressed
             if compressed and len(table) > (expected[0] // 2 if expected else 0):
                 expected = len(table) + len(table) // 16, len(table.data) + len(table.data) // 16
@@ -144,7 +146,7 @@ def read_tables(
             del table
             if reader.error is not None:
                 raise reader.error
-            if reader.position == before:
+            if reader.position == before and not reader.is_splitting:
                 break
         if reader.stopped:
             return True

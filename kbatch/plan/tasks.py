@@ -100,7 +100,7 @@ def _split_tables(
         stable_offset=split.stable_offset,
         columns=None if columns is None else decoded_columns(columns),
     )
-    return read_tables(segment, split.start, split.end, decode, TABLE_BYTES)
+    return read_tables(segment, split.start, split.end, decode, TABLE_BYTES, splits=True)
 
 
 def _deleted(split: Split, position: int, options: ReadOptions) -> str:

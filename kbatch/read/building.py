@@ -13,13 +13,27 @@ from kbatch.batches.arena import Arena, PayloadError
 from kbatch.batches.codecs import decompress
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import Fault, Finding
-from kbatch.format import ATTRIBUTE_CODEC, BATCH_DTYPE, HEADER_DTYPE, INT64_MAX, RECORD_DTYPE, BatchStatus, record_dtype
+from kbatch.format import (
+    ATTRIBUTE_CODEC,
+    BATCH_DTYPE,
+    HEADER_DTYPE,
+    INT64_MAX,
+    MIN_RECORD_SIZE,
+    RECORD_DTYPE,
+    BatchStatus,
+    record_dtype,
+)
 from kbatch.kernels.batch_decoder import Cause, Config, Outcome
+from kbatch.kernels.buffers import trim
+from kbatch.kernels.decode import payloads
 from kbatch.kernels.pipeline import Pipeline
+from kbatch.kernels.runs import BatchRuns
 from kbatch.kernels.scan import survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.read import workers
+from kbatch.read.budget import TableBudget
 from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.splitting import SplitBatch, header_bytes, outcome_finding
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 from kbatch.tuning import (
@@ -50,37 +64,8 @@ class BadBatch(NamedTuple):
     finding: Finding
 
 
-class TableBuilder:
-    """Builds a table from the batches that are decoded into it.
-
-    The caller frames batches into `batches`, calls `prepare` and then `decode`, which stops at the first bad batch. The
-    caller then gives up, or calls `mark_bad` and decodes the rest, or calls `drop_batches_from` with some row. `finish`
-    returns the table.
-
-    Parameters
-    ----------
-    data : ndarray of uint8, read-only
-        The bytes that hold the batches.
-    options : DecodeOptions
-    origin : int
-        Position of ``data[0]`` in the source.
-    max_bytes : int, optional
-        The table is full when its records, batches and data have this size; it has at least one batch.
-    expected : (int, int), optional
-        The expected number of records and decompressed bytes of compressed batches, which bounds the first capacity in
-        addition to `max_bytes`.
-
-    Attributes
-    ----------
-    batches : PooledRows
-        Rows of BATCH_DTYPE, in the order of their positions. New ones are appended to it, before `prepare`.
-    decoded : int
-        The number of rows at the front of `batches` that are decoded or marked as bad.
-    dtype : dtype
-        Of the record rows.
-    first_offset, last_offset : int
-        Records outside of these are left out.
-    """
+class _TableRows:
+    """The rows and the bytes of a table that a `TableBuilder` fills; see there for parameters and attributes."""
 
     def __init__(
         self,
@@ -90,13 +75,20 @@ class TableBuilder:
         origin: int,
         max_bytes: int | None,
         expected: tuple[int, int] | None,
+        budget: TableBudget,
     ) -> None:
         self._data = data
         self._options = options
         self._origin = origin
         self._max_bytes = max_bytes
         self._expected = expected
-        self.batches = PooledRows(BATCH_DTYPE)
+        self._budget = budget
+        self.split: SplitBatch | None = None
+        # Whether the next batch does not fit.
+        self._has_ended = False
+        self._limits_headers = budget.is_strict and "headers" in options.record_columns
+        self._header_bytes = 0
+        self.batches = PooledRows(BATCH_DTYPE, 0, budget.frugal_from)
         self.decoded = 0
         # The last row of a batch that is good.
         self._last_good = -1
@@ -108,7 +100,7 @@ class TableBuilder:
         self.dtype = record_dtype((*self._columns, "offset") if self.trimmed else self._columns)
         self.first_offset = _MIN_OFFSET if options.start_offset is None else _offset_bound(options.start_offset)
         self.last_offset = _MAX_OFFSET if options.stop_offset is None else _offset_bound(options.stop_offset - 1)
-        self._records = PooledRows(self.dtype)
+        self._records = PooledRows(self.dtype, 0, budget.frugal_from)
         self._config = Config(
             data,
             origin=origin,
@@ -117,6 +109,9 @@ class TableBuilder:
             framing_only=options.framing_only,
             keep=self._keeps_data,
             max_bytes=INT64_MAX if max_bytes is None else max_bytes,
+            table_bytes=budget.table,
+            owned=budget.splits,
+            max_scratch=budget.max_scratch,
             limit=options.limits.max_decompressed_bytes,
             include_control=options.include_control,
             trimmed=self.trimmed,
@@ -132,8 +127,15 @@ class TableBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether the table has reached `max_bytes`."""
+        """Whether the table has reached `max_bytes`, or the next batch does not fit it."""
+        if self._has_ended:
+            return True
         return self._max_bytes is not None and self.decoded > 0 and self.cost >= self._max_bytes
+
+    @property
+    def max_rows(self) -> int:
+        """The number of batches that the memory of the table suffices for, at least one more than it has."""
+        return max(self._budget.table // BATCH_DTYPE.itemsize, self.batches.used + 1)
 
     @property
     def decompresses(self) -> bool:
@@ -185,7 +187,7 @@ class TableBuilder:
             self._records, records, int(records * more), self._expected[0] if compressed and self._expected else None
         )
         if compressed and self._arena is None:
-            self._arena = Arena(self._usual_arena(size + rest) if self._keeps_data else 0)
+            self._arena = Arena(self._usual_arena(size + rest) if self._keeps_data else 0, self._budget.frugal_from)
             if self._records.used and self._keeps_data:
                 # Rows made so far point into `data`: its beginning becomes the beginning of the arena.
                 done = self._end_of(self.decoded - 1) - self._origin
@@ -220,109 +222,45 @@ class TableBuilder:
 
     def finish(self, *, consumed: int, losses: Sequence[Loss], source: str | None) -> RecordTable:
         """Return the table of all rows, after all have been decoded."""
-        records = self._records.finished()
+        data = self._data if self._arena is None else self._arena.array()
+        return self._table(self._records, self.batches.finished(), data, consumed, losses, source)
+
+    def finish_part(
+        self, rows: PooledRows, *, consumed: int, losses: Sequence[Loss], source: str | None
+    ) -> RecordTable:
+        """Return a table of some rows of `split`."""
+        assert self.split is not None
+        table = self._table(rows, self.split.batch(), self.split.data, consumed, losses, source)
+        table = table._with(continued=self.split.has_begun)
+        self.split.has_begun = True
+        return table
+
+    def _table(
+        self,
+        rows: PooledRows,
+        batches: npt.NDArray[np.void],
+        data: npt.NDArray[np.uint8],
+        consumed: int,
+        losses: Sequence[Loss],
+        source: str | None,
+    ) -> RecordTable:
+        records = rows.finished()
         if self.trimmed and "offset" not in self._columns:
             records = records[list(self._options.record_dtype.names or ())]
             records.setflags(write=False)
         if not self._keeps_data:
             data = self._data[:0].copy()
             data.setflags(write=False)
-        else:
-            data = self._data if self._arena is None else self._arena.array()
         return RecordTable(
             records,
-            self.batches.finished(),
+            batches,
             data,
             consumed=consumed,
             losses=losses,
             source=source,
             columns=self._options.table_columns,
+            memory=self._budget.memory_of(records.nbytes + batches.nbytes + (0 if data is self._data else data.nbytes)),
         )
-
-    # -- decoding
-
-    def decode(self, stop: int | None = None) -> BadBatch | None:
-        """Decode the batches from row `decoded` on up to `stop`, until the table is full; return the first bad one."""
-        stop = self.batches.used if stop is None else stop
-        while self.decoded < stop and not self.is_full:
-            finding = self._resolve(self._run_pipeline(stop))
-            if finding is not None:
-                return BadBatch(self.decoded, finding)
-        return None
-
-    def _run_pipeline(self, hi: int) -> Outcome:
-        lo = self.decoded
-        threads = self._options.threads
-        if self._serial_bytes:
-            hi = min(hi, self._row_after(lo, self._serial_bytes))
-            threads = 1
-        size = self._end_of(hi - 1) - int(self.batches.array["position"][lo])
-        least = self._options.thread_bytes
-        if least is None:
-            least = THREAD_BYTES if self._arena is None else THREAD_BYTES_COMPRESSED
-        outcome = workers.run_pipeline(self._pipeline(hi), min(threads, max(1, size // least)))
-        self._accept(outcome)
-        if self.decoded == hi:
-            self._serial_bytes = 0
-        return outcome
-
-    def _pipeline(self, hi: int) -> Pipeline:
-        arena = self._arena
-        return Pipeline(
-            self._config,
-            self.batches.array,
-            self.decoded,
-            hi,
-            self._records.array,
-            self._records.used,
-            None if arena is None else arena.view,
-            0 if arena is None else arena.used,
-        )
-
-    def _accept(self, outcome: Outcome) -> None:
-        if outcome.row > self.decoded:
-            self._last_good = outcome.row - 1
-        self.decoded, self._records.used = outcome.row, outcome.used
-        if self._arena is not None:
-            self._arena.used = outcome.arena_used
-
-    def _resolve(self, outcome: Outcome) -> Finding | None:
-        """Prepare the pipeline for the next batch, and return the fault of that batch, if any."""
-        if outcome.cause == Cause.RECORDS:
-            self._records.reserve(outcome.needed)
-        elif outcome.cause == Cause.ARENA:
-            self._reserve_arena(outcome.needed)
-        elif outcome.cause == Cause.ORDER:
-            self._serial_bytes = SERIAL_BYTES
-        elif outcome.cause == Cause.PAYLOAD:
-            return self._decompress(outcome.at, outcome.needed)
-        elif outcome.cause == Cause.FAULT:
-            return Finding(Fault(outcome.fault), outcome.at, outcome.record, outcome.expected, outcome.found)
-        return None
-
-    def _decompress(self, position: int, size: int) -> Finding | None:
-        """Decode the next batch, whose payload of `size` bytes at `position` may have any shape."""
-        assert self._arena is not None
-        arena, used, capacity = self._arena, self._arena.used, len(self._arena.view)
-        batch = self.batches.array[self.decoded]
-        codec, magic = int(batch["attributes"]) & ATTRIBUTE_CODEC, int(batch["magic"])
-        if self._keeps_data:
-            self._reserve_arena(0)
-        try:
-            payload = self._data.data[position : position + size]
-            size = decompress(codec, payload, arena, self._options.limits.max_decompressed_bytes, magic)
-        except PayloadError as error:
-            return error.finding
-        arena.used = used
-        while True:
-            outcome = self._pipeline(self.decoded + 1).resume(size)
-            if outcome.cause != Cause.RECORDS:
-                break
-            self._records.reserve(outcome.needed)
-        self._accept(outcome)
-        if len(arena.view) == capacity:
-            self._serial_bytes = SERIAL_BYTES
-        return self._resolve(outcome)
 
     # -- capacity
 
@@ -354,6 +292,217 @@ class TableBuilder:
 
     def _end_of(self, row: int) -> int:
         return int(self.batches.array["position"][row]) + int(self.batches.array["size"][row])
+
+
+class TableBuilder(_TableRows):
+    """Builds a table from the batches that are decoded into it.
+
+    The caller frames batches into `batches`, calls `prepare` and then `decode`, which stops at the first bad batch. The
+    caller then gives up, or calls `mark_bad` and decodes the rest, or calls `drop_batches_from` with some row. `finish`
+    returns the table.
+
+    Parameters
+    ----------
+    data : ndarray of uint8, read-only
+        The bytes that hold the batches.
+    options : DecodeOptions
+    origin : int
+        Position of ``data[0]`` in the source.
+    max_bytes : int, optional
+        The table is full when its records, batches and data have this size; it has at least one batch.
+    expected : (int, int), optional
+        The expected number of records and decompressed bytes of compressed batches, which bounds the first capacity in
+        addition to `max_bytes`.
+    budget : TableBudget
+        The memory of the table.
+
+    Attributes
+    ----------
+    batches : PooledRows
+        Rows of BATCH_DTYPE, in the order of their positions. New ones are appended to it, before `prepare`.
+    decoded : int
+        The number of rows at the front of `batches` that are decoded or marked as bad.
+    dtype : dtype
+        Of the record rows.
+    first_offset, last_offset : int
+        Records outside of these are left out.
+    split : SplitBatch or None
+        The first batch, if it is larger than a table: the tables of its records take the place of this one.
+    """
+
+    # -- decoding
+
+    def decode(self, stop: int | None = None) -> BadBatch | None:
+        """Decode the batches from row `decoded` on up to `stop`, until the table is full; return the first bad one."""
+        stop = self.batches.used if stop is None else stop
+        last = stop
+        if self._options.framing_only:
+            last = min(stop, self._budget.table // BATCH_DTYPE.itemsize)
+        while self.decoded < last and not self.is_full:
+            used = self._records.used
+            finding = self._resolve(self._run_pipeline(last))
+            if self._limits_headers and self._records.used > used:
+                finding = self._limit_headers(used) or finding
+            if self._has_ended:
+                # A bad batch after the end belongs to the next table.
+                break
+            if finding is not None:
+                return BadBatch(self.decoded, finding)
+        if last < stop and not self.is_full and (finding := self._end_or_split()) is not None:
+            return BadBatch(self.decoded, finding)
+        return None
+
+    def _run_pipeline(self, hi: int) -> Outcome:
+        lo = self.decoded
+        threads = self._options.threads
+        if self._serial_bytes:
+            hi = min(hi, self._row_after(lo, self._serial_bytes))
+            threads = 1
+        size = self._end_of(hi - 1) - int(self.batches.array["position"][lo])
+        least = self._options.thread_bytes
+        if least is None:
+            least = THREAD_BYTES if self._arena is None else THREAD_BYTES_COMPRESSED
+        outcome = workers.run_pipeline(self._pipeline(hi), min(threads, max(1, size // least)))
+        self._accept(outcome)
+        if self.decoded == hi:
+            self._serial_bytes = 0
+        return outcome
+
+    def _pipeline(self, hi: int) -> Pipeline:
+        arena = self._arena
+        return Pipeline(
+            self._config,
+            self.batches.filled(),
+            self.decoded,
+            hi,
+            self._records.array,
+            self._records.used,
+            None if arena is None else arena.view,
+            0 if arena is None else arena.used,
+        )
+
+    def _accept(self, outcome: Outcome) -> None:
+        if outcome.row > self.decoded:
+            self._last_good = outcome.row - 1
+        self.decoded, self._records.used = outcome.row, outcome.used
+        if self._arena is not None:
+            self._arena.used = outcome.arena_used
+
+    def _limit_headers(self, first: int) -> Finding | None:
+        """End the table before the batch whose header rows do not fit, given the first row that was not checked."""
+        rows = self._records.filled()[first:]
+        before = self._header_bytes
+        self._header_bytes += header_bytes(rows)
+        limit = max(self._budget.table - self.memory, self._budget.part)
+        if self._header_bytes <= limit:
+            return None
+        sizes = np.cumsum(rows["header_count"], dtype=np.int64) * HEADER_DTYPE.itemsize
+        row = int(rows["batch"][np.searchsorted(sizes, limit - before, "right")])
+        self.decoded, self._records.used = row, int(self.batches.array["first_record"][row])
+        return self._end_or_split()
+
+    def _resolve(self, outcome: Outcome) -> Finding | None:
+        """Prepare the pipeline for the next batch, and return the fault of that batch, if any."""
+        if outcome.cause == Cause.RECORDS:
+            self._records.reserve(outcome.needed)
+        elif outcome.cause == Cause.ARENA:
+            self._reserve_arena(outcome.needed)
+        elif outcome.cause == Cause.ORDER:
+            self._serial_bytes = SERIAL_BYTES
+        elif outcome.cause == Cause.PAYLOAD:
+            return self._decompress(outcome.at, outcome.needed)
+        elif outcome.cause == Cause.TABLE:
+            return self._end_or_split()
+        return outcome_finding(outcome)
+
+    def _decompress(self, position: int, size: int) -> Finding | None:
+        """Decode the next batch, whose payload of `size` bytes at `position` may have any shape."""
+        assert self._arena is not None
+        arena, used, capacity = self._arena, self._arena.used, len(self._arena.view)
+        if self._keeps_data:
+            self._reserve_arena(0)
+        rest = self._budget.table - self.memory
+        batch = self.batches.array[self.decoded]
+        rows = int(batch["record_count"]) * self.dtype.itemsize if batch["magic"] == 2 else 0
+        # The kernel may have made rows. If the record count is wrong, they need not fit.
+        if rows + int(batch["record_count"]) * MIN_RECORD_SIZE <= rest:
+            rest -= rows
+        try:
+            size = self._append_payload(position, size, rest)
+        except PayloadError as error:
+            return self._end_or_split() if error.finding.fault == Fault.OVER_TABLE else error.finding
+        arena.used = used
+        while True:
+            outcome = self._pipeline(self.decoded + 1).resume(size)
+            if outcome.cause != Cause.RECORDS:
+                break
+            self._records.reserve(outcome.needed)
+        self._accept(outcome)
+        if len(arena.view) == capacity:
+            self._serial_bytes = SERIAL_BYTES
+        return self._resolve(outcome)
+
+    def _append_payload(self, position: int, size: int, limit: int) -> int:
+        """Decompress the payload of the next batch to the arena, at most to `limit` bytes; return its size."""
+        assert self._arena is not None
+        batch = self.batches.array[self.decoded]
+        codec, magic = int(batch["attributes"]) & ATTRIBUTE_CODEC, int(batch["magic"])
+        most = self._options.limits.max_decompressed_bytes
+        payload = self._data.data[position : position + size]
+        try:
+            return decompress(codec, payload, self._arena, min(most, max(limit, 0)), magic)
+        except PayloadError as error:
+            if error.finding.fault == Fault.OVER_LIMIT and limit < most:
+                raise PayloadError(self._budget.finding()) from None
+            raise
+
+    # -- batches that do not fit
+
+    @property
+    def memory(self) -> int:
+        """The memory that the table has by now, in bytes: its rows, and payloads or bytes of the source."""
+        size = self._records.used * self.dtype.itemsize + self.batches.used * BATCH_DTYPE.itemsize
+        return size if self._arena is None else size + self._arena.used
+
+    def _end_or_split(self) -> Finding | None:
+        """End the table before the next batch, which does not fit, or split the batch; return its fault otherwise."""
+        if not self._budget.splits:
+            return self._budget.finding()
+        if self.decoded == 0:
+            finding = self._split_batch()
+            if finding is not None:
+                return finding
+        self._has_ended = True
+        return None
+
+    def _split_batch(self) -> Finding | None:
+        """Split the first batch, whose checksum is verified; return its fault."""
+        batch = self.batches.array[:1].copy()
+        arena, size = None, 0
+        if self._arena is not None:
+            self._arena.used = 0
+        # The batch is rare, so memory that the pool keeps for other tables is freed for it.
+        self._records = PooledRows(self.dtype)
+        trim()
+        if batch["attributes"][0] & ATTRIBUTE_CODEC:
+            assert self._arena is not None
+            positions, sizes = np.empty(1, np.int64), np.empty(1, np.int64)
+            payloads(self._data, batch, 0, 1, self._origin, positions, sizes)
+            try:
+                size = self._append_payload(int(positions[0]), int(sizes[0]), self._budget.batch)
+            except PayloadError as error:
+                return error.finding
+            arena = self._arena.view
+        runs = BatchRuns(self._config, batch, 0, arena, 0, size, np.empty(0, self.dtype))
+        data = self._data if arena is None or self._arena is None else self._arena.array()
+        # The rest of the budget, but never so little that there are thousands of parts.
+        part = max(self._budget.part, self._budget.table - size - (len(data) if arena is None else 0))
+        split = SplitBatch(runs, batch, data, self.dtype, part)
+        finding = split.check()
+        if finding is None:
+            self.split = split
+            self._last_good = 0
+        return finding
 
 
 def _offset_bound(offset: int) -> int:

@@ -30,6 +30,8 @@ class DecodeOptions:
     With `framing_only`, payloads are not read. The table has batches, with the bad ones marked, and losses. Batches
     outside of `start_offset` and `stop_offset` have rows too, but damage in them is only marked.
 
+    With `is_strict`, the size of a table that a reader requests is a limit: a batch that does not fit is refused.
+
     `thread_bytes`, at least 1, is the number of stored bytes for each of the `threads`. None is the measured number
     from which another thread pays off.
     """
@@ -48,6 +50,7 @@ class DecodeOptions:
     columns: Sequence[str] | None = None
     threads: int = 1
     thread_bytes: int | None = None
+    is_strict: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in ("isolation", ISOLATION), ("crc", CRC), ("on_error", ON_ERROR):

@@ -19,6 +19,7 @@ from kbatch.errors import (
     finding_to_error,
 )
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BatchStatus
+from kbatch.read.budget import TableBudget, table_budget
 from kbatch.read.building import BadBatch, TableBuilder
 from kbatch.read.damage import LENGTH_TOO_LONG, DamageEngine, LengthVerdict
 from kbatch.read.decode_options import DecodeOptions
@@ -53,6 +54,8 @@ class BatchReader:
         Whether there is damage at `position` whose end is not known yet.
     decompressed : bool
         Whether the last table has decompressed payloads instead of the window's bytes.
+    is_splitting : bool
+        Whether the next table continues the batch at `position`, which is larger than a table.
     error : KbatchError or None
         The error that the next call of `read` raises, under ``on_error="raise"``: the damage after the last table.
     """
@@ -67,6 +70,13 @@ class BatchReader:
         self.decompressed = False
         self.error: KbatchError | None = None
         self.damage = DamageEngine(options)
+        # The builder of the batch that is split.
+        self._splitting: TableBuilder | None = None
+
+    @property
+    def is_splitting(self) -> bool:
+        """Whether the next table continues the batch at `position`."""
+        return self._splitting is not None
 
     def read(
         self,
@@ -74,6 +84,7 @@ class BatchReader:
         *,
         stop: int | None = None,
         max_bytes: int | None = None,
+        splits: bool = True,
         expected: tuple[int, int] | None = None,
         options: DecodeOptions | None = None,
     ) -> RecordTable:
@@ -87,6 +98,8 @@ class BatchReader:
             Batches that begin at or after this position are not read. A batch begins there, or the source ends.
         max_bytes : int, optional
             The table ends when its records, batches and data have this size; it has at least one batch.
+        splits : bool
+            Whether a batch that is larger than `max_bytes` and than `MIN_SPLIT_TABLE` may be split over several tables.
         expected : (int, int), optional
             The expected number of records and of decompressed bytes, as for `TableBuilder`.
         options : DecodeOptions, optional
@@ -105,8 +118,24 @@ class BatchReader:
         if self.error is not None:
             raise self.error
         self.is_undecided = False
+        if self._splitting is not None:
+            return self.read_part(self._splitting, self.position, [])
         stop = windows.end if stop is None else min(stop, windows.end)
-        return _TableReader(self, windows, stop, max_bytes, expected, options or self.options).read()
+        options = options or self.options
+        budget = table_budget(
+            options.limits, max_bytes, is_strict=options.is_strict, splits=splits, threads=options.threads
+        )
+        return _TableReader(self, windows, stop, max_bytes, expected, options, budget).read()
+
+    def read_part(self, builder: TableBuilder, begin: int, losses: list[Loss]) -> RecordTable:
+        """Return the next table of the batch that `builder` splits, for a table that began at `begin`."""
+        split = builder.split
+        assert split is not None
+        rows = split.next_rows()
+        self._splitting = None if split.is_done else builder
+        if split.is_done:
+            self.position = split.end
+        return builder.finish_part(rows, consumed=self.position - begin, losses=losses, source=self.source)
 
     def restarted(self) -> BatchReader:
         """Return a reader that begins where this one is; under ``on_error="raise"`` the two differ in nothing else."""
@@ -168,6 +197,7 @@ class _TableReader:
         max_bytes: int | None,
         expected: tuple[int, int] | None,
         options: DecodeOptions,
+        budget: TableBudget,
     ) -> None:
         self.reader = reader
         self.damage = reader.damage
@@ -176,6 +206,7 @@ class _TableReader:
         self.stop = stop
         self.max_bytes = max_bytes
         self.expected = expected
+        self.budget = budget
         self.begin = reader.position
         self.losses: list[Loss] = []
         self.scan_size: int | None = FIRST_FRAMED if options.threads <= 1 else None
@@ -186,7 +217,12 @@ class _TableReader:
         self.origin = self.reader.position
         self.window = self.windows.window(self.origin, min(self.origin + size, self.windows.end))
         self.builder = TableBuilder(
-            self.window, self.options, origin=self.origin, max_bytes=self.max_bytes, expected=self.expected
+            self.window,
+            self.options,
+            origin=self.origin,
+            max_bytes=self.max_bytes,
+            expected=self.expected,
+            budget=self.budget,
         )
 
     @property
@@ -207,6 +243,8 @@ class _TableReader:
             goes_on = self._step()
         self._note_offset()
         reader.decompressed = self.builder.decompresses
+        if self.builder.split is not None:
+            return reader.read_part(self.builder, self.begin, self.losses)
         return self.builder.finish(consumed=reader.position - self.begin, losses=self.losses, source=reader.source)
 
     def _step(self) -> bool:
@@ -230,9 +268,12 @@ class _TableReader:
         builder, reader = self.builder, self.reader
         rows = builder.batches
         first, start = rows.used, reader.position
-        end, finding = self._frame_rows(start, self.scan_size)
+        count = self.scan_size
+        if len(self.window) // MIN_ENTRY_SIZE > builder.max_rows - first:
+            count = min(builder.max_rows - first, count or MAX_SHARED_FRAMED)
+        end, finding = self._frame_rows(start, count)
         # If `stop` is inside of the window, the batch that ends after it is framed separately.
-        more = rows.used > first and (rows.used - first == self.scan_size or end < self.stop < self._window_end)
+        more = rows.used > first and (rows.used - first == count or end < self.stop < self._window_end)
         if self.scan_size is not None:
             self.scan_size *= 2
             if self.options.threads <= 1:
@@ -477,6 +518,7 @@ def decode_tables(
     source: str | None = None,
     is_bounded: bool = False,
     max_bytes: int,
+    splits: bool = True,
 ) -> Generator[RecordTable, None, BatchReader]:
     """Decode the batches of `data` to tables of about `max_bytes`; the other parameters are as for `decode_part`.
 
@@ -493,13 +535,13 @@ def decode_tables(
     windows = BufferWindows(data, origin, is_bounded=is_bounded)
     while reader.position < windows.end and not reader.stopped:
         before = reader.position
-        table = reader.read(windows, max_bytes=max_bytes)
+        table = reader.read(windows, max_bytes=max_bytes, splits=splits)
         if len(table.batches) or table.losses or table.consumed:
             yield table
         # Keep no reference: if the caller drops the table, the next one can use its memory.
         del table
         if reader.error is not None:
             raise reader.error
-        if reader.position == before:
+        if reader.position == before and not reader.is_splitting:
             break
     return reader

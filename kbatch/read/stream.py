@@ -14,10 +14,11 @@ from typing_extensions import Unpack
 
 from kbatch.batches.framing import byte_array, entry_size, scan_part
 from kbatch.batches.sources import open_segment
-from kbatch.errors import KbatchError
+from kbatch.errors import KbatchError, LimitExceededError
 from kbatch.escaping import counted
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BytesLike, Limits
-from kbatch.quantities import SizeLike, size_between
+from kbatch.quantities import SizeLike
+from kbatch.read.budget import checked_table_bytes, table_limit
 from kbatch.read.chunks import ChunkBuffer
 from kbatch.read.committed import Aborted
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
@@ -305,6 +306,8 @@ class StreamDecoder:
     def flush(self) -> RecordTable:
         """Return a table of everything that is complete and was not flushed before; an incomplete batch is kept.
 
+        If that exceeds ``limits.max_table_bytes``, further calls return the rest.
+
         Returns
         -------
         RecordTable
@@ -318,7 +321,7 @@ class StreamDecoder:
             Under ``on_error="raise"``, if there is damage and no batch before it that this table could have; under
             read_committed, if there is no decided batch before it.
         """
-        table = self._read()
+        table = self._read(table_limit(self._decoding.options.limits))
         self._settle(table.consumed)
         if not len(table.batches) and not table.losses:
             _raise_error(self._decoding, self._first_reader)
@@ -346,6 +349,7 @@ class StreamDecoder:
             return RecordTable._empty(self._decoding.options.table_columns)
         raises = self._decoding.options.on_error == "raise"
         reader = self._decoding
+        _check_not_split(reader)
         if raises:
             # An error leaves the decoder as it is.
             self._decoding = reader.restarted()
@@ -355,7 +359,7 @@ class StreamDecoder:
             pending = {} if self._front is None else self._front.pending(is_finished=True)
             if raises:
                 _raise_error(self._decoding, self._first_reader)
-            losses = [*table.losses, *self._lost_end()]
+            losses = [*table.losses, *_lost_end(self._decoding, self._bytes)]
         except KbatchError:
             self._decoding = reader
             self._bytes.is_final = False
@@ -365,15 +369,15 @@ class StreamDecoder:
         self._finished = True
         return table._with(losses=losses, consumed=consumed, **pending)
 
-    def tables(self, chunks: Iterable[BytesLike], *, max_bytes: SizeLike = 64 << 20) -> Iterator[RecordTable]:
+    def tables(self, chunks: Iterable[BytesLike], *, max_bytes: SizeLike | None = None) -> Iterator[RecordTable]:
         """Feed the chunks of an iterable, flush after each, and finish.
 
         Parameters
         ----------
         chunks : iterable of buffer
             Under ``on_error="stop"``, it is not read further after damage; the loss ends with the last chunk taken.
-        max_bytes : int or str
-            The approximate size of a table: records, batches and data. A table has at least one batch.
+        max_bytes : int or str, optional
+            As for `kbatch.Log.tables`.
 
         Yields
         ------
@@ -392,7 +396,7 @@ class StreamDecoder:
         >>> list(kbatch.StreamDecoder().tables([b"", b""]))
         []
         """
-        return self._tables((self.feed(chunk) for chunk in chunks), size_between("max_bytes", max_bytes, 1))
+        return self._tables((self.feed(chunk) for chunk in chunks), _limited(self._decoding, max_bytes))
 
     def _tables(self, feeds: Iterable[int], max_bytes: int) -> Iterator[RecordTable]:
         for _ in feeds:
@@ -408,7 +412,7 @@ class StreamDecoder:
     def _complete(self, max_bytes: int) -> Iterator[RecordTable]:
         """Yield tables until nothing more is complete."""
         before = -1
-        while self.position != before and not self.stopped:
+        while (self.position != before or self._decoding.is_splitting) and not self.stopped:
             before = self.position
             table = self._read(max_bytes)
             self._settle(table.consumed)
@@ -427,7 +431,7 @@ class StreamDecoder:
         if front is not None:
             front.follow(data)
             stop = front.decided_end(data)
-        if reader.error is not None or reader.position >= stop or reader.waits(data):
+        if reader.error is not None or reader.position >= stop or (reader.waits(data) and not reader.is_splitting):
             table = RecordTable._empty(reader.options.table_columns)
         else:
             options = None if front is None else front.restrict(reader.options, data)
@@ -448,23 +452,39 @@ class StreamDecoder:
         self._ready, self._counted = 0, first.position
         self._needed = max(first.needed, first.position + LOG_OVERHEAD)
 
-    # -- damage and ends
-
-    def _lost_end(self) -> list[Loss]:
-        """Return the loss of an incomplete batch at the end, or of everything since damage stopped the reading."""
-        reader, data = self._decoding, self._bytes
-        if self.stopped:
-            loss = reader.damage.open_loss
-            return [] if loss is None else [loss._replace(length=data.end - loss.position)]
-        hint = "feed the rest, or let on_error='stop' or 'skip' report it as a loss"
-        return [reader.lose_tail(data, None, _truncation(data, self.position), hint)] if self.pending_bytes else []
-
 
 def _raise_error(*readers: BatchReader) -> None:
     """Raise the error that follows the last table of a reader, if there is one."""
     for reader in readers:
         if reader.error is not None:
             raise reader.error
+
+
+def _check_not_split(reader: BatchReader) -> None:
+    if reader.is_splitting:
+        raise LimitExceededError(
+            "a batch is split over several tables; call flush() until it returns no records, and then finish()",
+            source=reader.source,
+            position=reader.position,
+        )
+
+
+def _limited(reader: BatchReader, max_bytes: SizeLike | None) -> int:
+    """Return the size of a table; a batch that does not fit it is refused if the caller has set it."""
+    if max_bytes is not None:
+        reader.options = replace(reader.options, is_strict=True)
+    return checked_table_bytes(max_bytes)
+
+
+def _lost_end(reader: BatchReader, data: ChunkBuffer) -> list[Loss]:
+    """Return the loss of an incomplete batch at the end, or of everything since damage stopped the reading."""
+    if reader.stopped:
+        loss = reader.damage.open_loss
+        return [] if loss is None else [loss._replace(length=data.end - loss.position)]
+    if data.end == reader.position:
+        return []
+    hint = "feed the rest, or let on_error='stop' or 'skip' report it as a loss"
+    return [reader.lose_tail(data, None, _truncation(data, reader.position), hint)]
 
 
 def _truncation(data: ChunkBuffer, position: int) -> str:
@@ -504,7 +524,7 @@ def decode_stream(
     stream: _Readable | Iterable[BytesLike] | str | os.PathLike[str],
     /,
     *,
-    max_bytes: SizeLike = 64 << 20,
+    max_bytes: SizeLike | None = None,
     **options: Unpack[StreamOptions],
 ) -> Iterator[RecordTable]:
     """Decode a file object, a pipe, a socket or an iterable of chunks to tables of bounded size.
@@ -515,8 +535,8 @@ def decode_stream(
         An object with ``readinto1``, ``readinto`` or ``read`` is read to its end, up to 1 MiB at a time:
         ``open(path, "rb")``, ``process.stdout``, ``socket.makefile("rb")``, a body from an object store. Any other
         object is iterated: ``iter(lambda: os.read(fd, 1 << 20), b"")``.
-    max_bytes : int or str
-        The approximate size of a table: records, batches and data. A table has at least one batch.
+    max_bytes : int or str, optional
+        As for `kbatch.Log.tables`.
     **options
         The parameters of `StreamDecoder`.
 
@@ -544,15 +564,15 @@ def decode_stream(
     >>> [table.values() for table in kbatch.decode_stream([batch, batch[:9], batch[9:]])]
     [[b'v'], [b'v']]
     """
-    table_bytes = size_between("max_bytes", max_bytes, 1)
-    if isinstance(stream, str | os.PathLike):
-        decoder = StreamDecoder(**options)
-        return _tables_of_file(decoder, open_segment(stream, "kbatch.decode_stream"), table_bytes)
     if isinstance(stream, bytes | bytearray | memoryview | np.ndarray):
         raise TypeError("decode_stream takes a file or an iterable of chunks; use kbatch.decode for a buffer")
     if isinstance(stream, io.TextIOBase):
         raise TypeError("decode_stream needs a file that is open for binary reading, as open(path, 'rb')")
-    if not (hasattr(stream, "read") or hasattr(stream, "readinto") or isinstance(stream, Iterable)):
+    is_file = hasattr(stream, "read") or hasattr(stream, "readinto")
+    if not is_file and not isinstance(stream, str | os.PathLike | Iterable):
         raise TypeError(f"decode_stream takes a file, a path or an iterable of chunks, got {type(stream).__name__}")
     decoder = StreamDecoder(**options)
+    table_bytes = _limited(decoder._decoding, max_bytes)
+    if isinstance(stream, str | os.PathLike):
+        return _tables_of_file(decoder, open_segment(stream, "kbatch.decode_stream"), table_bytes)
     return decoder._tables(_feeds(decoder, stream), table_bytes)

@@ -138,7 +138,7 @@ def to_arrow(
     """
     pa = require("pyarrow", "arrow", "to_arrow()")
     schema = view_schema(view_columns(table, columns, table.columns), binary=binary)
-    return pa.Table.from_batches(view_batches(pa, table, schema, reach=reach), schema=schema)
+    return pa.Table.from_batches(view_batches(pa, table, schema, reach=reach, are_kept=True), schema=schema)
 
 
 def c_stream(table: TableData, requested_schema: object | None = None) -> object:
@@ -244,6 +244,7 @@ def _header_tuples(table: TableData) -> list[Any]:
     """Return each record's headers as a tuple of (key, value) tuples."""
     if not measure_extent(table.records).header_count:
         return [()] * len(table)
+    table._check_objects("headers")
     headers, data = table.headers, table.data
     pairs = list(zip(header_keys(headers, data), header_values(headers, data), strict=True))
     return list(map(tuple, table._by_record(pairs)))

@@ -76,8 +76,12 @@ def view_batches(
     null_headers: bool = False,
     raise_overflow: bool = True,
     reach: Reach = INT32_REACH,
+    are_kept: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the table as batches of `schema`, each as large as offsets and bounds allow."""
+    """Yield the table as batches of `schema`, each as large as offsets and bounds allow.
+
+    With `are_kept`, the memory of all batches together is limited, otherwise that of each.
+    """
     names = schema.names
     # Only the requested fields are measured and count towards the bounds.
     rows = _row_fields(table.records, names)
@@ -85,7 +89,7 @@ def view_batches(
     max_rows = min(max_rows, reach.offset // max(1, len(topic)))
     views = any(pa.types.is_binary_view(schema.field(name).type) for name in ("key", "value") if name in names)
     max_column_bytes = INT64_MAX if views else reach.offset
-    view = _View(pa, table, schema, null_headers, raise_overflow, reach.view_shift)
+    view = _View(pa, table, schema, null_headers, raise_overflow, reach.view_shift, are_kept)
     headers = None
     # Large batches are not measured first, because that would read all rows twice. Spark's batches of a few thousand
     # rows are measured: they are still in the cache when their columns are filled.
@@ -135,7 +139,14 @@ class _View:
     """Makes the batches of one view of a table."""
 
     def __init__(
-        self, pa: Any, table: TableData, schema: pa.Schema, null_headers: bool, raise_overflow: bool, view_shift: int
+        self,
+        pa: Any,
+        table: TableData,
+        schema: pa.Schema,
+        null_headers: bool,
+        raise_overflow: bool,
+        view_shift: int,
+        are_kept: bool,
     ) -> None:
         self._pa = pa
         self._table = table
@@ -146,10 +157,38 @@ class _View:
         self._view_shift = view_shift
         self._scale = 1000 if "timestamp" in self._types and self._types["timestamp"].unit == "us" else 1
         self._constants = _Constants(pa, table, schema.names)
+        self._are_kept = are_kept
+        self._size = 0
+        self._row_size = sum(map(self._slot_size, schema.names))
+        self._copies = not any(pa.types.is_binary_view(kind) for kind in schema.types)
+
+    def _slot_size(self, name: str) -> int:
+        """Return the size of a row of a column without its bytes, including a byte for its validity."""
+        kind, pa = self._types[name], self._pa
+        if name == "topic":
+            return 5 + len((self._table.topic or "").encode())
+        if pa.types.is_binary_view(kind):
+            return 17
+        if name in ("key", "value"):
+            return 9 if pa.types.is_large_binary(kind) else 5
+        return 5 if name in ("timestampType", "partition", "headers") else 9
+
+    def _check_memory(self, extent: Extent, rows: int) -> None:
+        """Check the memory of a batch before it is allocated."""
+        size = rows * self._row_size
+        if self._copies:
+            size += extent.key_bytes + extent.value_bytes + extent.header_key_bytes + extent.header_value_bytes
+        if "headers" in self._types:
+            # A key and a value, each with a byte for its validity.
+            size += extent.header_count * (10 if self._copies else 34)
+        self._table._check_memory_of(self._size + size, "Arrow columns")
+        if self._are_kept:
+            self._size += size
 
     def batch(self, rows: npt.NDArray[np.void], extent: Extent, headers: npt.NDArray[np.void] | None) -> pa.RecordBatch:
         """Return the `rows` of `extent` as a batch; CapacityError if they need more memory than its sizes."""
         pa, table, types, n = self._pa, self._table, self._types, len(rows)
+        self._check_memory(extent, n)
         filled: dict[str, Any] = {}
         columns: dict[str, _Column] = {}
         if "offset" in types:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -28,9 +29,9 @@ def concat_tables(tables: Iterable[TableDataT]) -> TableDataT:
     Returns
     -------
     RecordTable
-        With the batches, losses and pending transactions of all tables; ``consumed`` and ``remaining`` are sums.
-        ``source`` is None if the sources differ. The bytes are copied, unless all tables share them, as slices of one
-        table do.
+        With the batches, losses and pending transactions of all tables; a batch that is split over several of them
+        (`RecordTable.continued`) has one row. ``consumed`` and ``remaining`` are sums. ``source`` is None if the
+        sources differ. The bytes are copied, unless all tables share them, as slices of one table do.
 
     Raises
     ------
@@ -55,15 +56,17 @@ def concat_tables(tables: Iterable[TableDataT]) -> TableDataT:
         return first
     data, shifts = _joined_data([part.data for part in parts])
     records = np.concatenate([part.records for part in parts])
-    batches = np.concatenate([part.batches for part in parts])
+    # A batch that is split over several of the tables gets one row.
+    continued = [False, *(_is_next_part(part, before) for before, part in itertools.pairwise(parts))]
+    batches = np.concatenate([part.batches[skip:] for part, skip in zip(parts, continued, strict=True)])
     positions = [name for name in _POSITIONS if name in (records.dtype.names or ())]
     row = batch = 0
-    for part, shift in zip(parts, shifts, strict=True):
+    for part, shift, skip in zip(parts, shifts, continued, strict=True):
         rows = records[row : row + len(part)]
         for name in positions:
             rows[name] += shift
-        rows["batch"] += batch
-        headers = batches[batch : batch + len(part.batches)]
+        rows["batch"] += batch - skip
+        headers = batches[batch : batch + len(part.batches) - skip]
         headers["first_record"] += row
         row += len(rows)
         batch += len(headers)
@@ -84,7 +87,15 @@ def concat_tables(tables: Iterable[TableDataT]) -> TableDataT:
         topic=first.topic,
         partition=first.partition,
         columns=first.columns,
+        continued=first.continued,
     )
+
+
+def _is_next_part(part: TableData, before: TableData) -> bool:
+    """Whether the first batch of `part` is the last one of the table before it (`RecordTable.continued`)."""
+    if not (part.continued and len(part.batches) and len(before.batches)) or part.source != before.source:
+        return False
+    return int(part.batches["position"][0]) == int(before.batches["position"][-1])
 
 
 def _check(tables: Sequence[TableData]) -> None:

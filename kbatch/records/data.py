@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.pooled import PooledRows
-from kbatch.errors import InvalidRecordError, MissingColumnError
+from kbatch.errors import InvalidRecordError, LimitExceededError, MissingColumnError
 from kbatch.format import BATCH_DTYPE, COLUMN_FIELDS, COLUMNS, HEADER_DTYPE, RECORD_DTYPE, VIEW_COLUMNS, record_dtype
 from kbatch.kernels import decode as _kernel
+from kbatch.kernels.extents import measure_extent
 from kbatch.kernels.slices import record_keys, record_values
 
-__all__ = ["Loss", "Rows", "TableData", "checked_columns", "decoded_columns"]
+__all__ = ["Loss", "Rows", "TableData", "TableMemory", "checked_columns", "decoded_columns"]
 
 T = TypeVar("T")
 
@@ -28,6 +29,11 @@ class SupportsArray(Protocol):
 # What selects the rows of a table.
 Rows: TypeAlias = slice | Sequence[int] | SupportsArray
 
+# The memory of a bytes object without its contents, rounded up, and of its places in a list and in an array.
+_OBJECT_BYTES = 64
+# The memory of a header as a tuple of two objects.
+_PAIR_BYTES = 2 * _OBJECT_BYTES + 64
+
 # Arguments of TableData that `_with` keeps as they are.
 _ARGUMENTS = (
     "data",
@@ -40,7 +46,27 @@ _ARGUMENTS = (
     "topic",
     "partition",
     "columns",
+    "continued",
+    "memory",
 )
+
+
+class TableMemory(NamedTuple):
+    """The memory that a table may still take after it has been decoded, in bytes.
+
+    Attributes
+    ----------
+    rest : int
+        For header rows, or for one view.
+    headers : int
+        For header rows, if they are limited further.
+    name : str
+        The parameter that limits them, for messages.
+    """
+
+    rest: int
+    headers: int
+    name: str
 
 
 class Loss(NamedTuple):
@@ -115,11 +141,13 @@ class TableData:
         "_batches",
         "_columns",
         "_consumed",
+        "_continued",
         "_data",
         "_derived",
         "_headers",
         "_last_stable_offset",
         "_losses",
+        "_memory",
         "_partition",
         "_pending",
         "_records",
@@ -143,6 +171,8 @@ class TableData:
         topic: str | None = None,
         partition: int | None = None,
         columns: tuple[str, ...] | None = None,
+        continued: bool = False,
+        memory: TableMemory | None = None,
     ) -> None:
         if columns is None and records.dtype != RECORD_DTYPE:
             names = records.dtype.names or ()
@@ -164,6 +194,8 @@ class TableData:
         self._source = source
         self._topic = topic
         self._partition = partition
+        self._continued = continued
+        self._memory = memory
 
     @classmethod
     def _empty(cls, columns: tuple[str, ...] | None = None, **arguments: Any) -> Self:
@@ -215,6 +247,14 @@ class TableData:
         Tables of logs and streams have 0: `Log.tail` and `StreamDecoder.pending_bytes` report these bytes.
         """
         return self._remaining
+
+    @property
+    def continued(self) -> bool:
+        """Whether the first batch began in an earlier table: it is larger than a table, and its records are split.
+
+        All tables of such a batch have its row in `batches`, and the last one includes it in `consumed`.
+        """
+        return self._continued
 
     @property
     def losses(self) -> list[Loss]:
@@ -295,6 +335,7 @@ class TableData:
         if self._headers is None:
             records = self._records
             count = int(records["header_count"].sum(dtype=np.int64))
+            self._check_memory_of(count * HEADER_DTYPE.itemsize, "header rows")
             headers = PooledRows(HEADER_DTYPE, count).array[:count]
             n = _kernel.headers(self.data, records, headers)
             if n != len(headers):
@@ -372,6 +413,38 @@ class TableData:
         for end, count in zip(ends, counts.tolist(), strict=True):
             yield items[end - count : end]
 
+    def _check_memory_of(self, size: int, what: str) -> None:
+        """Raise `LimitExceededError` if `size` more bytes exceed the limit on the memory of the table."""
+        memory = self._memory
+        if memory is None:
+            return
+        rest, name = memory.rest, "limits=kbatch.Limits(max_table_bytes=...)"
+        if what == "header rows":
+            if memory.headers < rest:
+                rest, name = memory.headers, memory.name
+        elif self._headers is not None:
+            rest -= self._headers.nbytes
+        if size > rest:
+            where = f"{self.source}: " if self.source else ""
+            raise LimitExceededError(
+                f"{where}the {what} of {len(self)} records take {size} bytes of memory, {max(rest, 0)} remain; "
+                f"raise {name}, or take a slice of the table",
+                source=self.source,
+            )
+
+    def _check_objects(self, *columns: str) -> None:
+        """Check the memory of a list of Python objects for each column."""
+        memory = self._memory
+        # The sizes of all objects together are at most the size of the data, in most tables far below the limit.
+        size = len(columns) * len(self) * _OBJECT_BYTES
+        if memory is None or size + len(self.data) <= memory.rest:
+            return
+        extent = measure_extent(self._records)
+        size += extent.key_bytes * ("key" in columns) + extent.value_bytes * ("value" in columns)
+        if "headers" in columns:
+            size += extent.header_count * _PAIR_BYTES + len(self.data)
+        self._check_memory_of(size, "Python objects")
+
     def require(self, *columns: str) -> None:
         """Raise `MissingColumnError` unless the table has these columns."""
         missing = [name for name in columns if name in COLUMN_FIELDS and name not in self.columns]
@@ -407,9 +480,11 @@ class TableData:
     def keys(self) -> list[bytes | None]:
         """Return all keys; None is null."""
         self.require("key")
+        self._check_objects("key")
         return record_keys(self._records, self.data)
 
     def values(self) -> list[bytes | None]:
         """Return all values; None is null."""
         self.require("value")
+        self._check_objects("value")
         return record_values(self._records, self.data)

@@ -68,7 +68,13 @@ def reencoded(
     options = replace(rewriter.decoding, crc="skip" if verified.all() else "verify")
     after, left = -1, len(run.data)
     for decoded in decode_tables(
-        run.data, options, origin=run.origin, source=run.source, max_bytes=GROUPING_TABLE_BYTES, is_bounded=True
+        run.data,
+        options,
+        origin=run.origin,
+        source=run.source,
+        max_bytes=GROUPING_TABLE_BYTES,
+        is_bounded=True,
+        splits=False,
     ):
         left -= decoded.consumed
         rewriter.add_damage(decoded.losses, run.source)

@@ -92,12 +92,14 @@ class TaskReport:
 
     def add(self, table: RecordTable, *, bad_crc_accepted: bool) -> None:
         """Add a table. Batches with a wrong checksum count as read if they were accepted, else they are losses."""
-        status = table.batches["status"]
+        # A batch that is split over several tables counts once.
+        batches = table.batches[table.continued :]
+        status = batches["status"]
         good = (status == BatchStatus.OK) | (status == BatchStatus.BAD_INNER_CRC)
-        read = table.batches[good | ((status == BatchStatus.BAD_CRC) & bad_crc_accepted)]
+        read = batches[good | ((status == BatchStatus.BAD_CRC) & bad_crc_accepted)]
         self.log_bytes += int(read["size"].sum())
         self.bad_crc_batches += int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC))
-        aborted, undecided = (table.batches["size"][status == s] for s in (BatchStatus.ABORTED, BatchStatus.UNDECIDED))
+        aborted, undecided = (batches["size"][status == s] for s in (BatchStatus.ABORTED, BatchStatus.UNDECIDED))
         self.aborted_batches += len(aborted)
         self.aborted_bytes += int(aborted.sum())
         self.undecided_batches += len(undecided)

@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from kbatch.log import Log
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.value_options import ValueOptions
+from kbatch.read.decode_options import DecodeOptions
 from kbatch.spark.schema import columns_of, kafka_schema
 from kbatch.values.parsed import On, Parser, parse_column, sample
 
@@ -158,7 +159,7 @@ def sample_logs(logs: Sequence[Log], options: ReadOptions, on: On) -> list[bytes
     chosen = logs[:: max(1, -(-len(logs) // _SAMPLED_LOGS))]
     share = max(1, 2000 // max(1, len(chosen)))
     for log in chosen:
-        for table in log.tables(crc=options.crc, on_error="skip", max_bytes=_SAMPLED_BYTES):
+        for table in log._small_tables(DecodeOptions(crc=options.crc, on_error="skip"), _SAMPLED_BYTES):
             if len(table):
                 found += sample(table, on, share)
                 break

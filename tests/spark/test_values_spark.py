@@ -219,3 +219,18 @@ def test_structs_with_unsigned_numbers(spark: Any, tmp_path: Path) -> None:
     assert [row.value_bad for row in rows] == [None, b"short", None]
     assert [row.key for row in rows] == [Decimal(2**64 - 1), Decimal(0), None]
     assert [row.key_bad for row in rows] == [None, None, b"1"]
+
+
+def test_a_schema_is_inferred_from_a_batch_of_any_size(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from support.bombs import batch, record
+
+    from kbatch import Log
+    from kbatch.plan.read_options import ReadOptions
+    from kbatch.spark.values import sample_logs
+    from kbatch.tuning import MIN_SPLIT_TABLE
+
+    value = b"{}" + b" " * MIN_SPLIT_TABLE
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "00000000000000000000.log").write_bytes(batch(record(value), 1, "zstd"))
+    assert sample_logs([Log(tmp_path / "t-0")], ReadOptions(), "value") == [value]

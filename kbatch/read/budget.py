@@ -1,0 +1,132 @@
+"""The memory of a table: how much it may take, and what happens to a batch that does not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import resource
+from typing import NamedTuple
+
+from kbatch.errors import Fault, Finding
+from kbatch.format import Limits
+from kbatch.quantities import SizeLike, size_between
+from kbatch.records.data import TableMemory
+from kbatch.tuning import LOG_TABLE_BYTES, MAX_SCRATCH, MIN_DEFAULT_TABLE, MIN_SCRATCH, MIN_SPLIT_TABLE
+
+__all__ = ["TableBudget", "checked_table_bytes", "default_table_bytes", "table_budget", "table_limit"]
+
+_LIMITS_NAME = "Limits(max_table_bytes=...)"
+# The memory limit of a container: version 2 of control groups, and version 1.
+_CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+class TableBudget(NamedTuple):
+    """The memory of one table, in bytes.
+
+    Attributes
+    ----------
+    table : int
+        The limit on records, batches and payloads.
+    batch : int
+        The limit on the payload of a batch that is split over several tables.
+    name : str
+        The parameter that raises the limit, for messages.
+    splits : bool
+        Whether a table ends before a batch that does not fit, and larger batches are split. Otherwise such a batch is
+        refused.
+    max_scratch : int
+        The limit on the scratch memory of a thread.
+    limit : int
+        The limit on a table with its header rows, or with a view.
+    is_strict : bool
+        Whether the header rows must also fit the memory of a part.
+    """
+
+    table: int
+    batch: int
+    name: str
+    splits: bool
+    max_scratch: int
+    limit: int
+    is_strict: bool
+
+    @property
+    def part(self) -> int:
+        """The memory for the rows of a part of a batch."""
+        return self.table // 4
+
+    @property
+    def frugal_from(self) -> int:
+        """The size from which growing memory saves memory rather than time."""
+        return self.table // 16
+
+    def memory_of(self, size: int) -> TableMemory:
+        """Return the memory that remains for the header rows and the views of a table of `size` bytes."""
+        rest = self.limit - size
+        # The payload of a batch that was left to the next table may still be in `size`.
+        return TableMemory(rest, self.part + max(self.table - size, 0) if self.is_strict else rest, self.name)
+
+    def finding(self) -> Finding:
+        """Return the fault of a batch that does not fit."""
+        return Finding(Fault.OVER_TABLE, expected=self.table, detail=self.name)
+
+
+def table_budget(
+    limits: Limits, max_bytes: int | None, *, is_strict: bool = False, splits: bool = True, threads: int = 1
+) -> TableBudget:
+    """Return the budget of the tables of a read.
+
+    Parameters
+    ----------
+    limits : Limits
+    max_bytes : int, optional
+        The size of a table. Without it, all of an input becomes one table.
+    is_strict : bool
+        Whether `max_bytes` is a limit that a batch must not exceed. Otherwise only `limits` are.
+    splits : bool
+        Whether batches may be split, given `max_bytes`.
+    threads : int
+    """
+    limit = most = table_limit(limits)
+    table, name = limit, _LIMITS_NAME
+    splits = splits and max_bytes is not None
+    is_strict = is_strict and splits
+    if max_bytes is not None and splits:
+        table = min(limit, max(max_bytes, MIN_SPLIT_TABLE))
+        is_strict = is_strict and table < limit
+        if is_strict:
+            most, name = table, "max_bytes"
+    # A part of a batch needs memory for its rows in addition to the payload.
+    batch = most - table // 4
+    scratch = min(MAX_SCRATCH, max(table // (8 * threads), MIN_SCRATCH))
+    return TableBudget(table, batch, name, splits, scratch, limit, is_strict)
+
+
+def checked_table_bytes(max_bytes: SizeLike | None) -> int:
+    """Return the size of the tables that a caller gets, or raise `ValueError`."""
+    return LOG_TABLE_BYTES if max_bytes is None else size_between("max_bytes", max_bytes, 1)
+
+
+def table_limit(limits: Limits) -> int:
+    """Return `limits.max_table_bytes`, or its default for this machine."""
+    return default_table_bytes() if limits.max_table_bytes is None else limits.max_table_bytes
+
+
+@functools.cache
+def default_table_bytes() -> int:
+    """Return the default of `Limits.max_table_bytes`: half of the memory that this process may use."""
+    return max(_usable_memory() // 2, MIN_DEFAULT_TABLE)
+
+
+def _usable_memory() -> int:
+    """Return the memory of the machine, or the limit of the container or process if that is lower."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in _CGROUP_FILES:
+        # The file contains "max" if there is no limit.
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            sizes.append(int(file.read()))
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if soft != resource.RLIM_INFINITY:
+        sizes.append(soft)
+    return min(size for size in sizes if size > 0)

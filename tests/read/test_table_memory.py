@@ -1,0 +1,339 @@
+"""The memory of a table is bounded, for every codec, magic and route: `Limits.max_table_bytes` and `max_bytes`."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.bombs import MIB, RECORD, batch, measured, message, record, wrapper
+
+import kbatch
+from kbatch import LimitExceededError, Limits
+from kbatch.cli import main
+from kbatch.format import BATCH_DTYPE, BatchStatus
+from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.split import Split
+from kbatch.plan.tasks import task_tables
+from kbatch.read import budget
+from kbatch.tuning import MIN_SPLIT_TABLE
+
+LIMIT = 24 * MIB
+LIMITS = Limits(max_table_bytes=LIMIT)
+# The increase that is allowed during a call. The window of a zstd frame is at most this in frames of Kafka's clients.
+WINDOW = 8 * MIB
+MOST = LIMIT * 13 // 10 + WINDOW
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+
+
+def many_records(codec: str) -> bytes:
+    """4 MiB of payload, 37 MiB with the rows."""
+    count = 4 * MIB // len(RECORD)
+    return batch(RECORD * count, count, codec)
+
+
+def too_many_records(codec: str) -> bytes:
+    count = 3 * LIMIT // len(RECORD)
+    return batch(RECORD * count, count, codec)
+
+
+def many_headers(codec: str) -> bytes:
+    """6 MiB of headers, which become 96 MiB of header rows."""
+    return batch(record(headers=3 * MIB), 1, codec)
+
+
+def large_value(codec: str) -> bytes:
+    return batch(record(bytes(3 * LIMIT)), 1, codec)
+
+
+def ten_batches(codec: str) -> bytes:
+    return b"".join(batch(record(bytes(LIMIT // 3)), 1, codec, offset=i) for i in range(10))
+
+
+def message_sets(codec: str) -> bytes:
+    """Two wrappers of magic 0 and 1, each of 5 MiB of messages and 10 MiB of rows."""
+    return wrapper(0, 200_000, codec) + wrapper(1, 150_000, codec)
+
+
+def large_message_set(codec: str) -> bytes:
+    return wrapper(1, LIMIT // 12, codec)
+
+
+KINDS = (many_records, too_many_records, many_headers, large_value, ten_batches, message_sets, large_message_set)
+BOMBS = [
+    pytest.param(kind, codec, id=f"{kind.__name__}-{codec}")
+    for kind in KINDS
+    for codec in CODECS
+    if codec != "zstd" or kind not in (message_sets, large_message_set)
+]
+
+
+@functools.lru_cache(maxsize=1)
+def bomb(kind: Callable[[str], bytes], codec: str) -> bytes:
+    # What the first call of a process allocates is not counted.
+    drained(kbatch.decode_stream([batch(record(bytes(MIB)), 1, codec)]))
+    return kind(codec)
+
+
+def drained(tables: Iterator[kbatch.RecordTable]) -> int:
+    """Read all tables, and make the header rows of each; return the number of records."""
+    total = 0
+    for table in tables:
+        total += len(table)
+        if "headers" in table.columns:
+            assert table.headers is not None
+        del table
+    return total
+
+
+def segment(directory: Path, data: bytes) -> str:
+    (directory / "t-0").mkdir()
+    path = directory / "t-0" / "00000000000000000000.log"
+    path.write_bytes(data)
+    return str(path)
+
+
+def is_refusal(result: Any, advice: str) -> bool:
+    return isinstance(result, str) and result.startswith("LimitExceededError") and advice in result
+
+
+@linux
+@pytest.mark.parametrize(("kind", "codec"), BOMBS)
+def test_decode_stays_within_the_limit_or_names_it(kind: Callable[[str], bytes], codec: str) -> None:
+    data = bomb(kind, codec)
+    for options in ({}, {"threads": 4}, {"columns": ["offset"]}, {"on_error": "skip"}):
+        increase, result = measured(lambda options=options: len(kbatch.decode(data, limits=LIMITS, **options)))
+        assert increase <= MOST, options
+        assert isinstance(result, int) or is_refusal(result, "raise Limits(max_table_bytes=...)"), result
+
+
+@linux
+@pytest.mark.parametrize(("kind", "codec"), BOMBS)
+def test_streams_and_logs_split_or_name_the_limit(kind: Callable[[str], bytes], codec: str, tmp_path: Path) -> None:
+    data = bomb(kind, codec)
+    directory = Path(segment(tmp_path, data)).parent
+    routes: dict[str, Callable[[], int]] = {
+        "decode_stream": lambda: drained(kbatch.decode_stream([data], max_bytes=LIMIT)),
+        "Log.tables": lambda: drained(kbatch.Log(directory).tables(max_bytes=LIMIT, threads=2)),
+    }
+    for name, call in routes.items():
+        increase, result = measured(call)
+        assert increase <= MOST, name
+        if kind in (many_records, ten_batches, message_sets):
+            assert isinstance(result, int), result
+        else:
+            assert is_refusal(result, "raise max_bytes"), result
+
+
+@linux
+@pytest.mark.parametrize("command", ["scan", "verify", "stats", "dump"])
+@pytest.mark.parametrize("kind", [many_records, large_value])
+def test_commands_stay_within_the_default(
+    kind: Callable[[str], bytes], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = segment(tmp_path, bomb(kind, "zstd"))
+    monkeypatch.setattr(budget, "default_table_bytes", lambda: LIMIT)
+    if command == "scan":
+        increase, _ = measured(lambda: len(kbatch.scan(bomb(kind, "zstd"))))
+    else:
+        increase, _ = measured(lambda: main([command, path]))
+    # Statistics and checks of the records of a table take memory in addition to the table.
+    assert increase <= MOST + LIMIT
+
+
+@linux
+def test_a_task_of_spark_splits_a_batch(tmp_path: Path) -> None:
+    count = 1_000_000
+    path = segment(tmp_path, batch(RECORD * count, count, "zstd"))
+    split = Split(path, 0, (size := Path(path).stat().st_size), size, True, "t", 0, None, None, None)
+    increase, result = measured(lambda: drained(map(operator.itemgetter(1), task_tables([split], ReadOptions()))))
+    assert result == count
+    # 7 MB of payload, and 64 MB of rows.
+    assert increase <= 13 * (32 * MIB) // 10 + WINDOW
+
+
+def test_a_refused_batch_is_damage() -> None:
+    limits = Limits(max_table_bytes=100_000)
+    small, large = batch(record(b"v"), 1), batch(RECORD * 5000, 5000, "gzip", offset=1)
+    data = small + large + batch(record(b"w"), 1, offset=6000)
+    with pytest.raises(
+        LimitExceededError, match=r"base offset 1: .*100000 bytes .* raise Limits\(max_table_bytes=...\)"
+    ):
+        kbatch.decode(data, limits=limits)
+    table = kbatch.decode(data, limits=limits, on_error="skip")
+    assert table.values() == [b"v", b"w"]
+    assert table.batches["status"].tolist() == [BatchStatus.OK, BatchStatus.OVER_LIMIT, BatchStatus.OK]
+    assert [(loss.position, loss.length) for loss in table.losses] == [(len(small), len(large))]
+    assert kbatch.decode(data, limits=limits, on_error="stop").values() == [b"v"]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("codec", ["none", *CODECS])
+def test_the_limit_counts_rows_and_decompressed_payloads(codec: str, threads: int) -> None:
+    count = 2000
+    data = batch(RECORD * count, count, codec)
+    payload = 0 if codec == "none" else len(RECORD) * count
+    needed = 56 * count + BATCH_DTYPE.itemsize + payload
+    assert len(kbatch.decode(data, limits=Limits(max_table_bytes=needed), threads=threads)) == count
+    with pytest.raises(LimitExceededError, match="max_table_bytes"):
+        kbatch.decode(data, limits=Limits(max_table_bytes=needed - 1), threads=threads)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_the_limit_counts_the_rows_of_message_sets(magic: int) -> None:
+    data = wrapper(magic, 1000, "gzip")
+    needed = 56 * 1000 + BATCH_DTYPE.itemsize + 1000 * len(message(magic, None))
+    assert len(kbatch.decode(data, limits=Limits(max_table_bytes=needed))) == 1000
+    with pytest.raises(LimitExceededError, match="max_table_bytes"):
+        kbatch.decode(data, limits=Limits(max_table_bytes=needed - 1))
+    plain = b"".join(message(magic, b"v", offset=i) for i in range(1000))
+    assert len(kbatch.decode(plain, limits=Limits(max_table_bytes=(56 + BATCH_DTYPE.itemsize) * 1000))) == 1000
+    with pytest.raises(LimitExceededError, match="max_table_bytes"):
+        kbatch.decode(plain, limits=Limits(max_table_bytes=(56 + BATCH_DTYPE.itemsize) * 1000 - 1))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("codec", ["none", *CODECS])
+def test_a_false_record_count_is_reported_and_not_the_limit(codec: str, threads: int) -> None:
+    data = batch(RECORD * 10, 2**31 - 1, codec)
+    with pytest.raises(kbatch.InvalidRecordError, match="record count"):
+        kbatch.decode(data, limits=Limits(max_table_bytes=1 << 20), threads=threads)
+
+
+def test_the_default_limit_is_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_usable_memory", lambda: 8 << 30)
+    assert budget.default_table_bytes.__wrapped__() == 4 << 30
+    monkeypatch.setattr(budget, "_usable_memory", lambda: 512 << 20)
+    assert budget.default_table_bytes.__wrapped__() == 512 << 20
+    assert budget.table_limit(Limits(max_table_bytes=7)) == 7
+    with pytest.raises(ValueError, match="max_table_bytes must be at least 0, got -1"):
+        Limits(max_table_bytes=-1)
+
+
+def test_header_rows_and_views_are_refused_above_the_limit() -> None:
+    data = batch(record(headers=10_000), 1, "gzip")
+    table = kbatch.decode(data, limits=Limits(max_table_bytes=200_000))
+    with pytest.raises(LimitExceededError, match=r"header rows of 1 records take 320000 bytes.*max_table_bytes"):
+        _ = table.headers
+    assert len(kbatch.decode(data, limits=Limits(max_table_bytes=400_000)).headers) == 10_000
+
+    count = 1000
+    data = batch(record(b"x" * 40) * count, count, "gzip")
+    size = kbatch.decode(data)
+    base = size.records.nbytes + size.batches.nbytes + size.data.nbytes
+    table = kbatch.decode(data, limits=Limits(max_table_bytes=base + 20_000))
+    assert len(table) == count
+    for view in (table.to_arrow, table.to_pandas, table.values, table.to_polars):
+        with pytest.raises(LimitExceededError, match=r"raise limits=kbatch\.Limits\(max_table_bytes=\.\.\.\)"):
+            view()
+    assert table[:10].to_arrow().num_rows == 10
+    table = kbatch.decode(data, limits=Limits(max_table_bytes=base + 200_000))
+    assert table.to_arrow().num_rows == len(table.to_pandas()) == len(table.values()) == count
+
+
+BATCHES = st.lists(
+    st.tuples(
+        st.sampled_from(["none", *CODECS, "message", "wrapper-0", "wrapper-1"]),
+        st.integers(1, 400),
+        st.integers(0, 30),
+        st.integers(0, 4),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def made(batches: list[tuple[str, int, int, int]]) -> bytes:
+    parts, offset = [], 0
+    for kind, count, size, headers in batches:
+        if kind == "message":
+            parts += [message(1, b"m" * size, offset=offset + i) for i in range(count)]
+        elif kind.startswith("wrapper"):
+            parts.append(wrapper(int(kind[-1]), count, "gzip", b"w" * size))
+        else:
+            parts.append(batch(record(b"v" * size, headers) * count, count, kind, offset=offset))
+        offset += count
+    return b"".join(parts)
+
+
+def contents(table: kbatch.RecordTable) -> list[Any]:
+    headers = table._by_record(table.headers[["key_len", "value_len"]].tolist())
+    rows = table.records[["offset", "timestamp"]].tolist()
+    return list(zip(rows, table.keys(), table.values(), headers, strict=True))
+
+
+@settings(deadline=None, max_examples=60)
+@given(BATCHES, st.sampled_from([40_000, 60_000, 200_000]), st.sampled_from([1, 3]), st.booleans())
+def test_split_tables_have_the_records_of_one_table(
+    batches: list[tuple[str, int, int, int]], max_bytes: int, threads: int, trimmed: bool
+) -> None:
+    data = made(batches)
+    options: dict[str, Any] = {"start_offset": 20, "stop_offset": 500} if trimmed else {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "MIN_SPLIT_TABLE", 1)
+        whole = kbatch.decode(data, **options)
+        tables = list(kbatch.decode_stream([data], max_bytes=max_bytes, threads=threads, **options))
+    assert [row for table in tables for row in contents(table)] == contents(whole)
+    names = [name for name in BATCH_DTYPE.names or () if name != "first_record"]
+    rows = [row for table in tables for row in table.batches[names].tolist()[table.continued :]]
+    assert rows == whole.batches[names].tolist()
+    # The end of a stream without a record has no table.
+    assert trimmed or sum(table.consumed for table in tables) == whole.consumed
+    for table in tables:
+        assert (np.diff(table.records["batch"]) >= 0).all()
+        size = table.records.nbytes + table.headers.nbytes + table.batches.nbytes
+        assert size <= max_bytes * 5 // 4 + 1000
+    if tables:
+        joined = kbatch.concat_tables(tables)
+        assert contents(joined) == contents(whole)
+        assert joined.batches.tolist() == whole.batches.tolist()
+
+
+@pytest.mark.parametrize("codec", ["none", *CODECS])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_split_batch_is_all_or_nothing(codec: str, on_error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MIN_SPLIT_TABLE", 1)
+    good = batch(record(b"v") * 5, 5)
+    # The last record ends after the payload.
+    bad = batch(RECORD * 999 + b"\x0e" + RECORD[1:], 1000, codec, offset=5)
+    tables = kbatch.decode_stream([good + bad + batch(RECORD, 1, offset=2000)], max_bytes=20_000, on_error=on_error)
+    if on_error == "raise":
+        assert len(next(tables)) == 5
+        with pytest.raises(kbatch.InvalidRecordError, match="record 999"):
+            next(tables)
+        return
+    found = list(tables)
+    assert [offset for table in found for offset in table.records["offset"].tolist()] == [0] * 5 + [2000]
+    assert [(loss.position, loss.length) for table in found for loss in table.losses] == [(len(good), len(bad))]
+
+
+def test_a_notebook_shows_a_log_whose_first_batch_is_large(tmp_path: Path) -> None:
+    log = kbatch.Log(Path(segment(tmp_path, batch(record(bytes(MIN_SPLIT_TABLE)), 1, "zstd"))).parent)
+    with pytest.raises(LimitExceededError, match="raise max_bytes"):
+        list(log.tables(max_bytes=1))
+    shown = log._repr_html_()
+    assert "(16,777,216 bytes)" in shown
+    assert "max_bytes" not in shown
+
+
+def test_flush_returns_tables_within_the_limit() -> None:
+    data = b"".join(batch(RECORD * 1000, 1000, "gzip", offset=1000 * i) for i in range(10))
+    decoder = kbatch.StreamDecoder(limits=Limits(max_table_bytes=200_000))
+    decoder.feed(data)
+    sizes = []
+    while len(table := decoder.flush()):
+        sizes.append(len(table))
+        assert table.records.nbytes + table.data.nbytes + table.batches.nbytes <= 200_000
+    assert sum(sizes) == 10_000
+    assert len(sizes) > 3
+    assert len(decoder.finish()) == 0

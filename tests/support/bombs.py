@@ -1,0 +1,101 @@
+"""Small batches that become large tables, and the memory that a call takes.
+
+A measurement runs in a child process that is forked for it, so that memory of earlier calls is not counted.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import zstandard
+
+from kbatch.batches.codecs import compress
+from kbatch.format import Codec
+from kbatch.kernels.checksum import crc32c
+
+MIB = 1 << 20
+
+# The smallest record of magic 2: no key, no value, no headers.
+RECORD = bytes.fromhex("0c000000010100")
+
+
+def _varint(number: int) -> bytes:
+    raw, out = number << 1, bytearray()
+    while raw >= 0x80:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    return bytes([*out, raw])
+
+
+def record(value: bytes = b"", headers: int = 0) -> bytes:
+    """Return a record of magic 2 with headers of two bytes: an empty key and a null value."""
+    body = b"\0\0\0\x01" + _varint(len(value)) + value + _varint(headers) + b"\0\x01" * headers
+    return _varint(len(body)) + body
+
+
+def batch(payload: bytes, count: int, codec: str = "none", *, offset: int = 0, style: str = "") -> bytes:
+    """Return a batch of magic 2 with a valid checksum; `style` "raw" is snappy without blocks."""
+    number = Codec[codec.upper()]
+    if style == "raw":
+        stored = bytes(cramjam.snappy.compress_raw(payload))
+    elif codec == "zstd":
+        # As Java's clients write: a stream without its size, so that the window is bounded.
+        stream = zstandard.ZstdCompressor().compressobj()
+        stored = stream.compress(payload) + stream.flush()
+    else:
+        stored = compress(number, memoryview(payload))
+    rest = struct.pack(">hiqqqhii", number, max(count - 1, 0), 1000, 1000, -1, -1, -1, count) + stored
+    return struct.pack(">qiibI", offset, len(rest) + 9, -1, 2, crc32c(rest)) + rest
+
+
+def message(magic: int, value: bytes | None, codec: int = 0, offset: int = 0) -> bytes:
+    """Return a message of magic 0 or 1 without a key."""
+    body = bytes([magic, codec]) + (struct.pack(">q", 1000) if magic else b"") + struct.pack(">i", -1)
+    body += struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+def wrapper(magic: int, count: int, codec: str, value: bytes | None = None) -> bytes:
+    """Return a compressed message set of `count` messages."""
+    number = Codec[codec.upper()]
+    inner = message(magic, value) * count
+    return message(magic, compress(number, memoryview(inner), magic=magic), number, offset=0)
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
+
+
+def measured(call: Callable[[], Any]) -> tuple[int, Any]:
+    """Return the increase of the resident memory during `call`, in bytes, and its result or the text of its error."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        with open(reader, "rb") as file:
+            answer = file.read()
+        os.waitpid(child, 0)
+        found: tuple[int, Any] = pickle.loads(answer)
+        return found
+    try:
+        os.close(reader)
+        # Resets the peak.
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS:")
+        try:
+            result = call()
+        except Exception as error:
+            result = f"{type(error).__name__}: {error}"
+        answer = pickle.dumps((_status("VmHWM:") - before, result))
+        with open(writer, "wb") as file:
+            file.write(answer)
+    finally:
+        os._exit(0)
