@@ -27,7 +27,6 @@ from kbatch.log.logs import Log
 from kbatch.options import Match
 from kbatch.records.comparison import differing_rows
 from kbatch.table import RecordTable
-from kbatch.tuning import SMALL_TABLE_BYTES
 
 __all__ = ["compare_logs"]
 
@@ -90,7 +89,7 @@ def compare_logs(
 
     Notes
     -----
-    Memory is bounded by `max_bytes` per side, 16 MiB by default. With ``match="key"`` it also grows by up to 500 bytes
+    Memory is bounded by `max_bytes` per side, as in `Log.tables`. With ``match="key"`` it also grows by up to 500 bytes
     for each distinct key, whose records are compared by SipHash-2-4 of 128 bits with a random secret.
 
     Examples
@@ -106,7 +105,6 @@ def compare_logs(
     """
     if match not in ("offset", "order", "key"):
         raise ValueError(f'match must be "offset", "order" or "key", got {match!r}')
-    options.setdefault("max_bytes", SMALL_TABLE_BYTES)
     done = 0
 
     def advance(read: int) -> None:
@@ -198,7 +196,8 @@ class _Side:
         # All tables of a log list the same transactions.
         self.report.withheld = self.report.withheld or len(table.pending)
         self.report.losses += [loss._replace(reason=f"{table.source}: {loss.reason}") for loss in table.losses]
-        self._advance(int(table.batches["size"].sum()))
+        # A batch that is split over several tables counts once.
+        self._advance(int(table.batches["size"][table.continued :].sum()))
         offsets = table.records["offset"]
         if self._ascending and len(offsets):
             steps = np.diff(offsets, prepend=self._reached)

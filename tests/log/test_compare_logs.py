@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from log_batches import segment_path, write_segment
+from support.bombs import batch, record
 
 import kbatch
 from kbatch.kernels.keymap import hash_slices, siphash
 from kbatch.kernels.slices import slices_equal
 from kbatch.log import ComparedRecord, Difference, PartitionComparison, compare_logs
+from kbatch.tuning import MIN_SPLIT_TABLE
 
 MATCHES = ("offset", "order", "key")
 
@@ -390,3 +392,11 @@ def test_hash_slices_is_siphash_of_each_slice() -> None:
         hash_slices(b"", positions, lengths, data, out)
     with pytest.raises(ValueError, match="needed are 4 lengths"):
         hash_slices(bytes(16), positions, lengths[:2], data, out)
+
+
+def test_batches_of_any_size_are_compared(tmp_path: Path) -> None:
+    value = bytes(MIN_SPLIT_TABLE)
+    for side in "ab":
+        (tmp_path / side / "t-0").mkdir(parents=True)
+        (tmp_path / side / "t-0" / "00000000000000000000.log").write_bytes(batch(record(value), 1, "zstd"))
+    assert compare_logs(tmp_path / "a/t-0", tmp_path / "b/t-0").equal
