@@ -121,6 +121,8 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         counts = " and ".join(counted(n, name) for n, name in sides)
         columns = " and ".join(f"{name}_bad" for _, name in sides)
         lines.append(f"  unparsed   {counts}: null in the output, their bytes are in {columns}")
+        if summary.too_many_bad:
+            lines.append("             more than --max-bad allows: the exit status is not 0")
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {summary.bad_crc_batches:,} batches accepted despite a wrong checksum")
     head = ("topic-partition", "records", "offsets", "first time (UTC)", "last time (UTC)", "lost")

@@ -241,9 +241,12 @@ class TablesOfLog(Conversions):
     def _has_topic(self) -> bool:
         return self.topic is not None
 
-    def _small_tables(self, options: DecodeOptions, max_bytes: int) -> Iterator[RecordTable]:
+    def _small_tables(
+        self, options: DecodeOptions, max_bytes: int, start_offset: int | None = None
+    ) -> Iterator[RecordTable]:
         """Decode the log in tables that end at `max_bytes`, which does not limit the size of a batch."""
-        first, names = self.start_checkpoint, (self.topic, self.partition)
+        first = self.start_checkpoint if start_offset is None else start_offset
+        names = (self.topic, self.partition)
         return LogSelection(self.segments, first, None, None, None, max_bytes, self.use_indexes, *names).tables(options)
 
     @abstractmethod

@@ -132,6 +132,8 @@ class ExportSummary:
         The file with this summary as JSON, relative to `out`.
     seconds, start_seconds : float
         Time of reading and writing, and of starting Spark.
+    too_many_bad : bool
+        Whether more keys and values are bad than ``max_bad`` allows.
     missing_offsets : list of dict
         Offsets that the options name and the logs do not have, with ``fail_on_data_loss=False``: topic, partition,
         first_offset, last_offset (None if all offsets from the first on were asked for), and reason.
@@ -170,6 +172,7 @@ class ExportSummary:
     manifest: str = ""
     seconds: float = 0.0
     start_seconds: float = 0.0
+    too_many_bad: bool = False
     missing_offsets: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -184,8 +187,11 @@ class ExportSummary:
 
     @property
     def exit_status(self) -> int:
-        """The exit status of ``kbatch export``: 3 if damaged, else 4 if anything is withheld, else 0."""
-        return 3 if self.damaged else 4 if self.withheld else 0
+        """The exit status of ``kbatch export``.
+
+        3 if damaged, else 4 if anything is withheld, else 5 if too many keys or values cannot be parsed, else 0.
+        """
+        return 3 if self.damaged else 4 if self.withheld else 5 if self.too_many_bad else 0
 
     @property
     def records_per_second(self) -> float:

@@ -5,6 +5,7 @@ Tasks use this module, so it does not import pyspark.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -50,6 +51,12 @@ def _check_columns(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in SPARK_COLUMNS:
             raise ValueError(f"must be columns of {', '.join(SPARK_COLUMNS)}, or none, got {name!r}")
+
+
+def _check_max_bad(text: str) -> None:
+    found = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", text, re.ASCII)
+    if not found or (found[2] and float(found[2]) > 100):
+        raise ValueError(f"must be a number such as 100, or percent such as 0.5%, got {text!r}")
 
 
 @opts.documented
@@ -111,6 +118,10 @@ class WriteOptions:
         ("key", "timestampType", "headers"),
         flag="--dictionary", help="columns that Parquet may encode with a dictionary, or none",
     )  # fmt: skip
+    max_bad: str = option(
+        ValueKind(str, "1%", _check_max_bad, metavar="N|P%"), "0", flag="--max-bad",
+        help="how many keys and values may be unparsable, as a number or in percent; with more, the exit status is 5",
+    )  # fmt: skip
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -118,6 +129,12 @@ class WriteOptions:
         codec, _ = opts.parse_compression(self.compression)
         if self.format == "arrow" and codec not in ("zstd", "lz4", "none"):
             raise OptionError("{format} arrow can be compressed with zstd, lz4 or none, not {0}", codec)
+
+    def tolerates(self, bad: int, values: int) -> bool:
+        """Whether `max_bad` allows this number of unparsable values."""
+        if self.max_bad.endswith("%"):
+            return bad * 100 <= float(self.max_bad[:-1]) * values
+        return bad <= int(self.max_bad)
 
     @property
     def suffix(self) -> str:

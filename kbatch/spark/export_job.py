@@ -187,6 +187,8 @@ def export(
         reports = _run(spark, job, progress) if job.tasks else []
         summary = ExportSummary(logdir, place.url, options.isolation, writing.format)
         summarize(summary, logs, transactions, reports)
+        parsed = summary.records * len(options.values.parsed)
+        summary.too_many_bad = not writing.tolerates(summary.bad_keys + summary.bad_values, parsed)
         warn_missing(missing)
         summary.missing_offsets = [each._asdict() for each in missing]
         summary.start_seconds = round(ready - began, 3)

@@ -12,7 +12,7 @@ import pyarrow.compute
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from kbatch.log import Log
+from kbatch.log import Log, Segment
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.value_options import ValueOptions
 from kbatch.read.decode_options import DecodeOptions
@@ -21,9 +21,10 @@ from kbatch.values.parsed import On, Parser, parse_column, sample
 
 __all__ = ["ValueColumns", "columns_for", "parsers_of", "spark_type", "value_columns", "value_schema"]
 
-# A schema is inferred from at most this number of logs, and of bytes of each.
-_SAMPLED_LOGS = 20
-_SAMPLED_BYTES = 1 << 20
+# A schema is inferred from at most this number of places in the logs, and of values; a place has about these bytes.
+_SAMPLED_PLACES = 64
+_SAMPLED_ROWS = 6400
+_SAMPLED_BYTES = 256 << 10
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType:
@@ -154,16 +155,35 @@ def _cast_to_spark(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def sample_logs(logs: Sequence[Log], options: ReadOptions, on: On) -> list[bytes]:
-    """Return keys or values from the beginnings of logs, to infer a schema; damage is skipped."""
+    """Return keys or values from places spread evenly over all bytes of the logs, to infer a schema; skip damage."""
+    ends = np.cumsum([segment.size for log in logs for segment in log.segments])
+    segments = [(log, segment) for log in logs for segment in log.segments]
+    if not len(ends) or not ends[-1]:
+        return []
     found: list[bytes] = []
-    chosen = logs[:: max(1, -(-len(logs) // _SAMPLED_LOGS))]
-    share = max(1, 2000 // max(1, len(chosen)))
-    for log in chosen:
-        for table in log._small_tables(DecodeOptions(crc=options.crc, on_error="skip"), _SAMPLED_BYTES):
+    seen: set[tuple[str, int | None]] = set()
+    for place in np.linspace(0, ends[-1] - 1, _SAMPLED_PLACES).astype(np.int64).tolist():
+        number = int(np.searchsorted(ends, place, "right"))
+        log, segment = segments[number]
+        start = _offset_near(segment, place - (int(ends[number]) - segment.size))
+        if (segment.path, start) in seen:
+            continue
+        seen.add((segment.path, start))
+        decoding = DecodeOptions(crc=options.crc, on_error="skip")
+        for table in log._small_tables(decoding, _SAMPLED_BYTES, start):
             if len(table):
-                found += sample(table, on, share)
+                found += sample(table, on, _SAMPLED_ROWS // _SAMPLED_PLACES)
                 break
     return found
+
+
+def _offset_near(segment: Segment, position: int) -> int | None:
+    """Return an offset of a batch near a byte of a segment, from its index; without one, where the segment begins."""
+    if segment.base_offset is None:
+        return None
+    index = segment.offset_index()
+    entry = int(np.searchsorted(index["position"], position, "right")) - 1
+    return segment.base_offset if entry < 0 else int(index["offset"][entry])
 
 
 def parsers_of(values: ValueOptions, logs: Sequence[Log], options: ReadOptions) -> dict[On, Parser]:

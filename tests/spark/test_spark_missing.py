@@ -1,4 +1,4 @@
-"""Missing offsets and headers in the data source and the export, as a user of Spark meets them."""
+"""Missing offsets, headers and unparsable values in the data source and the export, as a user of Spark meets them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 import kbatch.spark  # noqa: E402
 from kbatch.cli import main  # noqa: E402
+from kbatch.plan.read_options import parse_options  # noqa: E402
+from kbatch.plan.select import choose_logs  # noqa: E402
+from kbatch.sinks.summary import ExportSummary  # noqa: E402
+from kbatch.sinks.write_options import WriteOptions  # noqa: E402
+from kbatch.spark.values import parsers_of  # noqa: E402
 
 pytestmark = pytest.mark.spark
 ASKED = json.dumps({"t": {"0": 5}})
@@ -57,3 +62,47 @@ def test_an_export_keeps_headers_unless_they_are_left_out(spark: Any, golden: Pa
     left = pq.ParquetDataset(tmp_path / "left").read()
     assert left.column_names == [name for name in kept.column_names if name != "headers"]
     assert left.num_rows == kept.num_rows == summary.records
+
+
+def write_json(root: Path, values: list[bytes], per_batch: int = 100) -> Path:
+    batches = []
+    for base in range(0, len(values), per_batch):
+        part = values[base : base + per_batch]
+        batches.append(kbatch.encode(values=part, base_offset=base, timestamps=[NOW] * len(part)))
+    write_segment(root / "t-0", 0, batches, indexes=True)
+    return root
+
+
+def test_a_schema_is_inferred_from_the_whole_log(tmp_path: Path) -> None:
+    """Fields that appear later in the log are in the schema too."""
+    filler = b"x" * 500
+    early = [b'{"id": %d, "filler": "%s"}' % (i, filler) for i in range(6000)]
+    late = [b'{"id": %d, "filler": "%s", "late": true}' % (i, filler) for i in range(1000)]
+    root = write_json(tmp_path / "logs", early + late)
+    options = parse_options({"path": str(root), "valueFormat": "json"})[1]
+    (parser,) = parsers_of(options.values, choose_logs([str(root)], options), options).values()
+    assert [field.name for field in parser.type] == ["id", "filler", "late"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "status"), [(None, 5), ("1", 5), ("2", 0), ("0.9%", 5), ("1%", 0), ("100%", 0), ("0", 5)]
+)
+def test_unparsable_values_beyond_the_limit_have_an_exit_status(allowed: str | None, status: int) -> None:
+    writing = WriteOptions() if allowed is None else WriteOptions(max_bad=allowed)
+    summary = ExportSummary("logs", "out", too_many_bad=not writing.tolerates(2, 200))
+    assert summary.exit_status == status
+    assert WriteOptions().tolerates(0, 0)
+
+
+def test_an_export_with_unparsable_values_has_an_exit_status(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write_json(tmp_path / "logs", [b'{"id": 1}'] * 98 + [b"no", b"{"])
+    command = ["export", str(root), str(tmp_path / "a"), "--values", "json", "--value-schema", "id bigint"]
+    assert main(command) == 5
+    assert "more than --max-bad allows" in capsys.readouterr().out
+    command[2] = str(tmp_path / "b")
+    assert main([*command, "--max-bad", "2%"]) == 0
+    with pytest.raises(SystemExit, match="2"):
+        main([*command, "--max-bad", "many"])
+    assert "--max-bad must be a number such as 100, or percent such as 0.5%" in capsys.readouterr().err
