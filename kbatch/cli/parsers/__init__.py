@@ -16,7 +16,8 @@ exit status:
   0    done
   1    error
   2    wrong usage
-  3-4  done, but with damage, or with records withheld; `kbatch help COMMAND` describes the statuses of a command
+  3-5  done, but with damage, with records withheld, or with values that cannot be parsed; `kbatch help COMMAND`
+       describes the statuses of a command
   130  interrupted
 """
 
