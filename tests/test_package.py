@@ -144,6 +144,13 @@ def test_import_from_a_zip_file_names_the_remedy(tmp_path: Path) -> None:
     assert "`pip install --target`" in done.stderr
 
 
+def test_the_metadata_has_urls_and_every_supported_python() -> None:
+    found = importlib.metadata.metadata(DISTRIBUTION)
+    assert all(re.fullmatch(r"[\w ]+, https://\S+", url) for url in found.get_all("Project-URL") or [""])
+    versions = re.findall(r"Python :: (3\.\d+)$", "\n".join(found.get_all("Classifier") or []), re.MULTILINE)
+    assert versions == ["3.11", "3.12", "3.13", "3.14"]
+
+
 def test_the_version_equals_that_of_the_distribution() -> None:
     assert importlib.metadata.version(DISTRIBUTION) == kbatch.__version__
 
