@@ -198,10 +198,17 @@ FOLLOW_AHEAD = 2
 # Remote logs that are examined at the same time: each needs round trips.
 REMOTE_THREADS = 16
 
-# -- sinks/staging.py
+# -- sinks/working.py
 
-# Concurrent copies within an object store.
-COPY_THREADS = 16
+# How often a run in an object store shows that it lives, and after how long without that it counts as dead, in seconds:
+# a process that is stopped for minutes is rare, and a user waits that long after a run was killed.
+RENEWAL_SECONDS = 30.0
+DEAD_SECONDS = 300.0
+
+# -- sinks/outputs.py
+
+# Concurrent requests that delete objects.
+DELETE_THREADS = 16
 
 # -- sinks/files.py
 

@@ -101,15 +101,21 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         f"{counted(summary.records, 'record')} of {counted(len(summary.partitions), 'topic-partition')} in "
         f"{counted(len(summary.files), 'file')}: "
         f"{summary.out}",
+        *_action_lines(summary),
         "",
         f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
         f"  written    {format_size(summary.file_bytes)} of {'Arrow' if summary.format == 'arrow' else 'Parquet'}",
         *_omitted_lines(summary),
         f"  lost       {_lost(summary)}",
         f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, "
-        f"{format_size(round(log_rate))}/s (Spark took {summary.start_seconds:.1f} s to start)",
+        f"{format_size(round(log_rate))}/s",
+        f"             start of Spark {summary.start_seconds:.1f} s, planning {summary.plan_seconds:.1f} s, "
+        f"tasks {summary.task_seconds:.1f} s, commit {summary.commit_seconds:.1f} s",
     ]
     lines += [f"  missing    {each['reason']}" for each in summary.missing_offsets]
+    removed = sum(part.removed_offsets for part in summary.partitions)
+    if removed:
+        lines.append(f"  compacted  {removed:,} offsets without a record, which compaction has removed")
     for part in summary.partitions:
         if part.unfinished_bytes:
             lines.append(
@@ -146,6 +152,20 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         lines += ["", "Lost:"]
         lines += _loss_lines(summary)
     return lines
+
+
+def _action_lines(summary: ExportSummary) -> list[str]:
+    """Return what the run did to an output that existed, and how logs have changed since the last run."""
+    texts = {
+        "created": [],
+        "continued": ["Continued where earlier exports ended; their records are kept."],
+        "replaced": ["Replaced the data of earlier exports."],
+        "unchanged": ["Nothing new: earlier exports have written all of these records."],
+    }
+    changes = [
+        f"  changed    {change['reason']}; continued at offset {change['resumed_at']}" for change in summary.changes
+    ]
+    return [*texts[summary.action], *changes]
 
 
 def _omitted_lines(summary: ExportSummary, limit: int = 20) -> list[str]:

@@ -1,13 +1,11 @@
 """The data files of one topic-partition in a task: Parquet or Arrow IPC, of bounded size, in sequence or by day.
 
-Each attempt writes files with unique names, and they count only if its report reaches the driver. Tasks use this
-module, so it does not import pyspark.
+Tasks use this module, so it does not import pyspark.
 """
 
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,16 +19,17 @@ import pyarrow.parquet
 
 from kbatch.errors import KbatchError
 from kbatch.options import parse_compression
+from kbatch.sinks.names import FileNames
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.write_options import DEFAULT_FILE_BYTES, WriteOptions
+from kbatch.sinks.write_options import WriteOptions
 from kbatch.tuning import PAGE_BYTES, PAGE_ROWS
 
-__all__ = ["HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name"]
+__all__ = ["DAY_MICROSECONDS", "HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name"]
 
 # The name that Spark and Hive give the directory of rows whose partition column is null.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
-_DAY_MICROSECONDS = 86_400_000_000
+DAY_MICROSECONDS = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class WrittenFile:
     Attributes
     ----------
     name : str
-        Relative to the directory of attempts.
+        Relative to the place of `FileNames`.
     file_bytes, rows : int
     first_offset, last_offset : int
         The smallest and the largest.
@@ -131,10 +130,11 @@ class DataFiles:
 
     Parameters
     ----------
-    place : OutputPlace
-        The directory of attempts.
-    prefix : str
-        Prefix of file names.
+    names : FileNames
+    log : (str, int)
+        The topic and partition.
+    task : int
+        The number of the task.
     schema : pyarrow.Schema
         The schema of the files.
     options : WriteOptions
@@ -150,16 +150,18 @@ class DataFiles:
 
     def __init__(
         self,
-        place: OutputPlace,
-        prefix: str,
+        names: FileNames,
+        log: tuple[str, int],
+        task: int,
         schema: pa.Schema,
         options: WriteOptions,
         source: str,
         limits: FileLimits = FileLimits(),
     ) -> None:
         self.written: list[WrittenFile] = []
-        self._place = place
-        self._prefix = prefix
+        self._names = names
+        self._log = log
+        self._task = task
         self._schema = schema
         self._options = options
         self._source = source
@@ -259,10 +261,12 @@ class DataFiles:
 
     def _create(self, key: int | None, ascending: bool) -> _OpenFile:
         date = day_name(key) if self._options.by_day else None
-        written = WrittenFile(f"{self._prefix}-{uuid.uuid4().hex}{self._options.suffix}", date=date)
-        self.written.append(written)
         day = self._days[key]
-        file = _OpenFile(self._place, written, self._schema, self._options, ascending, day.nbytes // day.rows)
+        first_offset = min(piece.first for piece in day.pieces)
+        name = self._names.data_file(self._log, date, first_offset, self._task, self._options.suffix)
+        written = WrittenFile(name, date=date)
+        self.written.append(written)
+        file = _OpenFile(self._names.place, written, self._schema, self._options, ascending, day.nbytes // day.rows)
         self._open[key] = file
         return file
 
@@ -278,7 +282,7 @@ class DataFiles:
                 file.close()
         for written in self.written:
             with contextlib.suppress(Exception):
-                self._place.remove(written.name)
+                self._names.place.remove(written.name)
 
 
 class _OpenFile:
@@ -292,7 +296,7 @@ class _OpenFile:
         row_bytes: int,
     ) -> None:
         self._written = written
-        self._limit = options.file_bytes or DEFAULT_FILE_BYTES
+        self._limit = options.file_bytes
         self._ascending = ascending
         self._raw = 0
         self._stream = place.create(written.name)
@@ -412,7 +416,7 @@ _NO_DAY = -(1 << 62)
 def _days(timestamps: pa.Array) -> npt.NDArray[np.int64]:
     """Return days since the epoch, in UTC."""
     numbers = timestamps.cast(pa.int64()).fill_null(_NO_DAY).to_numpy(zero_copy_only=False)
-    days: npt.NDArray[np.int64] = np.where(numbers == _NO_DAY, _NO_DAY, numbers // _DAY_MICROSECONDS)
+    days: npt.NDArray[np.int64] = np.where(numbers == _NO_DAY, _NO_DAY, numbers // DAY_MICROSECONDS)
     return days
 
 

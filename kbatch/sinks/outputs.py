@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -70,10 +69,16 @@ class OutputPlace:
         selector = pyarrow.fs.FileSelector(self.path(name), allow_not_found=True)
         return bool(self.fs.get_file_info(selector))
 
-    def holds(self, pattern: re.Pattern[str]) -> bool:
-        """Whether the path of a file in this directory, at any depth, matches the pattern."""
-        selector = pyarrow.fs.FileSelector(self.path(), allow_not_found=True, recursive=True)
-        return any(pattern.search(info.path[len(self.path()) :]) for info in self.fs.get_file_info(selector))
+    def entries(self) -> list[str]:
+        """Return the names of files and subdirectories; none if the directory does not exist."""
+        selector = pyarrow.fs.FileSelector(self.path(), allow_not_found=True)
+        return [info.base_name for info in self.fs.get_file_info(selector) if info.base_name]
+
+    def files(self, name: str = "") -> list[str]:
+        """Return the paths of all files below a subdirectory, relative to this directory."""
+        selector = pyarrow.fs.FileSelector(self.path(name), allow_not_found=True, recursive=True)
+        start = len(self.path()) + 1
+        return [info.path[start:] for info in self.fs.get_file_info(selector) if info.is_file]
 
     def make(self, name: str = "") -> None:
         """Create a directory on a mounted file system; object stores do not need it."""
@@ -81,18 +86,42 @@ class OutputPlace:
             os.makedirs(self.path(name), exist_ok=True)
 
     def create(self, name: str) -> pa.NativeFile:
-        """Open a new file for writing."""
+        """Open a new file for writing; on a mounted file system the directory itself must exist."""
+        if self.local:
+            os.stat(self.path())
+            self.make(os.path.dirname(name))
         return self.fs.open_output_stream(self.path(name), compression=None)
 
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes of a small file; None if it does not exist."""
+        try:
+            with self.fs.open_input_file(self.path(name)) as file:
+                data: bytes = file.read()
+        except FileNotFoundError:
+            return None
+        return data
+
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file."""
-        with self.create(name) as file:
+        """Write a small file; readers see either the former contents or all of the new ones."""
+        unfinished = f"{name}.tmp" if self.local else name
+        with self.create(unfinished) as file:
             file.write(data)
+        if self.local:
+            os.replace(self.path(unfinished), self.path(name))
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.delete_file(self.path(name))
+
+    def remove_empty(self, directory: str) -> None:
+        """Remove a directory of a mounted file system and its parents below this one, as far as they are empty."""
+        while self.local and directory:
+            try:
+                os.rmdir(self.path(directory))
+            except OSError:
+                return
+            directory = os.path.dirname(directory)
 
     def remove_all(self, name: str = "") -> None:
         """Remove a directory with its contents, if it exists."""

@@ -10,7 +10,7 @@ from typing import Any
 from kbatch.log import Log
 from kbatch.read.decode_options import Isolation
 from kbatch.sinks.task import TaskReport, larger, smaller
-from kbatch.sinks.write_options import OutputFormat
+from kbatch.sinks.write_options import ExportMode, OutputFormat
 from kbatch.transactions import Transactions
 
 __all__ = ["ExportSummary", "PartitionSummary", "summarize"]
@@ -53,6 +53,13 @@ class PartitionSummary:
         Number of transactions of the log whose markers are damaged, so that their result is unknown.
     undecided_transactions : list of dict
         The first twenty of them: producer_id, first_offset, last_offset.
+    continued_from : int or None
+        The offset at which the run continued; None if no earlier run has exported the topic-partition.
+    next_offset : int or None
+        The offset at which the next run continues; None if there was nothing to read.
+    removed_offsets : int
+        Offsets without a record in the range that was read, because compaction has removed them. 0 if damage may be
+        the reason.
 
     Examples
     --------
@@ -83,9 +90,17 @@ class PartitionSummary:
     open_transactions: list[dict[str, int]] = field(default_factory=list)
     undecided_count: int = 0
     undecided_transactions: list[dict[str, int]] = field(default_factory=list)
+    continued_from: int | None = None
+    next_offset: int | None = None
+    removed_offsets: int = 0
 
     def add(self, report: TaskReport) -> None:
-        """Add a task's report."""
+        """Add a task's report; reports come in the order of the log."""
+        end = self.next_offset
+        if report.begin_offset is not None and report.end_offset is not None:
+            gap = 0 if end is None or self.lost_bytes or report.lost_bytes else max(0, report.begin_offset - end)
+            self.removed_offsets += gap + report.removed_offsets
+            self.next_offset = larger(end, report.end_offset)
         self.files += len(report.files)
         self.file_bytes += sum(file.file_bytes for file in report.files)
         for name in ("records", "log_bytes", "lost_bytes", *_READ_COMMITTED_COUNTS):
@@ -105,6 +120,15 @@ class ExportSummary:
     logdir, out : str
     isolation : str
     format : str
+    mode : str
+    run : str
+        The run's id, which the names of its files contain.
+    action : str
+        What the run did: ``created`` the output, ``continued`` or ``replaced`` it, or left it ``unchanged``, because
+        there was nothing new.
+    changes : list of dict
+        Logs that were truncated, created again, or lost records to retention since the last run: topic, partition,
+        kind, position, resumed_at, reason.
     records, log_bytes, file_bytes, aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
         Totals of all partitions, as in `PartitionSummary`.
     batches : dict of str to int
@@ -130,13 +154,14 @@ class ExportSummary:
         The data files, relative to `out`.
     manifest : str
         The file with this summary as JSON, relative to `out`.
-    seconds, start_seconds : float
-        Time of reading and writing, and of starting Spark.
     too_many_bad : bool
         Whether more keys and values are bad than ``max_bad`` allows.
     missing_offsets : list of dict
         Offsets that the options name and the logs do not have, with ``fail_on_data_loss=False``: topic, partition,
         first_offset, last_offset (None if all offsets from the first on were asked for), and reason.
+    seconds, start_seconds, plan_seconds, task_seconds, commit_seconds : float
+        Time of reading and writing, and of its parts: starting Spark (not included), planning, the tasks, and the
+        commit of their files. The manifest is written before the commit ends, so there the last is 0.
 
     Examples
     --------
@@ -174,11 +199,19 @@ class ExportSummary:
     start_seconds: float = 0.0
     too_many_bad: bool = False
     missing_offsets: list[dict[str, Any]] = field(default_factory=list)
+    plan_seconds: float = 0.0
+    task_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    mode: ExportMode = "continue"
+    run: str = ""
+    action: str = "created"
+    changes: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def damaged(self) -> bool:
         """Whether anything was lost or missing, or accepted with a wrong checksum."""
-        return self.loss_count > 0 or self.bad_crc_batches > 0 or bool(self.missing_offsets)
+        deleted = any(change["kind"] == "deleted" for change in self.changes)
+        return self.loss_count > 0 or self.bad_crc_batches > 0 or bool(self.missing_offsets) or deleted
 
     @property
     def withheld(self) -> bool:
@@ -208,13 +241,14 @@ def summarize(
     logs: Sequence[Log],
     transactions: Sequence[Transactions | None],
     reports: Sequence[TaskReport],
+    starts: Sequence[int | None],
 ) -> None:
-    """Fill in the summary from the logs and the reports of the tasks."""
+    """Fill in the summary from the logs, the reports of the tasks, and the offsets at which the logs continue."""
     partitions: dict[tuple[str, int], PartitionSummary] = {}
-    for log, known in zip(logs, transactions, strict=True):
+    for log, known, start in zip(logs, transactions, starts, strict=True):
         assert log.topic is not None
         assert log.partition is not None
-        part = PartitionSummary(log.topic, log.partition)
+        part = PartitionSummary(log.topic, log.partition, continued_from=start, next_offset=start)
         partitions[log.topic, log.partition] = part
         tail = log.tail
         if tail.kind == "partial":

@@ -2,19 +2,19 @@
 
 Tasks write with pyarrow, because Spark's own writer takes five times as long. Each attempt writes files with unique
 names, and they count only if its report reaches the driver. So a task that runs twice, or dies half way, cannot
-duplicate a record.
+duplicate a record. A task gets its own splits only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -28,15 +28,11 @@ from kbatch.plan.split import Split
 from kbatch.plan.tasks import task_tables
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
 from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
-from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.names import FileNames
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.table import RecordTable
 
-__all__ = ["LOSSES_SUFFIX", "ExportJob", "TaskReport", "larger", "reports_of", "smaller"]
-
-# Not ".parquet": DuckDB and Polars read all files that `OUT/**/*.parquet` matches as data, also below a directory whose
-# name begins with an underscore.
-LOSSES_SUFFIX = ".parq"
+__all__ = ["ExportJob", "TaskReport", "larger", "output_schema", "reports_of", "smaller", "written_columns"]
 
 
 @dataclass
@@ -65,7 +61,13 @@ class TaskReport:
     bad_keys, bad_values : int
         Keys and values that do not fit the format or its schema; their bytes were written.
     losses_file : str or None
-        Name of the file of losses in the directory of attempts; None if nothing was lost.
+        Name of the file of losses, like that of a data file; None if nothing was lost.
+    begin_offset, end_offset : int or None
+        The base offset of the first batch that was read, and the offset after the last one; None without a batch.
+    leader_epoch : int or None
+        The leader epoch of that last batch; None if it has none.
+    removed_offsets : int
+        Offsets without a record within batches and between them, which compaction removed.
     """
 
     task: int
@@ -89,14 +91,24 @@ class TaskReport:
     bad_keys: int = 0
     bad_values: int = 0
     losses_file: str | None = None
+    begin_offset: int | None = None
+    end_offset: int | None = None
+    leader_epoch: int | None = None
+    removed_offsets: int = 0
 
-    def add(self, table: RecordTable, *, bad_crc_accepted: bool) -> None:
-        """Add a table. Batches with a wrong checksum count as read if they were accepted, else they are losses."""
+    def add(self, table: RecordTable, *, bad_crc_accepted: bool, limit: int | None = None) -> None:
+        """Add a table. Batches with a wrong checksum count as read if they were accepted, else they are losses.
+
+        Batches from the offset `limit` on are read again by the next run.
+        """
         # A batch that is split over several tables counts once.
         batches = table.batches[table.continued :]
         status = batches["status"]
         good = (status == BatchStatus.OK) | (status == BatchStatus.BAD_INNER_CRC)
-        read = batches[good | ((status == BatchStatus.BAD_CRC) & bad_crc_accepted)]
+        good |= (status == BatchStatus.BAD_CRC) & bad_crc_accepted
+        read = batches[good]
+        decided = good | (status == BatchStatus.ABORTED) | (status == BatchStatus.UNDECIDED)
+        self._advance(batches[decided], limit, complete=not table.losses)
         self.log_bytes += int(read["size"].sum())
         self.bad_crc_batches += int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC))
         aborted, undecided = (batches["size"][status == s] for s in (BatchStatus.ABORTED, BatchStatus.UNDECIDED))
@@ -123,85 +135,103 @@ class TaskReport:
             self.first_timestamp = smaller(self.first_timestamp, int(known.min()))
             self.last_timestamp = larger(self.last_timestamp, int(known.max()))
 
+    def _advance(self, batches: npt.NDArray[np.void], limit: int | None, *, complete: bool) -> None:
+        if limit is not None:
+            batches = batches[batches["base_offset"] < limit]
+        if not len(batches):
+            return
+        first, last = batches["base_offset"], batches["last_offset"]
+        if complete and batches["magic"].min() == 2:
+            before = int(first[0]) if self.end_offset is None else self.end_offset
+            spans = last - np.concatenate([[before - 1], last[:-1]])
+            self.removed_offsets += int(np.maximum(spans - batches["record_count"], 0).sum())
+        if self.begin_offset is None:
+            self.begin_offset = int(first[0])
+        # Offsets may descend in a damaged log.
+        row = int(last.argmax())
+        end = int(last[row]) + 1
+        if self.end_offset is None or end > self.end_offset:
+            epoch = int(batches["partition_leader_epoch"][row])
+            self.end_offset = end if limit is None else min(end, limit)
+            self.leader_epoch = epoch if epoch >= 0 and batches["magic"][row] == 2 else None
+
 
 @dataclass(frozen=True)
 class ExportJob:
-    """The function for `mapInArrow` over a range of task numbers. It is pickled, so it holds plain values only.
+    """The function that runs tasks. It is pickled for all of them, so it holds plain values only, and no splits.
 
     Attributes
     ----------
-    tasks : list of tuple of Split
     options : ReadOptions
-    attempts : OutputPlace
-        Directory that every worker can write to.
+    names : FileNames
+        Names of files at a place that every worker can write to.
     writing : WriteOptions
     transform : Transform or None
         Applied to each batch of records before it is written.
     limits : FileLimits
     """
 
-    tasks: list[tuple[Split, ...]]
     options: ReadOptions
-    attempts: OutputPlace
+    names: FileNames
     writing: WriteOptions = field(default_factory=WriteOptions)
     transform: Transform | None = None
     limits: FileLimits = field(default_factory=FileLimits)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of records before the transform: Spark's columns, except those in the directory names."""
-        columns = SPARK_COLUMNS[:-1] if self.options.include_headers is False else SPARK_COLUMNS
-        return tuple(name for name in columns if name not in self.writing.columns_in_path)
-
-    @property
     def schema(self) -> pa.Schema:
         """The schema of the files."""
-        schema = spark_schema(self.columns)
-        return schema if self.transform is None else self.transform.schema(schema)
+        return output_schema(self.options, self.writing, self.transform)
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the tasks whose numbers are in `batches`; yield a report, as JSON, for each topic-partition."""
-        for batch in batches:
-            for task in batch.column(0).to_pylist():
-                reports = [json.dumps(asdict(report)) for report in self._run(task)]
-                yield pa.RecordBatch.from_arrays([pa.array(reports, pa.string())], ["report"])
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of records before the transform."""
+        return written_columns(self.options, self.writing)
 
-    def _run(self, task: int) -> list[TaskReport]:
+    def __call__(self, tasks: Iterable[tuple[int, Sequence[Split]]]) -> Iterator[str]:
+        """Run tasks, each given with its number; yield a report, as JSON, for each topic-partition of a task."""
+        for task, splits in tasks:
+            for report in self._run(task, splits):
+                yield json.dumps(asdict(report))
+
+    def _run(self, task: int, splits: Sequence[Split]) -> list[TaskReport]:
         try:
-            return self._export(task)
+            return self._export(task, splits)
         except KbatchError:
             raise
         except Exception as error:
             # Only one line reaches the user, for which a bare `[Errno 28]` is not enough.
-            files = ", ".join(sorted({split.path for split in self.tasks[task]})[:3])
+            files = ", ".join(sorted({split.path for split in splits})[:3])
             raise KbatchError(f"while exporting {files}: {type(error).__name__}: {one_line(error)}") from error
 
-    def _export(self, task: int) -> list[TaskReport]:
-        if self.attempts.local and not self.attempts.exists():
+    def _export(self, task: int, splits: Sequence[Split]) -> list[TaskReport]:
+        place = self.names.place
+        if place.local and not place.exists():
             raise LogDirectoryError(
-                f"{self.attempts.url}: not found by a Spark worker; the output must be on a file system that the "
-                "driver and all workers share",
-                source=self.attempts.url,
+                f"{place.url}: not found by a Spark worker; the output must be on a file system that the driver and "
+                "all workers share",
+                source=place.url,
             )
         reports: list[TaskReport] = []
         log: str | None = None
         with contextlib.ExitStack() as stack:
             files: DataFiles | None = None
             losses: _LossFile | None = None
-            for split, table in task_tables(self.tasks[task], self.options, self.columns):
+            for split, table in task_tables(splits, self.options, self.columns):
                 if split.log != log:
                     stack.close()
                     log = split.log
                     assert split.topic is not None
                     assert split.partition is not None
                     reports.append(TaskReport(task, split.topic, split.partition))
-                    files = DataFiles(self.attempts, f"{task:05d}", self.schema, self.writing, log, self.limits)
+                    named = (split.topic, split.partition)
+                    files = DataFiles(self.names, named, task, self.schema, self.writing, log, self.limits)
                     reports[-1].files = files.written
                     stack.enter_context(files)
-                    losses = stack.enter_context(_LossFile(self, reports[-1]))
+                    losses = stack.enter_context(_LossFile(self.names, reports[-1], len(reports)))
                 assert files is not None
                 assert losses is not None
-                reports[-1].add(table, bad_crc_accepted=self.options.crc == "mark")
+                limits = [each for each in (split.stop_offset, split.stable_offset) if each is not None]
+                reports[-1].add(table, bad_crc_accepted=self.options.crc == "mark", limit=min(limits, default=None))
                 losses.write(split, table)
                 self._write(files, reports[-1], table)
                 del table
@@ -227,6 +257,18 @@ class ExportJob:
             files.write(written, batch.column("offset"), batch.column("timestamp"))
 
 
+def output_schema(options: ReadOptions, writing: WriteOptions, transform: Transform | None) -> pa.Schema:
+    """Return the schema of the files of an export."""
+    schema = spark_schema(written_columns(options, writing))
+    return schema if transform is None else transform.schema(schema)
+
+
+def written_columns(options: ReadOptions, writing: WriteOptions) -> tuple[str, ...]:
+    """Return Spark's columns, except those in the names of directories."""
+    columns = SPARK_COLUMNS[:-1] if options.include_headers is False else SPARK_COLUMNS
+    return tuple(name for name in columns if name not in writing.columns_in_path)
+
+
 def _count_bad(batch: pa.RecordBatch, on: str) -> int:
     index = batch.schema.get_field_index(f"{on}_bad")
     return 0 if index < 0 else batch.num_rows - batch.column(index).null_count
@@ -238,10 +280,10 @@ class _LossFile:
     At most one row group is held in memory.
     """
 
-    def __init__(self, job: ExportJob, report: TaskReport) -> None:
-        self._job = job
+    def __init__(self, names: FileNames, report: TaskReport, number: int) -> None:
+        self._place = names.place
         self._report = report
-        self._name = f"{report.task:05d}-{uuid.uuid4().hex}{LOSSES_SUFFIX}"
+        self._name = names.losses_file(report.task, number)
         self._writer: pyarrow.parquet.ParquetWriter | None = None
         self._stack = contextlib.ExitStack()
         self._rows = LossRows()
@@ -257,7 +299,7 @@ class _LossFile:
             if error is None:
                 self._report.losses_file = self._name
             else:
-                self._job.attempts.remove(self._name)
+                self._place.remove(self._name)
 
     def write(self, split: Split, table: RecordTable) -> None:
         """Add the losses of a table."""
@@ -268,7 +310,7 @@ class _LossFile:
     def _write_rows(self) -> None:
         for batch in self._rows.take():
             if self._writer is None:
-                stream = self._stack.enter_context(self._job.attempts.create(self._name))
+                stream = self._stack.enter_context(self._place.create(self._name))
                 self._writer = self._stack.enter_context(
                     pyarrow.parquet.ParquetWriter(stream, LOSS_SCHEMA, compression="zstd")
                 )

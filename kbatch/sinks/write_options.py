@@ -13,12 +13,10 @@ from typing import Literal, get_args
 from kbatch import options as opts
 from kbatch.options import OptionError, ValueKind, option
 
-__all__ = ["DEFAULT_FILE_BYTES", "OutputFormat", "WriteOptions"]
+__all__ = ["ExportMode", "OutputFormat", "WriteOptions"]
 
 OutputFormat = Literal["parquet", "arrow", "delta", "iceberg"]
-
-# More than a task of the default size writes: object stores and query engines prefer large files.
-DEFAULT_FILE_BYTES = 512 << 20
+ExportMode = Literal["continue", "overwrite", "error"]
 
 # The levels of the codecs in Arrow; None for a codec without levels.
 _ARROW_LEVELS: dict[str, tuple[int, int] | None] = {
@@ -88,6 +86,11 @@ class WriteOptions:
         help="Parquet files, Arrow IPC files (Feather 2), or Parquet files of a Delta or Iceberg table, which is "
         "created or appended to with one transaction",
     )  # fmt: skip
+    mode: ExportMode = option(
+        opts.choice(*get_args(ExportMode)), "continue", flag="--mode",
+        help="if the output has data: write only the records that earlier exports have not written, replace all data, "
+        "or fail",
+    )  # fmt: skip
     compression: str = option(
         ValueKind(str, "zstd:3", _check_compression, metavar="CODEC[:LEVEL]"), "zstd", flag="--compression",
         help="zstd, snappy, gzip, lz4 or none, with a level such as zstd:3; Arrow IPC has zstd, lz4 and none",
@@ -104,10 +107,9 @@ class WriteOptions:
         opts.size(), 64 << 20, flag="--row-group-size",
         help="approximate number of bytes in a row group or record batch before encoding and compression",
     )  # fmt: skip
-    file_bytes: int | None = option(
-        opts.size(), None, flag="--file-size",
-        help="target size of files, such as 1g; each task then reads about this size of the log (default: up to 512m, "
-        "depending on --split-size)",
+    file_bytes: int = option(
+        opts.size(), 256 << 20, flag="--file-size",
+        help="target size of files, such as 1g",
     )  # fmt: skip
     by_day: bool = option(
         opts.BOOLEAN, False, flag="--by-day",

@@ -89,8 +89,9 @@ class TestExport:
         self, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "mine").touch()
         assert main(["export", str(golden / "logs"), str(tmp_path / "out")]) == 1
-        assert "out: exists already; choose another path, or remove it" in capsys.readouterr().err
+        assert "out: exists already, and is not the output of an export" in capsys.readouterr().err
         (tmp_path / "app-1").mkdir()
         (tmp_path / "app-1" / f"{0:020d}.log").write_text("12:00 started, and this is a text of some length\n" * 3)
         assert main(["export", str(tmp_path / "app-1"), str(tmp_path / "new")]) == 1
@@ -204,15 +205,15 @@ class TestExport:
         monkeypatch: pytest.MonkeyPatch,
         number: signal.Signals,
     ) -> None:
-        from kbatch.sinks.staging import Staging
+        from kbatch.sinks.directories import DirectoryTarget
 
-        publish = Staging.publish
+        commit = DirectoryTarget.commit
 
-        def late(staging: Staging) -> None:
-            publish(staging)
+        def late(target: DirectoryTarget, what: Any) -> None:
+            commit(target, what)
             os.kill(os.getpid(), number)
 
-        monkeypatch.setattr(Staging, "publish", late)
+        monkeypatch.setattr(DirectoryTarget, "commit", late)
         before = signal.getsignal(number)
         assert main(["export", str(golden / "logs" / "txn-0"), str(tmp_path / "out")]) == 0
         assert signal.getsignal(number) == before

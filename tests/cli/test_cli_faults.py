@@ -205,7 +205,7 @@ def test_an_export_fails_at_faults_of_other_processes(
     from kbatch.spark import export_job
 
     second = log / "t-0" / f"{300:020d}.log"
-    run_tasks = export_job._run
+    run_tasks = export_job.SparkExecutor.run
 
     def meanwhile(*arguments: Any) -> Any:
         if fault == "truncated":
@@ -217,7 +217,7 @@ def test_an_export_fails_at_faults_of_other_processes(
             (tmp_path / "out" / "theirs").touch()
         return run_tasks(*arguments)
 
-    monkeypatch.setattr(export_job, "_run", meanwhile)
+    monkeypatch.setattr(export_job.SparkExecutor, "run", meanwhile)
     assert main(command_of("export", log, tmp_path / "out")) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -148,7 +148,7 @@ def test_an_export_ends_at_once(when: str, long_log: Path, tmp_path: Path, monke
         reached = {
             "java": lambda: True,
             "spark": lambda: any(log.stat().st_size for log in scratch.glob("kbatch-spark-*/spark.log")),
-            "tasks": lambda: list(tmp_path.glob("out.tmp-*/attempts")),
+            "tasks": lambda: list(tmp_path.glob("out.tmp-*/data")),
         }[when]
         while not reached():
             assert process.poll() is None, process.communicate()
@@ -202,26 +202,6 @@ def test_the_files_of_a_live_run_are_not_removed(name: str, long_log: Path, tmp_
         assert len(leftovers(out)) == 1
         interrupt(live, 0)
     assert sorted(os.listdir(tmp_path)) == ["logs", "out"]
-
-
-@pytest.mark.parametrize("is_live", [True, False], ids=["live", "dead"])
-def test_an_export_removes_only_the_leftovers_of_dead_runs(is_live: bool, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    from kbatch.sinks.outputs import open_place
-    from kbatch.sinks.staging import Staging
-
-    other = OwnedDirectory(str(tmp_path / "out.tmp-12345678"))
-    if not is_live:
-        other.release()
-    (tmp_path / "out.tmp-mine").mkdir()
-    with Staging(open_place(str(tmp_path / "out"), {}), in_place=False) as staging:
-        own = f"out.tmp-{staging.run}"
-        kept = ["out.tmp-12345678"] if is_live else []
-        assert sorted(os.listdir(tmp_path)) == sorted([*kept, "out.tmp-mine", own])
-        staging.write("data", b"1")
-        staging.publish()
-    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "out", "out.tmp-mine"])
-    other.release()
 
 
 def test_other_directories_are_not_taken_for_leftovers(tmp_path: Path) -> None:

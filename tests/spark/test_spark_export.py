@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -20,6 +21,9 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = pytest.mark.spark
 
+import local_export  # noqa: E402
+
+from kbatch.sinks.names import FileNames  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
@@ -227,13 +231,13 @@ def test_reports_of_many_losses_are_small(many: Path, tmp_path: Path) -> None:
     from kbatch.sinks.task import ExportJob, reports_of
 
     chosen = options(topics=None, on_error="skip")
-    job = ExportJob(plan(open_selected([str(many)]), chosen), chosen, OutputPlace(str(tmp_path)))
-    (batch,) = job([pa.record_batch({"id": [0]})])
-    reports = reports_of(batch.column(0).to_pylist())
+    (splits,) = plan(open_selected([str(many)]), chosen)
+    rows = list(ExportJob(chosen, names_in(tmp_path))([(0, splits)]))
+    reports = reports_of(rows)
     assert [report.loss_count for report in reports] == [15_000, 15_000]
-    assert batch.nbytes < 2_000
+    assert sum(map(len, rows)) < 3_000
     names = [name for report in reports for name in (report.files[0].name, report.losses_file)]
-    assert sorted(names) == sorted(os.listdir(tmp_path))
+    assert sorted(names) == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert max(pq.read_metadata(tmp_path / names[1]).row_group(i).num_rows for i in range(2)) <= 8_000
 
 
@@ -248,29 +252,30 @@ def test_an_export_of_the_table_of_losses_is_refused(golden: Path, tmp_path: Pat
         kbatch.spark.export(golden / "logs", tmp_path / "out", options=options(table="losses", on_error="skip"))
 
 
-def test_a_task_that_runs_twice_duplicates_nothing(golden: Path, tmp_path: Path) -> None:
-    """Spark may run a task more than once; only the files of the report that reached the driver count."""
-    from kbatch.plan.select import open_selected
-    from kbatch.plan.split import plan
-    from kbatch.sinks.staging import Staging
-    from kbatch.sinks.task import ExportJob, reports_of
-    from kbatch.spark.export_job import _data_files
+def names_in(path: Path) -> FileNames:
+    return FileNames(OutputPlace(str(path)), "0a1b2c3d")
 
-    tasks = plan(open_selected([str(golden / "logs" / "codec-zstd-0")]), options())
-    with Staging(OutputPlace(str(tmp_path / "out")), in_place=False) as staging:
-        job = ExportJob(tasks, options(), staging.attempts, WriteOptions(compression="snappy"))
-        numbers = pa.record_batch({"id": [0]})
-        first, second = ([row for batch in job([numbers]) for row in batch.column(0).to_pylist()] for _ in range(2))
-        assert first != second
-        assert len(os.listdir(staging.attempts.url)) == 2
-        (file,) = _data_files(reports_of(second), "", ".parquet")
-        staging.place([(file.written.name, file.name)])
-        staging.publish()
-    name = file.name
-    assert name == "topic=codec-zstd/partition=0/part-00000000000000000000-00000.parquet"
-    assert pq.read_metadata(tmp_path / "out" / name).num_rows == 3144
-    assert os.listdir(tmp_path) == ["out"]
-    assert os.listdir(tmp_path / "out") == ["topic=codec-zstd"]
+
+def test_a_task_that_runs_twice_duplicates_nothing(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may run a task more than once; only the files of the report that reached the driver count."""
+
+    class Twice(local_export.LocalExecutor):
+        def run(self, job: Any, tasks: Any, progress: Any) -> Any:
+            first, second = (super(Twice, self).run(job, tasks, progress) for _ in range(2))
+            assert first != second
+            return second
+
+    monkeypatch.setattr(local_export, "LocalExecutor", Twice)
+    for kind in ("parquet", "delta"):
+        out = tmp_path / kind
+        chosen = options(topics=None)
+        (name,) = local_export.export(golden / "logs" / "codec-zstd-0", out, chosen, format=kind).files
+        assert re.search(r"topic=codec-zstd/partition=0/part-0{20}-00000-[0-9a-f]{8}-[0-9a-f]{8}\.parquet$", name)
+        assert pq.read_metadata(out / name).num_rows == 3144
+        assert [str(path.relative_to(out)) for path in out.rglob("*.parquet")] == [name]
+    assert sorted(os.listdir(tmp_path)) == ["delta", "parquet"]
 
 
 def test_workers_must_see_the_output(golden: Path, tmp_path: Path) -> None:
@@ -279,9 +284,28 @@ def test_workers_must_see_the_output(golden: Path, tmp_path: Path) -> None:
     from kbatch.sinks.task import ExportJob
 
     tasks = plan(open_selected([str(golden / "logs" / "codec-zstd-0")]), options())
-    job = ExportJob(tasks, options(), OutputPlace(str(tmp_path / "elsewhere")))
+    job = ExportJob(options(), names_in(tmp_path / "elsewhere"))
     with pytest.raises(kbatch.LogDirectoryError, match="not found by a Spark worker"):
-        list(job([pa.record_batch({"id": [0]})]))
+        list(job(enumerate(tasks)))
+
+
+def test_the_function_of_the_tasks_has_no_splits(golden: Path, tmp_path: Path) -> None:
+    """A task gets its own splits only: the pickled function and reader are as small for many splits as for one."""
+    import pickle
+
+    from kbatch.sinks.task import ExportJob
+    from kbatch.spark.datasource import KbatchReader
+
+    sizes = set()
+    for split_bytes in (1_000, 1_000_000):
+        chosen = options(split_bytes=split_bytes, min_partitions=None)
+        reader = KbatchReader([str(golden / "logs")], chosen, ("offset",))
+        partitions = reader.partitions()
+        sizes.add(len(partitions))
+        assert len(pickle.dumps(reader)) < 3_000
+        assert max(len(pickle.dumps(each)) for each in partitions) < 10_000
+        assert len(pickle.dumps(ExportJob(chosen, names_in(tmp_path)))) < 3_000
+    assert max(sizes) > 10 * min(sizes)
 
 
 def test_topic_names_are_escaped_like_spark(spark: Any, golden: Path, tmp_path: Path) -> None:
@@ -310,10 +334,11 @@ def test_wrong_arguments_are_refused_before_spark_starts(
     monkeypatch.setitem(kbatch.spark.export.__globals__, "spark_session", no_spark)
     logs = golden / "logs"
     (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").touch()
     (tmp_path / "odd").mkdir()
     shutil.copy(logs / "prealloc-0" / f"{0:020d}.log", tmp_path / "odd")
     for arguments, message in (
-        ((logs, tmp_path / "there"), "there: exists already; choose another path, or remove it"),
+        ((logs, tmp_path / "there"), "there: exists already, and is not the output of an export"),
         ((logs, tmp_path / "no" / "out"), "no does not exist"),
         ((logs, "nfs://host/out"), "nfs://host: "),
         ((tmp_path / "nothing", tmp_path / "out"), "nothing: no such directory"),

@@ -124,12 +124,14 @@ def test_a_delta_table_is_created_and_appended_to(spark: Any, logs: Path, tmp_pa
     table = deltalake.DeltaTable(str(out))
     assert table.metadata().partition_columns == ["topic", "partition", *(["date"] if by_day else [])]
     assert rows_in(delta_rows(table)) == rows_of(logs)
-    second = kbatch.spark.export(logs, out, writing=writing, options=ReadOptions(topics=("plain",)))
+    # The second run has one new topic-partition.
+    added = tmp_path / "added"
+    log_batches.write_segment(added / "new-0", 0, [data(i) for i in range(5)])
+    second = kbatch.spark.export(added, out, writing=writing)
     table = deltalake.DeltaTable(str(out))
     assert table.version() == 1
-    plain = [row for row in rows_of(logs) if row[0] == "plain"]
-    assert rows_in(delta_rows(table)) == sorted([*rows_of(logs), *plain])
-    assert second.records == len(plain)
+    assert rows_in(delta_rows(table)) == sorted([*rows_of(logs), *rows_of(added)])
+    assert second.records == 5
     assert not set(first.files) & set(second.files)
     # One transaction adds all files of a run, with statistics that readers use for pruning.
     actions = pa.table(table.get_add_actions(flatten=True))
@@ -138,6 +140,7 @@ def test_a_delta_table_is_created_and_appended_to(spark: Any, logs: Path, tmp_pa
     assert len(delta_rows(table, filters=[("topic", "=", "a=b%c:d e")])) == 220
     names = sorted(name for name in os.listdir(out) if name.startswith("_"))
     assert [name[:8] for name in names] == ["_delta_l", "_export-", "_export-"]
+    assert {name.split("/")[0] for name in second.files} == {f"run-{second.run}"}
     assert json.loads((out / second.manifest).read_text())["files"] == second.files
     assert second.manifest in [f"{name}/_manifest.json" for name in names]
 
@@ -191,6 +194,7 @@ def test_a_delta_table_with_another_layout_is_refused(spark: Any, logs: Path, tm
     with pytest.raises(kbatch.KbatchError, match="other columns: headers differ"):
         kbatch.spark.export(logs, out, writing=WriteOptions(format="delta"), options=ReadOptions(include_headers=False))
     (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "mine").touch()
     with pytest.raises(
         kbatch.KbatchError, match="plain: exists already, and is not a Delta table; choose another path, or remove it"
     ):
@@ -208,7 +212,7 @@ def test_a_failure_leaves_a_table_unchanged(spark: Any, logs: Path, tmp_path: Pa
     with pytest.raises(kbatch.CrcMismatchError):
         kbatch.spark.export(broken, out, writing=writing)
     assert not out.exists()
-    kbatch.spark.export(logs, out, writing=writing)
+    kbatch.spark.export(logs, out, writing=writing, options=ReadOptions(topics=("plain",)))
     before = sorted(str(path) for path in out.rglob("*"))
     with pytest.raises(kbatch.CrcMismatchError):
         kbatch.spark.export(broken, out, writing=writing)
@@ -269,11 +273,12 @@ def test_an_iceberg_table_is_created_and_appended_to(
     fields = [str(field.transform) for field in table.spec().fields]
     assert fields == ["identity", "identity", *(["day"] if by_day else [])]
     assert rows_in(table.scan().to_arrow()) == rows_of(logs)
-    second = kbatch.spark.export(logs, out, writing=writing, options=ReadOptions(topics=("plain",)), **name)
+    added = tmp_path / "added"
+    log_batches.write_segment(added / "new-0", 0, [data(i) for i in range(5)])
+    second = kbatch.spark.export(added, out, writing=writing, **name)
     table = catalog.load_table("db.kafka")
-    plain = [row for row in rows_of(logs) if row[0] == "plain"]
-    assert rows_in(table.scan().to_arrow()) == sorted([*rows_of(logs), *plain])
-    assert second.records == len(plain)
+    assert rows_in(table.scan().to_arrow()) == sorted([*rows_of(logs), *rows_of(added)])
+    assert second.records == 5
     assert len(table.snapshots()) == 2
     tasks = list(table.scan(row_filter="topic = 'a=b%c:d e'").plan_files())
     assert 0 < len(tasks) < len(list(table.scan().plan_files()))
@@ -299,7 +304,8 @@ def test_an_iceberg_error_leaves_the_table_unchanged(spark: Any, logs: Path, tmp
             kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
     assert not out.exists()
     assert not catalog.table_exists("db.kafka")
-    kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
+    first = ReadOptions(topics=("plain",))
+    kbatch.spark.export(logs, out, writing=writing, options=first, table="db.kafka", catalog="kb")
     before = sorted(str(path) for path in out.rglob("*.parquet"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Transaction, "commit_transaction", refuse)
@@ -310,11 +316,11 @@ def test_an_iceberg_error_leaves_the_table_unchanged(spark: Any, logs: Path, tmp
     # If the catalog becomes unreachable, the files are kept, because the table may refer to them.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Transaction, "commit_transaction", refuse)
-        patch.setattr(type(catalog), "load_table", failing_after(type(catalog).load_table, 2))
+        patch.setattr(type(catalog), "load_table", failing_after(type(catalog).load_table, 3))
         with pytest.raises(kbatch.KbatchError, match=r"may have accepted the files, which are kept"):
             kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
     kept = {str(path) for path in out.rglob("*.parquet")} - set(before)
-    assert len(kept) == 3
+    assert len(kept) == 1
     with pytest.raises(kbatch.KbatchError, match="partitioned without days"):
         kbatch.spark.export(
             logs, out, writing=WriteOptions(format="iceberg", by_day=True), table="db.kafka", catalog="kb"
@@ -492,9 +498,11 @@ def test_an_export_writes_to_an_object_store(spark: Any, logs: Path, s3: Any) ->
     fs = pyarrow.fs.S3FileSystem(**options)
     data = pyarrow.dataset.dataset("bucket/out", filesystem=fs, format="parquet", partitioning="hive")
     assert data.to_table(columns=COLUMNS).num_rows == summary.records == len(rows_of(logs))
-    with pytest.raises(kbatch.LogDirectoryError, match="s3://bucket/out: exists already; choose"):
-        kbatch.spark.export(logs, "s3://bucket/out", writing=writing)
+    assert kbatch.spark.export(logs, "s3://bucket/out", writing=writing).action == "unchanged"
     assert sorted(key for key in keys(client, "out/") if not key.endswith("/")) == sorted(found)
+    client.put_object(Bucket="bucket", Key="foreign/mine", Body=b"x")
+    with pytest.raises(kbatch.LogDirectoryError, match="s3://bucket/foreign: exists already"):
+        kbatch.spark.export(logs, "s3://bucket/foreign", writing=writing)
 
 
 def test_an_object_store_on_the_command_line(
@@ -553,7 +561,7 @@ def test_logs_and_output_may_be_in_one_bucket(
 def test_a_failure_leaves_no_object_in_a_store(
     spark: Any, logs: Path, tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kbatch.sinks.staging import Staging
+    from kbatch.sinks.directories import StoreTarget
 
     options, client = s3
     writing = WriteOptions(storage=options)
@@ -562,8 +570,8 @@ def test_a_failure_leaves_no_object_in_a_store(
     with pytest.raises(kbatch.CrcMismatchError):
         kbatch.spark.export(broken, "s3://bucket/bad", writing=writing)
     assert keys(client, "bad") == []
-    # All files are in place before this last step of the driver.
-    monkeypatch.setattr(Staging, "publish", refuse)
+    # All files are in place before the last step of the driver.
+    monkeypatch.setattr(StoreTarget, "commit", refuse)
     with pytest.raises(RuntimeError, match="no"):
         kbatch.spark.export(logs, "s3://bucket/bad", writing=writing)
     assert keys(client, "bad") == []
@@ -571,32 +579,12 @@ def test_a_failure_leaves_no_object_in_a_store(
 
 def test_a_delta_table_in_an_object_store(spark: Any, logs: Path, s3: Any) -> None:
     deltalake = pytest.importorskip("deltalake")
-    from kbatch.sinks.tables import _delta_storage
+    from kbatch.sinks.delta import delta_storage
 
     options, _ = s3
     writing = WriteOptions(format="delta", storage=options)
     for _ in range(2):
         kbatch.spark.export(logs, "s3://bucket/delta", writing=writing)
-    table = deltalake.DeltaTable("s3://bucket/delta", storage_options=_delta_storage(options))
-    assert (table.version(), len(table.file_uris())) == (1, 6)
-    assert table_rows(table) == 2 * len(rows_of(logs))
-
-
-# -- failures before the end
-
-
-def test_files_that_the_driver_cannot_see_are_an_error(tmp_path: Path, s3: Any) -> None:
-    """Nothing is published if the driver cannot see the files, for example on the local disks of workers."""
-    from kbatch.sinks.outputs import open_place
-    from kbatch.sinks.staging import Staging
-
-    for url, storage in ((str(tmp_path / "out"), {}), ("s3://bucket/unseen", s3[0])):
-        place = open_place(url, storage)
-        staging = Staging(place, in_place=not place.local)
-        with staging:
-            staging.write("_manifest.json", b"{}")
-            with pytest.raises(kbatch.LogDirectoryError, match="not found by the driver"):
-                staging.place([("00000-nothing.parquet", "topic=t/partition=0/part-0.parquet")])
-        assert not place.exists()
-    assert os.listdir(tmp_path) == []
-    assert keys(s3[1], "unseen") == []
+    table = deltalake.DeltaTable("s3://bucket/delta", storage_options=delta_storage(options))
+    assert (table.version(), len(table.file_uris())) == (0, 3)
+    assert table_rows(table) == len(rows_of(logs))

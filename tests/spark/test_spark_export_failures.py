@@ -33,20 +33,27 @@ def test_help_lists_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert "OUT/_transactions" in text
 
 
-def test_a_failed_run_keeps_the_files_of_another_run(tmp_path: Path) -> None:
-    """Two runs create a table in one directory. The run that fails deletes no file of the other."""
-    from kbatch.sinks.outputs import OutputPlace
-    from kbatch.sinks.staging import Staging
+def test_a_failed_run_keeps_the_files_of_earlier_runs(tmp_path: Path) -> None:
+    """A run that fails after it has written files removes its own files only."""
+    from local_export import export
 
-    out = tmp_path / "out"
-    with Staging(OutputPlace(str(out)), in_place=True) as staging:
-        staging.write("topic=t/partition=0/part-1.parquet", b"mine")
-        (out / "topic=t" / "partition=1").mkdir()
-        (out / "topic=t" / "partition=1" / "part-1.parquet").write_bytes(b"theirs")
-    assert [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()] == [
-        "topic=t/partition=1/part-1.parquet"
-    ]
-    assert not (out / "topic=t" / "partition=0").exists()
+    from kbatch.sinks.tables import TableTarget
+
+    pytest.importorskip("deltalake")
+    root, out = tmp_path / "logs", tmp_path / "out"
+    log_batches.write_segment(root / "t-0", 0, [log_batches.batch(0, [NOW])])
+    export(root, out, format="delta")
+    before = sorted(out.rglob("*"))
+    log_batches.write_segment(root / "t-0", 1, [log_batches.batch(1, [NOW])])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TableTarget, "commit", refuse)
+        with pytest.raises(RuntimeError, match="no"):
+            export(root, out, format="delta")
+    assert sorted(out.rglob("*")) == before
+
+
+def refuse(*arguments: Any) -> None:
+    raise RuntimeError("no")
 
 
 def test_messages_contain_no_secrets(tmp_path: Path) -> None:

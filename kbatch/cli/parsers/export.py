@@ -35,8 +35,12 @@ _GROUPS = {
 
 _DESCRIPTION = """\
 Read the topic-partition directories under LOGDIR (a broker's log directory, a copy of it, or one such directory) and
-write their records to OUT, partitioned by topic and partition. OUT appears only after the export has succeeded; in an
-object store, the output is complete when it contains _SUCCESS.
+write their records to OUT, partitioned by topic and partition. Records become visible only after the export has
+succeeded; in an object store, OUT/_manifest.json lists the files that count.
+
+If OUT exists, the export continues: it writes only the records that earlier exports to OUT have not written, so that
+the same command twice writes nothing the second time. --mode overwrite replaces the data. An export that was killed is
+finished or undone by the next one.
 
 By default all records are written, including those of aborted and open transactions. --isolation read_committed writes
 what a consumer under read_committed gets: no records of aborted transactions, and none from the first open transaction
@@ -46,6 +50,7 @@ the exit status is 4.
 examples:
   kbatch export /var/lib/kafka/data /lake/raw
   kbatch export /backup/kafka /lake/orders --topic orders --times 2026-03-01:2026-03-02 --values json --by-day
+  kbatch export /var/lib/kafka/data /lake/table --format delta
   kbatch export s3://backup/kafka s3://lake/raw --isolation read_committed --on-error skip
 """
 
@@ -83,7 +88,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "out",
         metavar="OUT",
-        help="directory to create, or a URL such as s3://bucket/directory; only a table to append to may exist",
+        help="directory to create or to continue, or a URL such as s3://bucket/directory",
     )
     add_json(parser)
     reading = {each.name: each for each in options_of(ReadOptions)}

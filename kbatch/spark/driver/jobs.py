@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 import kbatch.errors
 from kbatch.errors import KbatchError
+from kbatch.sinks.running import TaskProgress
 from kbatch.spark.driver.executors import ExecutorWatch
 from kbatch.spark.driver.interrupts import HeldInterrupts
 
-__all__ = ["TaskProgress", "run_job"]
+__all__ = ["run_job"]
 
-TaskProgress = Callable[[int, int], None]
 ResultT = TypeVar("ResultT")
 
 

@@ -1,0 +1,142 @@
+"""What a run adds to its output, and the outputs that accept it: one interface for files and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from kbatch.errors import KbatchError
+from kbatch.plan.positions import Position, Positions
+from kbatch.sinks.files import WrittenFile
+from kbatch.sinks.names import FileNames
+from kbatch.sinks.outputs import OutputPlace
+
+__all__ = ["Commit", "CommittedFile", "LogName", "OutputState", "RunTarget", "TableCommitError"]
+
+
+class TableCommitError(KbatchError):
+    """A table's library rejected the files, or it is unknown whether it accepted them."""
+
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.unknown = unknown
+
+
+class LogName(NamedTuple):
+    """A topic-partition, and the topic's id if it is known."""
+
+    topic: str
+    partition: int
+    topic_id: str | None
+
+
+class OutputState(NamedTuple):
+    """What an output contains before a run.
+
+    Attributes
+    ----------
+    exists : bool
+    positions : dict of (topic, partition) to Position, or None
+        Of the logs of this run, as far as they were exported; None if the output has data of unknown origin.
+    """
+
+    exists: bool
+    positions: dict[tuple[str, int], Position] | None
+
+
+@dataclass(frozen=True)
+class CommittedFile:
+    """A data file of a run.
+
+    Attributes
+    ----------
+    topic : str
+    partition : int
+    written : WrittenFile
+    """
+
+    topic: str
+    partition: int
+    written: WrittenFile
+
+    @property
+    def name(self) -> str:
+        """The file's name, relative to the output."""
+        return self.written.name
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The files and positions of a run, which become visible together.
+
+    Attributes
+    ----------
+    replace : bool
+        Whether all earlier data is replaced.
+    files : sequence of CommittedFile
+    side_files : sequence of str
+        Names of side tables and their files.
+    schema : pyarrow.Schema
+        Of the data files.
+    positions : mapping of (topic, partition) to Position
+        After the run, of its logs.
+    summary : dict
+        The summary as plain values, for the manifest.
+    """
+
+    replace: bool
+    files: Sequence[CommittedFile]
+    side_files: Sequence[str]
+    schema: pa.Schema
+    positions: Positions
+    summary: dict[str, Any]
+
+
+class RunTarget(Protocol):
+    """An output of one run. The methods are called in this order; `recover` to `commit` with the output locked.
+
+    Attributes
+    ----------
+    out : OutputPlace
+    run : str
+        The run's id, eight hexadecimal digits.
+    manifest : str
+        The file with the summary, relative to `out`.
+    committed : bool
+        Whether the commit has begun to take effect, or may have, so that the run must not be undone.
+    """
+
+    out: OutputPlace
+    run: str
+    manifest: str
+    committed: bool
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise if the output is something else, or cannot take files with this schema."""
+
+    def work_directory(self) -> tuple[OutputPlace, str]:
+        """Return where the work directories of runs are, and the prefix of their names."""
+
+    def recover(self, dead: Sequence[str]) -> None:
+        """Finish or undo the runs that were killed."""
+
+    def load(self, logs: Sequence[LogName]) -> OutputState:
+        """Return the state of the output, which `commit` expects to be unchanged."""
+
+    def names(self) -> FileNames:
+        """Return where the tasks write."""
+
+    def commit(self, commit: Commit) -> None:
+        """Make the files and positions visible.
+
+        Raises
+        ------
+        TableCommitError
+            If another run has committed since `load`, or the library of a table does not accept the files.
+        """
+
+    def undo(self) -> None:
+        """Remove the files of this run, which is not committed."""

@@ -1,0 +1,258 @@
+"""Delta tables: files and positions in one commit of the table's log.
+
+The positions are transaction identifiers (``txn`` actions). Unlike the information about a commit, they survive the
+clean-up of the table's log, and Delta refuses a commit if another one has written the same identifier since.
+
+- ``kbatch``: counts the commits of exports, so that two concurrent ones always conflict.
+- ``kbatch.base``: that count at the last overwrite. Positions of earlier bases do not count.
+- ``kbatch.<base>:<topic>-<partition>``: the next offset.
+- ``kbatch.<base>.<topic id>:<topic>-<partition>``: the leader epoch before it, or -1. The id may be ``unknown``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kbatch.errors import LogDirectoryError
+from kbatch.extras import require
+from kbatch.plan.positions import Position
+from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
+from kbatch.sinks.files import HIVE_NULL, WrittenFile
+from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.tables import table_changed, table_failure
+
+__all__ = ["DeltaTable", "delta_storage"]
+
+_COUNT_ID = "kbatch"
+_BASE_ID = "kbatch.base"
+_UNKNOWN_ID = "unknown"
+# The key in the information about a commit.
+_RUN_KEY = "kbatch.run"
+
+
+class DeltaTable:
+    """A Delta table at the directory of an export.
+
+    Parameters
+    ----------
+    out : OutputPlace
+    by_day : bool
+    """
+
+    def __init__(self, out: OutputPlace, by_day: bool) -> None:
+        self._lib: Any = require("deltalake", "delta", "format delta")
+        self._out = out
+        self._partition_by = ["topic", "partition", *(["date"] if by_day else [])]
+        self._options = delta_storage(out.storage)
+        self._count: int | None = None
+        self._base = 0
+        self._known: dict[tuple[str, int], Position] = {}
+
+    @property
+    def title(self) -> str:
+        """The table, for messages."""
+        return f"{self._out.url}: the Delta table"
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise if there is something else, or a table with other columns or partitions."""
+        table = self._open()
+        if table is None:
+            return
+        found = table.metadata().partition_columns
+        if found != self._partition_by:
+            raise LogDirectoryError(
+                f"{self._out.url}: a Delta table partitioned by {', '.join(found) or 'nothing'}, not by "
+                f"{', '.join(self._partition_by)}",
+                source=self._out.url,
+            )
+        present, given = (_fields(each) for each in (table.schema(), self._schema(schema)))
+        if present != given:
+            names = sorted(name for name in {*present, *given} if present.get(name) != given.get(name))
+            raise LogDirectoryError(
+                f"{self._out.url}: a Delta table with other columns: {', '.join(names)} differ", source=self._out.url
+            )
+
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return self._open() is not None
+
+    def has_run(self, run: str) -> bool:
+        """Whether the table has the files of a run."""
+        table = self._open()
+        if table is None:
+            return False
+        marked = any(each.get(_RUN_KEY) == run for each in table.history())
+        return marked or any(f"/run-{run}/" in uri for uri in table.file_uris())
+
+    def load(self, logs: Sequence[LogName]) -> OutputState:
+        """Return the positions of logs."""
+        table = self._open()
+        if table is None:
+            return OutputState(False, {})
+        self._count = table.transaction_version(_COUNT_ID)
+        if self._count is None:
+            return OutputState(True, None if table.file_uris() else {})
+        self._base = table.transaction_version(_BASE_ID) or 0
+        for log in logs:
+            position = self._position(table, log)
+            if position is not None:
+                self._known[log.topic, log.partition] = position
+        return OutputState(True, dict(self._known))
+
+    def _position(self, table: Any, log: LogName) -> Position | None:
+        next_offset = table.transaction_version(_app(self._base, log.topic, log.partition))
+        if next_offset is None:
+            return None
+        epoch = None
+        topic_id: str | None = None
+        for each in (log.topic_id, _UNKNOWN_ID):
+            if each is not None and epoch is None:
+                epoch = table.transaction_version(_app(self._base, log.topic, log.partition, each))
+                topic_id = each if epoch is not None and each != _UNKNOWN_ID else None
+        if epoch is None and log.topic_id is not None:
+            # The position was written under an id that is not known here.
+            topic_id = "another one"
+        return Position(next_offset, None if epoch is None or epoch < 0 else epoch, topic_id)
+
+    def commit(self, run: str, commit: Commit) -> None:
+        """Add or replace the files, with the positions, in one transaction."""
+        from deltalake.transaction import CommitProperties, create_table_with_add_actions
+
+        actions = [self._action(file) for file in commit.files]
+        properties = CommitProperties(
+            custom_metadata={_RUN_KEY: run}, app_transactions=self._identifiers(commit), max_commit_retries=15
+        )
+        schema = self._schema(commit.schema)
+        try:
+            table = self._open()
+            if table is None:
+                create_table_with_add_actions(
+                    self._out.url,
+                    schema,
+                    actions,
+                    mode="error",
+                    partition_by=self._partition_by,
+                    storage_options=self._options,
+                    commit_properties=properties,
+                )
+                return
+            if table.transaction_version(_COUNT_ID) != self._count:
+                raise table_changed(self.title)
+            table.create_write_transaction(
+                actions,
+                mode="overwrite" if commit.replace else "append",
+                schema=schema,
+                partition_by=self._partition_by,
+                commit_properties=properties,
+            )
+        except TableCommitError:
+            raise
+        except Exception as error:
+            took = self._took(run)
+            if took is True:
+                return
+            if took is False and ("oncurrent transaction" in str(error) or "already exists" in str(error)):
+                raise table_changed(self.title) from error
+            raise table_failure(self.title, error, unknown=took is None) from error
+
+    def _identifiers(self, commit: Commit) -> list[Any]:
+        """Return the transaction identifiers of the positions that change."""
+        from deltalake.transaction import Transaction
+
+        count = (self._count or 0) + 1
+        fresh = commit.replace or self._count is None
+        base = count if fresh else self._base
+        found = [Transaction(_COUNT_ID, count)]
+        if fresh:
+            found.append(Transaction(_BASE_ID, base))
+        for (topic, partition), position in commit.positions.items():
+            if fresh or self._known.get((topic, partition)) != position:
+                epoch = -1 if position.leader_epoch is None else position.leader_epoch
+                found.append(Transaction(_app(base, topic, partition), position.next_offset))
+                found.append(Transaction(_app(base, topic, partition, position.topic_id or _UNKNOWN_ID), epoch))
+        return found
+
+    def _action(self, file: CommittedFile) -> Any:
+        from deltalake.transaction import AddAction
+
+        values: dict[str, str | None] = {"topic": file.topic, "partition": str(file.partition)}
+        if "date" in self._partition_by:
+            values["date"] = self._date(file)
+        now = int(time.time() * 1000)
+        return AddAction(file.name, file.written.file_bytes, values, now, True, _stats(file.written))
+
+    def _date(self, file: CommittedFile) -> str | None:
+        date = file.written.date
+        if date is not None and date.startswith(("+", "-")):
+            raise TableCommitError(
+                f"{file.topic}-{file.partition}, offset {file.written.first_offset}: a timestamp of the day {date}, "
+                "which a Delta table cannot represent; write it without by_day"
+            )
+        return None if date == HIVE_NULL else date
+
+    def _took(self, run: str) -> bool | None:
+        """Return whether the table has the files despite an error; None if it cannot be read."""
+        try:
+            return self.has_run(run)
+        except Exception:
+            return None
+
+    def _open(self) -> Any:
+        if not self._lib.DeltaTable.is_deltatable(self._out.url, storage_options=self._options):
+            return None
+        return self._lib.DeltaTable(self._out.url, storage_options=self._options)
+
+    def _schema(self, schema: pa.Schema) -> Any:
+        kinds = {"topic": pa.string(), "partition": pa.int32(), "date": pa.date32()}
+        columns = pa.schema([*schema, *((name, kinds[name]) for name in self._partition_by)])
+        return self._lib.Schema.from_arrow(columns)
+
+
+def _app(base: int, topic: str, partition: int, topic_id: str | None = None) -> str:
+    """Return the identifier of a position, or with an id that of its leader epoch."""
+    return f"kbatch.{base}{'' if topic_id is None else f'.{topic_id}'}:{topic}-{partition}"
+
+
+def _fields(schema: Any) -> dict[str, Any]:
+    return {field["name"]: field["type"] for field in json.loads(schema.to_json())["fields"]}
+
+
+def _stats(file: WrittenFile) -> str:
+    minimum: dict[str, Any] = {"offset": file.first_offset}
+    maximum: dict[str, Any] = {"offset": file.last_offset}
+    for bounds, value in ((minimum, file.first_timestamp), (maximum, file.last_timestamp)):
+        # The format has years of four digits only.
+        if value is not None and -62_135_596_800_000_000 <= value < 253_402_300_800_000_000:
+            text = str(pa.scalar(value // 1000, pa.timestamp("ms")))
+            bounds["timestamp"] = text.replace(" ", "T") + "Z"
+    stats = {
+        "numRecords": file.rows,
+        "minValues": minimum,
+        "maxValues": maximum,
+        "nullCount": {"offset": 0, "timestamp": file.null_timestamps},
+    }
+    return json.dumps(stats)
+
+
+def delta_storage(storage: Mapping[str, str]) -> dict[str, str] | None:
+    """Return options of pyarrow's S3FileSystem with the names of delta-rs."""
+    names = {
+        "access_key": "AWS_ACCESS_KEY_ID",
+        "secret_key": "AWS_SECRET_ACCESS_KEY",
+        "session_token": "AWS_SESSION_TOKEN",
+        "region": "AWS_REGION",
+        "endpoint_override": "AWS_ENDPOINT_URL",
+    }
+    options = {names.get(name, name): value for name, value in storage.items() if name != "scheme"}
+    scheme = storage.get("scheme", "https")
+    endpoint = options.get("AWS_ENDPOINT_URL")
+    if endpoint is not None and "://" not in endpoint:
+        options["AWS_ENDPOINT_URL"] = endpoint = f"{scheme}://{endpoint}"
+    if endpoint is not None and endpoint.startswith("http://"):
+        options["AWS_ALLOW_HTTP"] = "true"
+    return options or None

@@ -1,0 +1,221 @@
+"""A directory of Parquet or Arrow files as the output of a run: on a mounted file system, or in an object store.
+
+On a mounted file system, the first run builds the directory next to its place, and one rename makes it visible. Later
+runs write below ``OUT/_temporary-<run>``, describe in ``commit.json`` what is to be renamed and removed, and do it. A
+run that is killed before that file exists is undone by the next one, and finished by it afterwards.
+
+An object store has no rename: tasks write files under their final names, which contain the run's id, and the new
+manifest commits them. Only readers of the manifest are protected from the files of unfinished runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import posixpath
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from kbatch.errors import exists_already
+from kbatch.log.write.staging import move_all
+from kbatch.sinks.commits import Commit, LogName, OutputState
+from kbatch.sinks.manifest import MANIFEST, Manifest, new_manifest
+from kbatch.sinks.names import TRANSACTIONS, FileNames, run_of
+from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.tables import check_parent, keep_only, table_changed
+from kbatch.sinks.working import WORK_PREFIX
+from kbatch.tuning import DELETE_THREADS
+
+__all__ = ["SUCCESS", "DirectoryTarget", "StoreTarget"]
+
+SUCCESS = "_SUCCESS"
+_COMMIT = "commit.json"
+_NEW_MANIFEST = "manifest.json"
+
+
+def _load(manifest: Manifest | None) -> OutputState:
+    if manifest is None:
+        return OutputState(False, {})
+    return OutputState(True, manifest.positions)
+
+
+def _check_directory(out: OutputPlace, entries: Sequence[str]) -> None:
+    """Raise if there are entries, and nothing shows that they are those of an export."""
+    ours = [name for name in entries if name == MANIFEST or name.startswith(WORK_PREFIX)]
+    if entries and not ours:
+        raise exists_already(out.url, f"exists already, and is not the output of an export (no {MANIFEST})")
+
+
+def _replaced(commit: Commit, before: Manifest | None) -> list[str]:
+    """Return the names of files that a commit removes: all, or the former list of withheld transactions."""
+    if before is None:
+        return []
+    if commit.replace:
+        return [*before.files, *before.side_files]
+    return [name for name in before.side_files if name.startswith(f"{TRANSACTIONS}/")]
+
+
+class DirectoryTarget:
+    """A directory of a mounted file system; see `kbatch.sinks.commits.RunTarget`.
+
+    Parameters
+    ----------
+    out : OutputPlace
+    run : str
+    """
+
+    manifest = MANIFEST
+
+    def __init__(self, out: OutputPlace, run: str) -> None:
+        self.out = out
+        self.run = run
+        self.committed = False
+        self._before: Manifest | None = None
+        self._work: OutputPlace | None = None
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise if the directory has other files than those of an export."""
+        check_parent(self.out)
+        _check_directory(self.out, self.out.entries())
+
+    def work_directory(self) -> tuple[OutputPlace, str]:
+        """Return the directory itself, or the one that it will be in."""
+        if self.out.entries():
+            parent, prefix = self.out, WORK_PREFIX
+        else:
+            directory, name = posixpath.split(self.out.path())
+            parent, prefix = OutputPlace(directory, self.out.storage), f"{name}.tmp-"
+        self._work = parent.at(prefix + self.run)
+        return parent, prefix
+
+    def recover(self, dead: Sequence[str]) -> None:
+        """Finish the runs that had begun to commit."""
+        for run in dead:
+            work = self.out.at(WORK_PREFIX + run)
+            text = work.read(_COMMIT)
+            if text is not None:
+                self._finish(work, **json.loads(text))
+
+    def load(self, logs: Sequence[LogName]) -> OutputState:
+        """Return the positions in the manifest."""
+        self._before = Manifest.read(self.out)
+        if self._before is not None and not self._working.url.startswith(f"{self.out.url}/"):
+            raise table_changed(self.out.url)
+        return _load(self._before)
+
+    def names(self) -> FileNames:
+        """Return names in a directory that becomes the output, or whose files are renamed."""
+        place = self._working.at("data")
+        place.make()
+        return FileNames(place, self.run)
+
+    @property
+    def _working(self) -> OutputPlace:
+        assert self._work is not None
+        return self._work
+
+    def commit(self, commit: Commit) -> None:
+        """Rename the directory, or its files."""
+        place = self.names().place
+        moved = [*(file.name for file in commit.files), *commit.side_files]
+        keep_only(place, "", moved)
+        text = new_manifest(self.run, commit, self._before, commit.side_files)
+        if self._before is None:
+            place.write(MANIFEST, text)
+            # Fails if another process has created the output meanwhile, unless it is an empty directory.
+            move_all([(place.path(), self.out.path())], sync=False)
+            self.committed = True
+            return
+        self._working.write(_NEW_MANIFEST, text)
+        removed = _replaced(commit, self._before)
+        self._working.write(_COMMIT, json.dumps({"moved": moved, "removed": removed}).encode())
+        self.committed = True
+        self._finish(self._working, moved, removed)
+
+    def _finish(self, work: OutputPlace, moved: Sequence[str], removed: Sequence[str]) -> None:
+        """Do what is left of a commit; each step may have been done already."""
+        for directory in {posixpath.dirname(name) for name in moved}:
+            self.out.make(directory)
+        data = work.at("data")
+        for name in moved:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(data.path(name), self.out.path(name))
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(work.path(_NEW_MANIFEST), self.out.path(MANIFEST))
+        for name in removed:
+            self.out.remove(name)
+            self.out.remove_empty(posixpath.dirname(name))
+
+    def undo(self) -> None:
+        """Do nothing: the files are in the work directory."""
+
+
+class StoreTarget:
+    """A prefix of an object store.
+
+    Parameters
+    ----------
+    out : OutputPlace
+    run : str
+    """
+
+    manifest = MANIFEST
+
+    def __init__(self, out: OutputPlace, run: str) -> None:
+        self.out = out
+        self.run = run
+        self.committed = False
+        self._before: Manifest | None = None
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise if there are other objects than those of an export."""
+        _check_directory(self.out, self.out.entries())
+
+    def work_directory(self) -> tuple[OutputPlace, str]:
+        """Return the prefix itself."""
+        return self.out, WORK_PREFIX
+
+    def recover(self, dead: Sequence[str]) -> None:
+        """Remove the files that the manifest does not list, if a run was killed."""
+        if dead:
+            manifest = Manifest.read(self.out)
+            listed = set() if manifest is None else {*manifest.files, *manifest.side_files}
+            self._remove([name for name in self.out.files() if run_of(name) is not None and name not in listed])
+
+    def load(self, logs: Sequence[LogName]) -> OutputState:
+        """Return the positions in the manifest."""
+        self._before = Manifest.read(self.out)
+        return _load(self._before)
+
+    def names(self) -> FileNames:
+        """Return names in their final place."""
+        return FileNames(self.out, self.run)
+
+    def commit(self, commit: Commit) -> None:
+        """Replace the manifest; remove the files of attempts that do not count, and those that are replaced."""
+        committed = {*(file.name for file in commit.files), *commit.side_files}
+        self._remove([name for name in self._own_files() if name not in committed])
+        now = self.out.read(MANIFEST)
+        if now != (None if self._before is None else self._before.text):
+            raise table_changed(f"{self.out.url}/{MANIFEST}")
+        self.out.write(MANIFEST, new_manifest(self.run, commit, self._before, commit.side_files))
+        self.committed = True
+        self._remove(_replaced(commit, self._before))
+        self.out.write(SUCCESS, b"")
+
+    def undo(self) -> None:
+        """Remove the files of this run, and the names of directories if the run has created the output."""
+        self._remove(self._own_files())
+        if self._before is None and all(name.startswith(WORK_PREFIX) for name in self.out.files()):
+            self.out.remove_all()
+
+    def _own_files(self) -> list[str]:
+        return [name for name in self.out.files() if run_of(name) == self.run]
+
+    def _remove(self, names: Sequence[str]) -> None:
+        with ThreadPoolExecutor(DELETE_THREADS) as pool:
+            for done in [pool.submit(self.out.remove, name) for name in names]:
+                done.result()

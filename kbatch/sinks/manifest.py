@@ -1,0 +1,87 @@
+"""The manifest of a directory of files: the summary of the last run, the positions, and the files of each run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbatch.errors import LogDirectoryError
+from kbatch.plan.positions import Position, parse_positions, plain_positions
+from kbatch.sinks.commits import Commit
+from kbatch.sinks.outputs import OutputPlace
+
+__all__ = ["MANIFEST", "Manifest", "new_manifest"]
+
+# Readers ignore names that begin with an underscore.
+MANIFEST = "_manifest.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The manifest of an output that exists.
+
+    Attributes
+    ----------
+    text : bytes
+        The file.
+    positions : dict of (topic, partition) to Position, or None
+        None if it was written by a release of kbatch without positions.
+    runs : list of dict
+        For each run its ``run``, ``records``, ``files`` and ``side_files``, in their order.
+    """
+
+    text: bytes
+    positions: dict[tuple[str, int], Position] | None
+    runs: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, out: OutputPlace) -> Manifest | None:
+        """Return the manifest of an output, or None without one.
+
+        Raises
+        ------
+        LogDirectoryError
+            If the file is damaged.
+        """
+        text = out.read(MANIFEST)
+        if text is None:
+            return None
+        try:
+            found = json.loads(text)
+            if "positions" not in found:
+                files = [str(name) for name in found["files"]]
+                return cls(text, None, [{"run": "", "records": found["records"], "files": files, "side_files": []}])
+            return cls(text, parse_positions(found["positions"]), list(found["runs"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise LogDirectoryError(
+                f"{out.url}/{MANIFEST}: not the manifest of an export ({type(error).__name__}: {error}); restore it "
+                "from a copy, or choose another directory",
+                source=out.url,
+            ) from error
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all data files, relative to the output."""
+        return [name for run in self.runs for name in run["files"]]
+
+    @property
+    def side_files(self) -> list[str]:
+        """The names of the files of side tables."""
+        return [name for run in self.runs for name in run["side_files"]]
+
+
+def new_manifest(run: str, commit: Commit, before: Manifest | None, side_files: Sequence[str]) -> bytes:
+    """Return the manifest after a commit."""
+    kept = None if commit.replace else before
+    positions = {**((kept.positions or {}) if kept is not None else {}), **commit.positions}
+    entry = {
+        "run": run,
+        "records": commit.summary["records"],
+        "files": [file.name for file in commit.files],
+        "side_files": list(side_files),
+    }
+    runs = [*([] if kept is None else kept.runs), entry]
+    document = {**commit.summary, "positions": plain_positions(positions), "runs": runs}
+    return json.dumps(document, indent=1).encode()

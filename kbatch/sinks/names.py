@@ -1,0 +1,83 @@
+"""The names of the files of a run. Tasks choose them, so that the driver does not move files into place.
+
+Tasks use this module, so it does not import pyspark.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+
+from kbatch.sinks.outputs import OutputPlace
+
+__all__ = ["LOSSES", "LOSSES_SUFFIX", "TRANSACTIONS", "FileNames", "run_of"]
+
+# Readers ignore names that begin with an underscore.
+LOSSES = "_losses"
+TRANSACTIONS = "_transactions"
+# Not ".parquet": DuckDB and Polars read all files that `OUT/**/*.parquet` matches as data, also below a directory whose
+# name begins with an underscore.
+LOSSES_SUFFIX = ".parq"
+
+# The characters that Spark escapes in names of partition directories (ExternalCatalogUtils.escapePathName).
+_ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
+_RUN_FILE = re.compile(r"(?:^|/)part-(?:[0-9]+-)*([0-9a-f]{8})(?:-[0-9a-f]{8})?\.(?:parquet|arrow|parq)$")
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """Where tasks write, and the names of their files. It can be pickled.
+
+    Attributes
+    ----------
+    place : OutputPlace
+        The directory that names are relative to; it must exist on a mounted file system.
+    run : str
+        The run's id.
+    data, side : str
+        Prefixes of data files and of side tables, empty or ending with a slash.
+    """
+
+    place: OutputPlace
+    run: str
+    data: str = ""
+    side: str = ""
+
+    def data_file(self, log: tuple[str, int], date: str | None, first_offset: int, task: int, suffix: str) -> str:
+        """Return a new name for a data file of a topic-partition, by the first offset known when it is opened.
+
+        Each attempt of a task gets other names, and a file counts only if its report reaches the driver.
+        """
+        topic, partition = log
+        directory = f"{self.data}topic={_escape(topic)}/partition={partition}"
+        if date is not None:
+            directory += f"/date={date}"
+        return f"{directory}/part-{first_offset:020d}-{task:05d}-{self.run}-{uuid.uuid4().hex[:8]}{suffix}"
+
+    def losses_file(self, task: int, number: int) -> str:
+        """Return a new name for the losses of the `number`-th topic-partition of a task; names sort like the logs."""
+        unique = uuid.uuid4().hex[:8]
+        return f"{self.side}{LOSSES}/part-{task:05d}-{number:05d}-{self.run}-{unique}{LOSSES_SUFFIX}"
+
+    @property
+    def transactions_file(self) -> str:
+        """The file that lists withheld transactions."""
+        return f"{self.side}{TRANSACTIONS}/part-{self.run}{LOSSES_SUFFIX}"
+
+
+def run_of(name: str) -> str | None:
+    """Return the id of the run that has written a file; None for a file of another origin.
+
+    Examples
+    --------
+    >>> from kbatch.sinks.names import run_of
+    >>> run_of("topic=t/partition=0/part-00000000000000000000-00003-0a1b2c3d-99887766.parquet")
+    '0a1b2c3d'
+    """
+    found = _RUN_FILE.search(name)
+    return None if found is None else found[1]
+
+
+def _escape(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)

@@ -1,0 +1,343 @@
+"""A run of an export, from the lock of its output to the commit; Spark or another executor runs its tasks.
+
+The driver plans splits (`kbatch.plan`), tasks decode them and write files (`kbatch.sinks.task`), and the driver commits
+the files of the tasks' reports together with the positions of the logs.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from kbatch.errors import LogDirectoryError
+from kbatch.log import Log
+from kbatch.plan.bounds import resolve_bounds
+from kbatch.plan.following import SegmentWalker, log_transactions
+from kbatch.plan.missing import MissingOffsets, report_data_loss, warn_missing
+from kbatch.plan.positions import LogChange, Position, Positions, continued_starts
+from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES, ReadOptions
+from kbatch.plan.rows import Transform
+from kbatch.plan.split import LogRange, Split, plan_ranges
+from kbatch.plan.transactions import pending_table
+from kbatch.sinks.commits import Commit, CommittedFile, LogName, RunTarget
+from kbatch.sinks.directories import DirectoryTarget, StoreTarget
+from kbatch.sinks.names import LOSSES, TRANSACTIONS
+from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.summary import ExportSummary, summarize
+from kbatch.sinks.tables import TableTarget
+from kbatch.sinks.task import ExportJob, TaskReport, output_schema
+from kbatch.sinks.working import RUN_DIGITS, WorkDirectory
+from kbatch.sinks.write_options import WriteOptions
+from kbatch.transactions import Transactions
+from kbatch.tuning import MIN_SPLIT_BYTES
+from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
+
+__all__ = ["Executor", "ExportRun", "TaskProgress", "open_target"]
+
+# The number of losses that the summary lists; the side table has all of them.
+_MAX_LOSSES = 100
+
+TaskProgress = Callable[[int, int], None]
+Range = tuple[int | None, int | None]
+
+
+class Executor(Protocol):
+    """What runs the tasks.
+
+    Attributes
+    ----------
+    cores : int
+    walker : SegmentWalker or None
+        As for `kbatch.plan.following.log_transactions`.
+    """
+
+    cores: int
+
+    @property
+    def walker(self) -> SegmentWalker | None:
+        """Follows segments in parallel, if they are many."""
+
+    def run(
+        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: TaskProgress | None
+    ) -> list[TaskReport]:
+        """Run the job for each task; return the reports in the order of the tasks."""
+
+
+def open_target(out: OutputPlace, writing: WriteOptions, *, table: str | None, catalog: str | None) -> RunTarget:
+    """Return the output of a new run.
+
+    Raises
+    ------
+    MissingDependencyError
+        If the library of a table is not installed.
+    TableCommitError, ValueError
+        If the catalog of an Iceberg table does not exist, or the table's name is missing.
+    """
+    run = uuid.uuid4().hex[:RUN_DIGITS]
+    if writing.format == "delta":
+        from kbatch.sinks.delta import DeltaTable
+
+        return TableTarget(out, run, DeltaTable(out, writing.by_day), in_table=True)
+    if writing.format == "iceberg":
+        from kbatch.sinks.iceberg import IcebergTable
+
+        if table is None:
+            raise ValueError("format iceberg needs the table's name, such as db.orders")
+        return TableTarget(out, run, IcebergTable(out, writing.by_day, table, catalog), in_table=False)
+    return DirectoryTarget(out, run) if out.local else StoreTarget(out, run)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The ranges of the logs, their transactions, and the tasks."""
+
+    ranges: list[Range]
+    transactions: list[Transactions | None]
+    tasks: list[tuple[Split, ...]]
+
+
+class ExportRun:
+    """One run of an export; a context manager that locks the output, and removes the run's files unless it commits.
+
+    Parameters
+    ----------
+    target : RunTarget
+    logs : sequence of Log
+        With topic and partition.
+    options : ReadOptions
+    writing : WriteOptions
+    transform : Transform or None
+
+    Raises
+    ------
+    LogDirectoryError
+        From ``with``: if the output cannot be written, another run is writing to it, the mode does not allow its data,
+        or a log has changed since the last run.
+    """
+
+    def __init__(
+        self,
+        target: RunTarget,
+        logs: Sequence[Log],
+        options: ReadOptions,
+        writing: WriteOptions,
+        transform: Transform | None,
+    ) -> None:
+        self._target = target
+        self._logs = logs
+        self._options = options
+        self._writing = writing
+        self._transform = transform
+        self._work: WorkDirectory | None = None
+        self._before: Positions = {}
+        self._exists = False
+        self._commit: Commit | None = None
+        self._starts: list[int | None] = []
+        self._changes: list[LogChange] = []
+        self._missing: list[MissingOffsets] = []
+        self.committed = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the data files."""
+        return output_schema(self._options, self._writing, self._transform)
+
+    def __enter__(self) -> ExportRun:
+        target = self._target
+        target.check(self.schema)
+        parent, prefix = target.work_directory()
+        self._work = WorkDirectory(target.out, parent, prefix, target.run)
+        register_unfinished(self, self._end)
+        try:
+            dead = self._work.acquire()
+            target.recover(dead)
+            for run in dead:
+                self._work.remove(run)
+            self._load()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Files are removed one by one, which an interrupt must not cut short.
+        with unbroken:
+            self._end()
+
+    def _end(self) -> None:
+        target, work = self._target, self._work
+        if work is not None:
+            self._work = None
+            if not target.committed:
+                target.undo()
+            # The next run finishes a commit that has begun and failed.
+            work.release(keep=target.committed and not self.committed)
+        forget_unfinished(self)
+
+    def _load(self) -> None:
+        """Load the positions, and compare them with the logs."""
+        state = self._target.load([_log_name(log) for log in self._logs])
+        self._exists = state.exists
+        mode, out = self._writing.mode, self._target.out.url
+        if state.exists and mode == "error":
+            raise LogDirectoryError(
+                f"{out}: already has data; mode continue adds what is new, and overwrite replaces it", source=out
+            )
+        if mode == "overwrite":
+            self._starts = [None] * len(self._logs)
+            return
+        if state.positions is None:
+            raise LogDirectoryError(
+                f"{out}: has data, but no positions at which an export could continue, because another program or an "
+                "older kbatch wrote it; mode overwrite replaces the data",
+                source=out,
+            )
+        self._before = state.positions
+        self._starts, self._changes = continued_starts(self._logs, self._before)
+        for change in self._changes:
+            report_data_loss(change.reason, fails=self._options.fail_on_data_loss)
+
+    def run(self, executor: Executor, summary: ExportSummary, progress: TaskProgress | None) -> None:
+        """Plan, run the tasks, and fill in the summary; `commit` is the next step."""
+        began = time.monotonic()
+        planned = self._plan(executor)
+        names = self._target.names()
+        job = ExportJob(self._options, names, self._writing, self._transform)
+        at = time.monotonic()
+        summary.plan_seconds = round(at - began, 3)
+        reports = executor.run(job, planned.tasks, progress) if planned.tasks else []
+        summary.task_seconds = round(time.monotonic() - at, 3)
+        summarize(summary, self._logs, planned.transactions, reports, self._starts)
+        parsed = summary.records * len(self._options.values.parsed)
+        summary.too_many_bad = not self._writing.tolerates(summary.bad_keys + summary.bad_values, parsed)
+        self._commit = self._collect(planned, reports, summary)
+
+    def _plan(self, executor: Executor) -> _Planned:
+        logs, options = self._logs, self._options
+        bounds = resolve_bounds(logs, options, self._missing)
+        ranges = [
+            (first if start is None else start, end) for start, (first, end) in zip(self._starts, bounds, strict=True)
+        ]
+        options = replace(options, split_bytes=_split_bytes(executor.cores, logs, options, self._writing))
+        transactions = log_transactions(logs, options, ranges, executor.walker)
+        pieces = [(log, *ends, known) for log, ends, known in zip(logs, ranges, transactions, strict=True)]
+        return _Planned(ranges, transactions, plan_ranges(pieces, options))
+
+    def _collect(self, planned: _Planned, reports: Sequence[TaskReport], summary: ExportSummary) -> Commit:
+        files = [
+            CommittedFile(report.topic, report.partition, written) for report in reports for written in report.files
+        ]
+        summary.mode = self._writing.mode
+        summary.run = self._target.run
+        summary.manifest = self._target.manifest
+        summary.files = [file.name for file in files]
+        warn_missing(self._missing)
+        summary.missing_offsets = [each._asdict() for each in self._missing]
+        summary.changes = [change._asdict() for change in self._changes]
+        side_files = self._side_tables(planned, reports, summary)
+        positions = self._positions(reports)
+        replaces = self._writing.mode == "overwrite" and self._exists
+        is_new = bool(files) or replaces or not self._exists or positions != dict(self._before)
+        summary.action = "replaced" if replaces else "created" if not self._exists else "continued"
+        if not is_new:
+            summary.action = "unchanged"
+        return Commit(replaces, files, side_files, self.schema, positions, summary.to_dict())
+
+    def commit(self, summary: ExportSummary) -> None:
+        """Publish the files and positions; nothing is written if there is nothing new.
+
+        Raises
+        ------
+        TableCommitError
+            As `RunTarget.commit`.
+        """
+        began = time.monotonic()
+        if summary.action != "unchanged":
+            assert self._commit is not None
+            self._target.commit(replace(self._commit, summary=summary.to_dict()))
+            self.committed = True
+        summary.commit_seconds = round(time.monotonic() - began, 3)
+        forget_unfinished(self, complete=True)
+
+    def _positions(self, reports: Sequence[TaskReport]) -> dict[tuple[str, int], Position]:
+        """Return the positions of all logs after the run."""
+        positions = dict(self._before)
+        resumed = {(change.topic, change.partition): change.resumed_at for change in self._changes}
+        ids = {(log.topic, log.partition): _log_name(log).topic_id for log in self._logs}
+        ends: dict[tuple[str, int], TaskReport] = {}
+        for report in reports:
+            key = (report.topic, report.partition)
+            if report.end_offset is not None and (key not in ends or report.end_offset > (ends[key].end_offset or 0)):
+                ends[key] = report
+        for key, offset in resumed.items():
+            positions[key] = Position(offset, None, ids[key])
+        for key, report in ends.items():
+            known = positions.get(key)
+            if known is None or known.next_offset < (report.end_offset or 0):
+                positions[key] = Position(report.end_offset or 0, report.leader_epoch, ids[key])
+        return positions
+
+    def _side_tables(self, planned: _Planned, reports: Sequence[TaskReport], summary: ExportSummary) -> list[str]:
+        """Write the side tables, and list the first losses; return the names of their files."""
+        place, names = self._target.names().place, self._target.names()
+        side = [report.losses_file for report in reports if report.losses_file is not None]
+        if side:
+            summary.losses_table = names.side + LOSSES
+        for name in side:
+            with place.fs.open_input_file(place.path(name)) as stream:
+                for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(_MAX_LOSSES):
+                    summary.losses += batch.slice(0, _MAX_LOSSES - len(summary.losses)).to_pylist()
+                    if len(summary.losses) == _MAX_LOSSES:
+                        break
+            if len(summary.losses) == _MAX_LOSSES:
+                break
+        rows = self._withheld(planned, summary)
+        if rows is not None and rows.num_rows:
+            sink = io.BytesIO()
+            pyarrow.parquet.write_table(rows, sink, compression="zstd")
+            place.write(names.transactions_file, sink.getvalue())
+            side.append(names.transactions_file)
+            summary.withheld_transactions = rows.num_rows
+            summary.transactions_table = names.side + TRANSACTIONS
+        return side
+
+    def _withheld(self, planned: _Planned, summary: ExportSummary) -> Any:
+        """Return the transactions for which records were withheld, as a table."""
+        if not any(each is not None and each.pending for each in planned.transactions):
+            return None
+        # Only partitions with withheld batches are listed.
+        parts = zip(self._logs, planned.transactions, planned.ranges, summary.partitions, strict=True)
+        held = [
+            (log, known, LogRange(log.path, *ends))
+            for log, known, ends, part in parts
+            if known is not None and part.undecided_batches
+        ]
+        return pending_table(held, self._options)
+
+
+def _log_name(log: Log) -> LogName:
+    assert log.topic is not None
+    assert log.partition is not None
+    return LogName(log.topic, log.partition, None if log.topic_id is None else str(log.topic_id))
+
+
+def _split_bytes(cores: int, logs: Sequence[Log], options: ReadOptions, writing: WriteOptions) -> int:
+    """Choose the bytes per task: all cores busy, no tiny tasks, and enough for a file of the requested size."""
+    limit = options.split_bytes
+    if limit == DEFAULT_SPLIT_BYTES:
+        limit = max(limit, writing.file_bytes)
+    size = sum(log.size for log in logs)
+    # The same number of tasks for each core: three equal tasks on two cores would take as long as four.
+    turns = max(1, -(-size // (cores * limit)))
+    share = size // (cores * turns) + 1
+    return min(limit, max(share, MIN_SPLIT_BYTES))

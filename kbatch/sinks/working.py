@@ -1,0 +1,168 @@
+"""The work directory of a run: who is writing to an output, and which runs have ended without cleaning up.
+
+On a mounted file system the directory is locked (`flock`), and the system releases the lock of a process that is
+killed. An object store has no locks: there the run renews a small file, and one that was not renewed for five minutes
+belongs to a dead run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import posixpath
+import socket
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow.fs
+
+from kbatch.errors import LogDirectoryError
+from kbatch.log.write.staging import remove_stage
+from kbatch.sinks.outputs import OutputPlace
+from kbatch.tuning import DEAD_SECONDS, RENEWAL_SECONDS
+from kbatch.unfinished import OwnedDirectory
+
+__all__ = ["RUN_DIGITS", "WORK_PREFIX", "WorkDirectory"]
+
+# A run's id: hexadecimal digits.
+RUN_DIGITS = 8
+# The names of work directories within an output.
+WORK_PREFIX = "_temporary-"
+_OWNER = "owner.json"
+
+
+class WorkDirectory:
+    """The work directory of this run, next to which `acquire` finds those of other runs.
+
+    Parameters
+    ----------
+    out : OutputPlace
+        The output, for messages.
+    parent : OutputPlace
+        Where the directory is created.
+    prefix : str
+        Its name without the run's id.
+    run : str
+        The run's id.
+
+    Attributes
+    ----------
+    place : OutputPlace
+        The directory.
+    """
+
+    def __init__(self, out: OutputPlace, parent: OutputPlace, prefix: str, run: str) -> None:
+        self.place = parent.at(prefix + run)
+        self._out = out
+        self._parent = parent
+        self._prefix = prefix
+        self._run = run
+        self._lock: OwnedDirectory | None = None
+        self._ended = threading.Event()
+
+    def acquire(self) -> list[str]:
+        """Create and lock the directory; return the ids of dead runs, whose directories still exist.
+
+        Raises
+        ------
+        LogDirectoryError
+            If another run is writing to the output.
+        """
+        if not self._parent.local:
+            return self._acquire_remote()
+        parent = os.open(self._parent.path(), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            # Held for a moment, so that of two runs that begin at the same time one sees the other. Some network file
+            # systems have no locks for directories.
+            with contextlib.suppress(OSError):
+                fcntl.flock(parent, fcntl.LOCK_EX)
+            others = self._others()
+            for run in others:
+                if not _is_unlocked(self._parent.path(self._prefix + run)):
+                    raise self._busy(run)
+            self._lock = OwnedDirectory(self.place.path())
+            self._write_owner()
+        finally:
+            os.close(parent)
+        return others
+
+    def _acquire_remote(self) -> list[str]:
+        self._write_owner()
+        now = self._renewed(self._run)
+        others = self._others()
+        for run in others:
+            renewed = self._renewed(run)
+            if renewed is not None and (now is None or now - renewed < DEAD_SECONDS):
+                self.place.remove_all()
+                raise self._busy(run)
+        threading.Thread(target=self._renew, name="kbatch-owner", daemon=True).start()
+        return others
+
+    def remove(self, run: str) -> None:
+        """Remove the directory of a dead run."""
+        self._parent.remove_all(self._prefix + run)
+
+    def release(self, *, keep: bool = False) -> None:
+        """Unlock the directory, and remove it unless the next run needs it (`keep`)."""
+        self._ended.set()
+        if not keep and self.place.exists():
+            # A task that is being cancelled may still write.
+            remove_stage(self.place.remove_all, self.place.exists, attempts=50 if self.place.local else 3)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _others(self) -> list[str]:
+        names = [name.removeprefix(self._prefix) for name in self._parent.entries() if self._is_work(name)]
+        return sorted(name for name in names if name != self._run)
+
+    def _is_work(self, name: str) -> bool:
+        run = name.removeprefix(self._prefix)
+        return name.startswith(self._prefix) and len(run) == RUN_DIGITS and all(c in "0123456789abcdef" for c in run)
+
+    def _write_owner(self) -> None:
+        self.place.make()
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "since": datetime.now(UTC).isoformat("T", "seconds")}
+        self.place.write(_OWNER, json.dumps(owner).encode())
+
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEWAL_SECONDS):
+            with contextlib.suppress(OSError):
+                self._write_owner()
+
+    def _renewed(self, run: str) -> float | None:
+        """Return when the owner of a run's directory was renewed, by the clock of the store; None without an owner."""
+        info = self._parent.fs.get_file_info(self._parent.path(f"{self._prefix}{run}/{_OWNER}"))
+        if info.type == pyarrow.fs.FileType.NotFound:
+            return None
+        return 0.0 if info.mtime is None else info.mtime.timestamp()
+
+    def _busy(self, run: str) -> LogDirectoryError:
+        directory = self._parent.at(self._prefix + run)
+        owner: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError), directory.fs.open_input_file(directory.path(_OWNER)) as file:
+            owner = json.loads(file.read())
+        who = f" (process {owner['pid']} on {owner['host']}, since {owner['since']})" if len(owner) == 3 else ""
+        return LogDirectoryError(
+            f"{self._out.url}: another export is writing to it{who}; run this one again when it has ended. If it was "
+            f"killed on another machine, {posixpath.basename(directory.url)} next to its files may be removed",
+            source=self._out.url,
+        )
+
+
+def _is_unlocked(path: str) -> bool:
+    """Whether the process that locked a directory has ended; False on a file system without locks."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

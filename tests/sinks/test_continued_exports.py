@@ -1,0 +1,306 @@
+"""Exports that continue: every record once, whatever was exported before."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import log_batches
+import pytest
+from log_batches import NOW
+
+import kbatch
+from kbatch.plan.read_options import Bound, ReadOptions
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+from local_export import export, log_offsets  # noqa: E402
+
+FORMATS = ["parquet", "arrow", "delta", "iceberg"]
+
+
+def batches(first: int, count: int, *, epoch: int = 0) -> list[bytes]:
+    """Return batches of two records each."""
+    found = []
+    for base in range(first, first + 2 * count, 2):
+        one = bytearray(log_batches.batch(base, [NOW + base, NOW + base + 1]))
+        one[12:16] = epoch.to_bytes(4, "big")
+        found.append(bytes(one))
+    return found
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two topic-partitions: one with 20 records, one with 10."""
+    log_batches.write_segment(tmp_path / "logs" / "t-0", 0, batches(0, 10))
+    log_batches.write_segment(tmp_path / "logs" / "t-1", 0, batches(0, 5))
+    return tmp_path / "logs"
+
+
+class Output:
+    """An output of some format, and the offsets in it."""
+
+    def __init__(self, kind: str, path: Path) -> None:
+        self.kind = kind
+        self.path = path
+
+    def write(self, root: Path, options: ReadOptions | None = None, **writing: Any) -> Any:
+        where = {"table": "db.t", "catalog": "kb"} if self.kind == "iceberg" else {}
+        return export(root, self.path, options, format=self.kind, **where, **writing)
+
+    def offsets(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for name, table in self._tables():
+            found.setdefault(name, []).extend(table.column("offset").to_pylist())
+        return {name: sorted(each) for name, each in sorted(found.items())}
+
+    def _tables(self) -> Any:
+        if self.kind in ("delta", "iceberg"):
+            table = self.table()
+            rows = table.to_pyarrow_table() if self.kind == "delta" else table.scan().to_arrow()
+            for row in rows.select(["topic", "partition", "offset"]).to_pylist():
+                yield f"{row['topic']}-{row['partition']}", pa.table({"offset": [row["offset"]]})
+            return
+        manifest = json.loads((self.path / "_manifest.json").read_text())
+        listed = sorted(name for run in manifest["runs"] for name in run["files"])
+        found = [path for path in self.path.rglob("*") if path.suffix in (".parquet", ".arrow")]
+        assert listed == sorted(str(path.relative_to(self.path)) for path in found)
+        for path in found:
+            table = pq.ParquetFile(path).read() if self.kind == "parquet" else pa.ipc.open_file(path).read_all()
+            topic, partition = (part.partition("=")[2] for part in path.relative_to(self.path).parts[:2])
+            yield f"{topic}-{partition}", table
+
+    def table(self) -> Any:
+        if self.kind == "delta":
+            import deltalake
+
+            return deltalake.DeltaTable(str(self.path))
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog("kb").load_table("db.t")
+
+    def files(self) -> list[str]:
+        """Return all files with their times: a run that writes nothing changes none of them."""
+        return sorted(f"{path}, {path.stat().st_mtime_ns}" for path in self.path.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def out(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Output:
+    kind: str = getattr(request, "param", "parquet")
+    if kind == "delta":
+        pytest.importorskip("deltalake")
+    if kind == "iceberg":
+        pytest.importorskip("pyiceberg")
+        import pyiceberg.catalog
+
+        (tmp_path / "catalog").mkdir()
+        uri = f"sqlite:///{tmp_path}/catalog/c.db"
+        for name, value in {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/catalog"}.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__KB__{name.upper()}", value)
+        monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", type(pyiceberg.catalog._ENV_CONFIG)())
+    return Output(kind, tmp_path / "out")
+
+
+every_format = pytest.mark.parametrize("out", FORMATS, indirect=True)
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+
+
+@every_format
+def test_a_second_run_writes_nothing(root: Path, out: Output) -> None:
+    first = out.write(root)
+    assert (first.action, first.records) == ("created", 30)
+    before = out.files()
+    second = out.write(root)
+    assert (second.action, second.records, second.files) == ("unchanged", 0, [])
+    assert out.files() == before
+    assert out.offsets() == log_offsets(root)
+    assert [part.continued_from for part in second.partitions] == [20, 10]
+
+
+@every_format
+def test_new_records_are_added_once(root: Path, out: Output) -> None:
+    out.write(root)
+    log_batches.write_segment(root / "t-0", 20, batches(20, 3))
+    log_batches.write_segment(root / "t-2", 0, batches(0, 2))
+    second = out.write(root)
+    assert (second.action, second.records) == ("continued", 10)
+    assert [(part.continued_from, part.next_offset) for part in second.partitions] == [(20, 26), (10, 10), (None, 4)]
+    assert out.offsets() == log_offsets(root)
+    assert out.write(root).action == "unchanged"
+
+
+@every_format
+def test_overwrite_replaces_all_data(root: Path, out: Output) -> None:
+    out.write(root)
+    again = out.write(root, ReadOptions(partitions=frozenset([1])), mode="overwrite")
+    assert (again.action, again.records) == ("replaced", 10)
+    assert out.offsets() == {"t-1": list(range(10))}
+    # The positions are replaced too: the other topic-partition is exported from its start.
+    assert out.write(root).records == 20
+    assert out.offsets() == log_offsets(root)
+
+
+@every_format
+def test_error_refuses_an_output_with_data(root: Path, out: Output) -> None:
+    out.write(root, mode="error")
+    before = out.files()
+    with pytest.raises(kbatch.LogDirectoryError, match="already has data; mode continue adds what is new"):
+        out.write(root, mode="error")
+    assert out.files() == before
+
+
+@every_format
+def test_runs_of_other_partitions_keep_the_positions(root: Path, out: Output) -> None:
+    for number in (0, 1, 0):
+        out.write(root, ReadOptions(partitions=frozenset([number])))
+    assert out.offsets() == log_offsets(root)
+    assert out.write(root).action == "unchanged"
+
+
+def test_a_range_of_offsets_continues_where_it_ended(root: Path, out: Output) -> None:
+    for end in (7, 12, 20):
+        ending = Bound(offsets={"t": {0: end, 1: -1}})
+        out.write(root, ReadOptions(ending=ending))
+    assert out.offsets() == log_offsets(root)
+
+
+def test_a_position_comes_before_a_starting_offset(root: Path, out: Output) -> None:
+    out.write(root)
+    starting = Bound(offsets={"t": {0: 4, 1: -2}})
+    assert out.write(root, ReadOptions(starting=starting)).action == "unchanged"
+
+
+def test_an_incomplete_batch_is_read_by_the_next_run(root: Path, out: Output) -> None:
+    path = root / "t-0" / f"{0:020d}.log"
+    whole = path.read_bytes() + b"".join(batches(20, 1))
+    path.write_bytes(whole[:-10])
+    assert out.write(root).partitions[0].unfinished_bytes > 0
+    path.write_bytes(whole)
+    assert out.write(root).records == 2
+    assert out.offsets() == log_offsets(root)
+
+
+def test_withheld_transactions_are_read_when_they_are_decided(tmp_path: Path, out: Output, golden: Path) -> None:
+    """LSO-R1: under read_committed a run ends at the last stable offset."""
+    source = golden / "logs" / "txn-0"
+    log = kbatch.Log(source)
+    stable = log.transactions().last_stable_offset
+    assert stable is not None
+    root = tmp_path / "logs"
+    shutil.copytree(source, root / "txn-0")
+    first = out.write(root, ReadOptions(isolation="read_committed"))
+    assert first.partitions[0].next_offset == stable
+    assert out.write(root, ReadOptions(isolation="read_committed")).records == 0
+    committed = [int(x) for table in log.tables(isolation="read_committed") for x in table.records["offset"]]
+    assert out.offsets() == {"txn-0": committed}
+
+
+# -- logs that changed
+
+
+@pytest.mark.parametrize("out", ["parquet", "delta", "iceberg"], indirect=True)
+def test_records_deleted_by_retention_are_an_error_or_a_reported_gap(root: Path, out: Output) -> None:
+    out.write(root)
+    log_batches.write_segment(root / "t-0", 40, batches(40, 3))
+    (root / "t-0" / f"{0:020d}.log").unlink()
+    before = out.files()
+    message = "t-0: the last run ended before offset 20, but offsets 20 to 39 were deleted"
+    with pytest.raises(kbatch.LogDirectoryError, match=message):
+        out.write(root)
+    assert out.files() == before
+    summary = out.write(root, ReadOptions(fail_on_data_loss=False))
+    assert [(change["kind"], change["position"], change["resumed_at"]) for change in summary.changes] == [
+        ("deleted", 20, 40)
+    ]
+    assert summary.exit_status == 3
+    assert out.offsets()["t-0"] == [*range(20), *range(40, 46)]
+    assert out.write(root).action == "unchanged"
+
+
+@pytest.mark.parametrize("out", ["parquet", "delta", "iceberg"], indirect=True)
+def test_a_truncated_log_is_an_error_or_resumed_at_its_end(root: Path, out: Output) -> None:
+    out.write(root)
+    path = root / "t-0" / f"{0:020d}.log"
+    path.write_bytes(b"".join(batches(0, 6)))
+    with pytest.raises(kbatch.LogDirectoryError, match="the log was truncated: its end is now offset 12"):
+        out.write(root)
+    summary = out.write(root, ReadOptions(fail_on_data_loss=False))
+    assert [(change["kind"], change["resumed_at"]) for change in summary.changes] == [("truncated", 12)]
+    path.write_bytes(b"".join([*batches(0, 6), *batches(12, 2, epoch=1)]))
+    assert out.write(root).records == 4
+
+
+@pytest.mark.parametrize("out", ["parquet", "delta", "iceberg"], indirect=True)
+def test_a_log_that_was_truncated_and_grew_is_recognized_by_its_leader_epoch(root: Path, out: Output) -> None:
+    out.write(root)
+    path = root / "t-0" / f"{0:020d}.log"
+    path.write_bytes(b"".join([*batches(0, 6), *batches(12, 20, epoch=3)]))
+    with pytest.raises(kbatch.LogDirectoryError, match="leader epoch of offset 19 was 0 and is now 3"):
+        out.write(root)
+    summary = out.write(root, ReadOptions(fail_on_data_loss=False))
+    assert [(change["kind"], change["resumed_at"]) for change in summary.changes] == [("truncated", 12)]
+    assert summary.records == 40
+
+
+@pytest.mark.parametrize("out", ["parquet", "delta", "iceberg"], indirect=True)
+def test_a_topic_that_was_created_again_is_recognized_by_its_id(root: Path, out: Output) -> None:
+    metadata = root / "t-0" / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcg\n")
+    out.write(root)
+    assert out.write(root).action == "unchanged"
+    metadata.write_text("version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcA\n")
+    with pytest.raises(kbatch.LogDirectoryError, match=r"t-0: .* the topic was created again"):
+        out.write(root)
+    summary = out.write(root, ReadOptions(fail_on_data_loss=False))
+    assert [(change["kind"], change["resumed_at"]) for change in summary.changes] == [("recreated", 0)]
+    assert summary.records == 20
+    assert out.write(root).action == "unchanged"
+
+
+def test_offsets_removed_by_compaction_are_counted(root: Path, out: Output) -> None:
+    out.write(root)
+    kept = [*batches(24, 1), log_batches.batch(30, [NOW], last_delta=4)]
+    log_batches.write_segment(root / "t-0", 20, kept)
+    summary = out.write(root)
+    part = summary.partitions[0]
+    # Offsets 20 to 23 and 26 to 29 have no batch, 31 to 34 no record.
+    assert (part.records, part.next_offset, part.removed_offsets) == (3, 35, 12)
+    assert (summary.exit_status, out.write(root).action) == (0, "unchanged")
+
+
+# -- outputs of other origin
+
+
+def test_a_directory_of_another_origin_is_refused(root: Path, out: Output) -> None:
+    out.path.mkdir()
+    (out.path / "mine.txt").write_text("x")
+    for mode in ("continue", "overwrite", "error"):
+        with pytest.raises(kbatch.LogDirectoryError, match="exists already, and is not the output of an export"):
+            out.write(root, mode=mode)
+    assert os.listdir(out.path) == ["mine.txt"]
+
+
+@pytest.mark.parametrize("out", ["parquet", "delta", "iceberg"], indirect=True)
+def test_data_without_positions_is_replaced_only_on_request(
+    root: Path, out: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out.write(root)
+    if out.kind == "parquet":
+        path = out.path / "_manifest.json"
+        document = json.loads(path.read_text())
+        document = {name: value for name, value in document.items() if name not in ("positions", "runs")}
+        path.write_text(json.dumps(document))
+    else:
+        name = {"delta": "_COUNT_ID", "iceberg": "_COUNT_PROPERTY"}[out.kind]
+        monkeypatch.setattr(f"kbatch.sinks.{out.kind}.{name}", "other")
+    before = out.files()
+    with pytest.raises(kbatch.LogDirectoryError, match="has data, but no positions at which an export could continue"):
+        out.write(root)
+    assert out.files() == before
+    assert out.write(root, mode="overwrite").action == "replaced"
+    assert out.offsets() == log_offsets(root)
+    assert out.write(root).action == "unchanged"

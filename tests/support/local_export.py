@@ -1,0 +1,77 @@
+"""Exports without Spark: the tasks run one after the other in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kbatch.plan.following import SegmentWalker
+from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.select import choose_logs
+from kbatch.plan.split import Split
+from kbatch.sinks.outputs import open_place
+from kbatch.sinks.running import ExportRun, TaskProgress, open_target
+from kbatch.sinks.summary import ExportSummary
+from kbatch.sinks.task import ExportJob, TaskReport, reports_of
+from kbatch.sinks.write_options import WriteOptions
+
+
+class LocalExecutor:
+    """Runs tasks in this process."""
+
+    cores = 2
+    walker: SegmentWalker | None = None
+
+    def run(
+        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: TaskProgress | None
+    ) -> list[TaskReport]:
+        return reports_of(job(enumerate(tasks)))
+
+
+def export(
+    logdir: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: ReadOptions | None = None,
+    *,
+    table: str | None = None,
+    catalog: str | None = None,
+    **writing: Any,
+) -> ExportSummary:
+    """Export like `kbatch.spark.export`, with the options of `WriteOptions` as keywords."""
+    options, chosen = options or ReadOptions(), WriteOptions(**writing)
+    place = open_place(os.fspath(out), chosen.storage)
+    target = open_target(place, chosen, table=table, catalog=catalog)
+    logs = choose_logs([os.fspath(logdir)], options)
+    summary = ExportSummary(os.fspath(logdir), place.url, options.isolation, chosen.format)
+    with ExportRun(target, logs, options, chosen, None) as run:
+        run.run(LocalExecutor(), summary, None)
+        run.commit(summary)
+    return summary
+
+
+def export_killed_at(root: Path, out: Path, name: str, count: int) -> None:
+    """Export, and kill this process at a call of a function of `os`: the `count`-th of that name."""
+    original: Callable[..., Any] = getattr(os, name)
+    calls: list[int] = []
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments, **options)
+
+    setattr(os, name, call)
+    export(root, out)
+
+
+def log_offsets(root: Path) -> dict[str, list[int]]:
+    """Return the offsets of the records of all logs of a directory, by the name of the topic-partition."""
+    import kbatch
+
+    return {
+        f"{log.topic}-{log.partition}": [int(offset) for table in log.tables() for offset in table.records["offset"]]
+        for log in kbatch.find_logs(root)
+    }
