@@ -99,12 +99,12 @@ class WriteOptions:
     # enough for many to be read in parallel.
     row_group_rows: int = option(
         opts.whole_number(1),
-        1 << 20,
+        4 << 20,
         flag="--row-group-rows",
         help="maximum number of rows in a row group or record batch",
     )
     row_group_bytes: int = option(
-        opts.size(), 64 << 20, flag="--row-group-size",
+        opts.size(), 128 << 20, flag="--row-group-size",
         help="approximate number of bytes in a row group or record batch before encoding and compression",
     )  # fmt: skip
     file_bytes: int = option(
