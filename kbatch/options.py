@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import string
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -42,6 +43,7 @@ __all__ = [
     "as_named",
     "check_options",
     "choice",
+    "describe_codecs",
     "did_you_mean",
     "documented",
     "from_flags",
@@ -49,7 +51,7 @@ __all__ = [
     "is_switch",
     "option",
     "options_of",
-    "parse_compression",
+    "parse_codec_level",
     "refuse_unknown",
     "size",
     "switch_off",
@@ -119,6 +121,8 @@ class ValueKind:
         Whether a flag may be repeated; the text is then all its values, separated by commas.
     parses_values : bool
         Whether the dataclass accepts the text too.
+    deprecated : bool
+        Whether a name with this kind is a former name of the option, which gives a warning.
     """
 
     parse: Callable[[str], Any]
@@ -130,6 +134,7 @@ class ValueKind:
     show: Callable[[Any], str] = str
     repeated: bool = False
     parses_values: bool = False
+    deprecated: bool = False
 
 
 @dataclass(frozen=True)
@@ -277,6 +282,9 @@ def _parse(
         if kinds:
             names[each.name] = name = [*found, *kinds][0]
         if found:
+            if kinds[name].deprecated:
+                # Unlike DeprecationWarning, it is shown by default: options come from users, not from programs.
+                warnings.warn(f"{name} is deprecated; use {next(iter(kinds))}", FutureWarning, stacklevel=4)
             try:
                 values[each.name] = kinds[name].parse(texts[name])
                 each.kind.check(values[each.name])
@@ -349,7 +357,10 @@ def table_of(options: Iterable[Option]) -> str:
     """Return a Markdown table of the names, default and meaning of options."""
     rows = ["| Spark | flag | default | |", "|---|---|---|---|"]
     for each in options:
-        spark, flags = (", ".join(f"`{name}`" for name in names) for names in (each.spark, each.flags))
+        spark, flags = (
+            ", ".join(f"`{name}`" for name, kind in names.items() if not kind.deprecated)
+            for names in (each.spark, each.flags)
+        )
         text = "; ".join([each.help, *(f"`{name}`: {kind.help}" for name, kind in each.spark.items() if kind.help)])
         rows.append(f"| {spark} | {flags} | {each.shown} | {text} |".replace("|  |", "| |"))
     return "\n".join(rows)
@@ -426,18 +437,31 @@ def _show_size(value: int) -> str:
     return f"{value >> shift}{ {30: 'g', 20: 'm', 10: 'k', 0: ''}[shift] }"
 
 
-def parse_compression(text: str) -> tuple[str, int | None]:
+def parse_codec_level(text: str, levels: Mapping[str, Sequence[int]]) -> tuple[str, int | None]:
     """Return codec and level of a text such as ``zstd`` or ``zstd:3``; the level is None for the codec's default.
 
-    The caller checks codec and level: Parquet and Kafka support different ones.
+    `levels` are the levels of each codec, ascending from the first one to the largest; Kafka and Parquet have different
+    ones.
 
     Examples
     --------
-    >>> from kbatch.options import parse_compression
-    >>> parse_compression("zstd:3"), parse_compression("snappy")
+    >>> from kbatch.options import parse_codec_level
+    >>> levels = {"snappy": (), "zstd": range(1, 23)}
+    >>> parse_codec_level("zstd:3", levels), parse_codec_level("snappy", levels)
     (('zstd', 3), ('snappy', None))
     """
-    found = re.fullmatch(r"\s*(\w+)(?::(-?\d{1,7}))?\s*", text.lower(), re.ASCII)
-    if not found:
-        raise ValueError(f"must be a codec, or a codec with a level such as zstd:3, got {text!r}")
-    return found[1], None if found[2] is None else int(found[2])
+    found = re.fullmatch(r"\s*(\w+)(?::([-+]?\d{1,7}))?\s*", text.lower(), re.ASCII)
+    if found:
+        # The name in Kafka's topic configuration, in Spark and in Parquet.
+        codec = "none" if found[1] == "uncompressed" else found[1]
+        level = None if found[2] is None else int(found[2])
+        if codec in levels and (level is None or level in levels[codec]):
+            return codec, level
+    raise ValueError(f"must be {describe_codecs(levels)}, got {text!r}")
+
+
+def describe_codecs(levels: Mapping[str, Sequence[int]]) -> str:
+    """Return the codecs and their ranges of levels, for messages and help."""
+    *others, last = levels
+    ranges = [f"{codec}:{each[0]} to {codec}:{max(each)}" for codec, each in levels.items() if each]
+    return f"{', '.join(others)} or {last}, optionally with a level ({', '.join(ranges)})"

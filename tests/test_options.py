@@ -31,7 +31,7 @@ from kbatch.options import (
     is_switch,
     option,
     options_of,
-    parse_compression,
+    parse_codec_level,
     refuse_unknown,
     size,
     table_of,
@@ -70,7 +70,7 @@ SWITCHES = {
     for flag, kind in each.flags.items()
     if is_switch(kind)
 }
-EXAMPLES = {(FormatOptions, "format"): "string", (WriteOptions, "format"): "arrow"}
+EXAMPLES = {(FormatOptions, "format"): "string", (WriteOptions, "format"): "arrow", (RowOptions, "num_partitions"): "3"}
 
 # -- the places with options: each takes texts by name, and returns the dataclass
 
@@ -126,7 +126,8 @@ CASES = [
     pytest.param(cls, words, kind, place, part, each, name, id=f"{cls.__name__}-{name}")
     for cls, words, kind, place, part in PLACES
     for each in options_of(cls, **words)
-    for name in getattr(each, kind)
+    for name, used in getattr(each, kind).items()
+    if not used.deprecated
 ]
 CASE = pytest.mark.parametrize(("cls", "words", "kind", "place", "part", "each", "name"), CASES)
 
@@ -411,12 +412,24 @@ def test_durations_are_parsed() -> None:
             parse_duration(text)
 
 
-def test_compression_is_parsed() -> None:
-    texts = ("zstd", "ZSTD:3", "zstd:-5", "none")
-    assert [parse_compression(text) for text in texts] == [("zstd", None), ("zstd", 3), ("zstd", -5), ("none", None)]
-    for text in ("zstd:", "gzip:x", "", "zstd:3:4"):
-        with pytest.raises(ValueError, match=r"must be a codec, or a codec with a level such as zstd:3, got "):
-            parse_compression(text)
+def test_one_parser_and_one_message_for_codecs_with_levels() -> None:
+    levels = {"none": (), "gzip": (*range(1, 10), -1), "zstd": range(-9, 23)}
+    texts = ("zstd", "ZSTD:3", "zstd:-5", "gzip:-1", "none", "uncompressed")
+    parsed = [("zstd", None), ("zstd", 3), ("zstd", -5), ("gzip", -1), ("none", None), ("none", None)]
+    assert [parse_codec_level(text, levels) for text in texts] == parsed
+    expected = "must be none, gzip or zstd, optionally with a level (gzip:1 to gzip:9, zstd:-9 to zstd:22), got "
+    for text in ("zstd:", "gzip:x", "", "zstd:3:4", "gzip:0", "none:1", "zstd:23", "lz4"):
+        with pytest.raises(ValueError, match=re.escape(expected + repr(text))):
+            parse_codec_level(text, levels)
+
+
+def test_the_former_name_of_an_option_gives_a_warning() -> None:
+    with pytest.warns(FutureWarning, match=r"^compression is deprecated; use codec$"):
+        _, sink = parse_sink_options({"path": "x", "compression": "zstd:3"})
+    assert sink.rows.codec == "zstd:3"
+    with pytest.raises(ValueError, match="codec and compression exclude each other"):
+        parse_sink_options({"path": "x", "compression": "zstd:3", "codec": "lz4"})
+    assert "`compression`" not in table_of(options_of(RowOptions))
 
 
 def test_options_of_other_dataclasses_are_supported() -> None:

@@ -34,19 +34,39 @@ snappy in blocks of 32 KiB (SN-R9); an lz4 frame of independent blocks of 64 KiB
 from __future__ import annotations
 
 import threading
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
 
 from kbatch.batches.arena import Arena
 from kbatch.batches.careful import append_uncompressed, decompress_carefully
 from kbatch.batches.native import addresses
 from kbatch.format import Codec
 from kbatch.kernels.codecs import Codecs, compress_to_bytes, decompress_into
+from kbatch.options import parse_codec_level
 from kbatch.tuning import MIN_RESERVED, ORDINARY_RATIO
 
-__all__ = ["check_level", "compress", "decompress", "level_of", "own_codecs"]
+__all__ = [
+    "CODEC_LEVELS",
+    "codec_text",
+    "codec_with_level",
+    "compress",
+    "decompress",
+    "level_of",
+    "own_codecs",
+    "parse_codec",
+]
 
-
-# The levels of Kafka's `compression.*.level` (COD-R10).
-_LEVEL_RANGES: dict[int, tuple[int, int]] = {Codec.GZIP: (-1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
+# The codecs, and the levels of Kafka's `compression.*.level` (COD-R10). zlib accepts level 0 (no compression), Kafka
+# does not; -1 is Kafka's default for gzip.
+CODEC_LEVELS: dict[str, Sequence[int]] = {
+    "none": (),
+    "gzip": (*range(1, 10), -1),
+    "snappy": (),
+    "lz4": range(1, 18),
+    "zstd": range(-131072, 23),
+}
 _DEFAULT_LEVELS: dict[int, int] = {Codec.GZIP: -1, Codec.ZSTD: 3}
 
 
@@ -106,23 +126,55 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
     return size
 
 
-def check_level(codec: int, level: int | None) -> None:
-    """Raise `ValueError` if Kafka does not have this level of the codec (COD-R10); None is always valid."""
+def parse_codec(codec: Codec | str | int) -> tuple[Codec, int | None]:
+    """Return a codec and its level, given as ``"zstd"``, ``"zstd:3"`` or a number; None is the codec's default.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The message begins with "codec".
+    """
+    if isinstance(codec, str):
+        try:
+            name, level = parse_codec_level(codec, CODEC_LEVELS)
+        except ValueError as error:
+            raise ValueError(f"codec {error}") from None
+        return Codec[name.upper()], level
+    if isinstance(codec, bool) or not isinstance(codec, int | np.integer):
+        raise TypeError(f"codec must be a str such as 'zstd:3', or a kbatch.Codec, got {type(codec).__name__}")
+    try:
+        return Codec(codec), None
+    except ValueError:
+        raise ValueError(f"codec must be 0 to {max(Codec)}, got {codec}") from None
+
+
+def codec_with_level(codec: Codec | str | None, level: int | None, *, stacklevel: int = 3) -> Codec | str | None:
+    """Return the parameter `codec` with the deprecated parameter `level` of a function joined to it.
+
+    `stacklevel` is as in `warnings.warn`; the default warns at the caller of the function.
+    """
     if level is None:
-        return
-    if codec not in _LEVEL_RANGES:
-        raise ValueError(f"codec {Codec(codec).name.lower()} has no level, got {level}")
-    least, most = _LEVEL_RANGES[codec]
+        return codec
+    warnings.warn(
+        "level is deprecated; give it with the codec, as in codec='zstd:3'", DeprecationWarning, stacklevel=stacklevel
+    )
     if isinstance(level, bool) or not isinstance(level, int):
         raise TypeError(f"level must be an int, got {type(level).__name__}")
-    # zlib accepts level 0 (no compression), Kafka does not.
-    if not least <= level <= most or (codec == Codec.GZIP and level == 0):
-        span = "1 to 9, or -1 for the default" if codec == Codec.GZIP else f"{least} to {most}"
-        raise ValueError(f"level of {Codec(codec).name.lower()} must be {span}, got {level}")
+    if codec is None:
+        raise ValueError("level needs a codec, as in codec='zstd:3'")
+    chosen, own_level = parse_codec(codec)
+    if own_level is not None:
+        raise ValueError(f"codec {codec!r} has a level; leave out level={level}")
+    return codec_text(chosen, level)
+
+
+def codec_text(codec: Codec, level: int | None) -> str:
+    """Return the text from which `parse_codec` makes this codec and level."""
+    return codec.name.lower() if level is None else f"{codec.name.lower()}:{level}"
 
 
 def level_of(codec: int, level: int | None) -> int:
-    """Return the level for the library, from a level that `check_level` accepts."""
+    """Return the level for the library, from a level that `parse_codec` returns."""
     return _DEFAULT_LEVELS.get(codec, 0) if level is None else level
 
 
@@ -136,7 +188,7 @@ def compress(codec: int, plain: memoryview, level: int | None = None, magic: int
     plain : memoryview
         Contiguous bytes.
     level : int, optional
-        A level that `check_level` accepts. The default is 6 for gzip, 3 for zstd, and the fast compressor for lz4.
+        A level of `CODEC_LEVELS`. The default is 6 for gzip, 3 for zstd, and the fast compressor for lz4.
         Kafka's producer uses the same defaults; its name for the fast compressor is level 9.
     magic : int
         The magic of the batch. Readers of magic 0 expect the wrong lz4 header checksum that Kafka once wrote (L4-R5).

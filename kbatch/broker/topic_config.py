@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kbatch.batches.codecs import parse_codec
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
-from kbatch.write.batch_layout import check_range, parse_codec
+from kbatch.write.batch_layout import check_range
 
 __all__ = ["TopicConfig"]
 
@@ -69,11 +70,20 @@ class TopicConfig:
         check_range("magic", self.magic, 0, 2)
         if self.timestamp_type not in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
             raise ValueError("timestamp_type must be CREATE_TIME or LOG_APPEND_TIME")
-        if self.codec_of(Codec.NONE) == Codec.ZSTD and self.magic < 2:
+        target = self.codec_of(Codec.NONE)
+        if self.compression_level is not None and target != Codec.NONE:
+            check_range("compression_level", self.compression_level, -131072, 22)
+            parse_codec(f"{self.compression_type}:{self.compression_level}")
+        if target == Codec.ZSTD and self.magic < 2:
             raise ValueError(f"zstd needs magic 2, got magic {self.magic}")
 
     def codec_of(self, source: int) -> Codec:
         """Return the codec that a batch of codec `source` is stored with."""
         if self.compression_type == "producer":
             return Codec(source)
-        return Codec.NONE if self.compression_type == "uncompressed" else parse_codec(self.compression_type)
+        if self.compression_type not in ("uncompressed", "gzip", "snappy", "lz4", "zstd"):
+            raise ValueError(
+                "compression_type must be 'producer', 'uncompressed', 'gzip', 'snappy', 'lz4' or 'zstd', got "
+                f"{self.compression_type!r}"
+            )
+        return parse_codec(self.compression_type)[0]

@@ -13,12 +13,10 @@ __all__ = ["run"]
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    codec, level = arguments.codec
     with usage():
         rewriter = Conversion(
             arguments.magic,
-            codec=codec,
-            level=level,
+            codec=arguments.codec,
             lossy=arguments.lossy,
             batch_size=arguments.batch_size,
             on_error=arguments.on_error,

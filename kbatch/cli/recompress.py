@@ -13,7 +13,6 @@ __all__ = ["run"]
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    codec, level = arguments.codec
     with usage():
-        rewriter = Recompression(codec, level=level, batch_size=arguments.batch_size, on_error=arguments.on_error)
+        rewriter = Recompression(arguments.codec, batch_size=arguments.batch_size, on_error=arguments.on_error)
     return run_rewriter(arguments, rewriter)

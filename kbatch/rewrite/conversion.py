@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.batches.codecs import codec_with_level
 from kbatch.errors import ConversionLossError, error_at
 from kbatch.format import (
     ATTRIBUTE_CODEC,
@@ -51,12 +52,12 @@ def convert(
     magic: int = 2,
     *,
     codec: Codec | str | None = None,
-    level: int | None = None,
     lossy: Lossy = "raise",
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     report: RewriteReport | None = None,
+    level: int | None = None,
 ) -> bytes:
     """Convert batches to another magic; batches that have it already are copied.
 
@@ -69,11 +70,9 @@ def convert(
     data : buffer
         Complete batches.
     magic : {2, 1, 0}
-    codec : {"none", "gzip", "snappy", "lz4", "zstd"}, or kbatch.Codec, optional
-        Codec of the converted batches. Default is the codec of each batch. Magic 0 and 1 do not support zstd: batches
-        with zstd need another `codec`.
-    level : int, optional
-        As for `kbatch.encode`, with `codec`.
+    codec : str or kbatch.Codec, optional
+        Codec of the converted batches, as for `kbatch.encode`. Default is the codec of each batch. Magic 0 and 1 do not
+        support zstd: batches with zstd need another `codec`.
     lossy : {"raise", "drop"}
         Whether to raise for fields that the magic lacks, or to drop and count them. Magic 0 and 1 have no headers,
         control batches, producer ids, epochs and sequences, transactions, or delete horizons; magic 0 has no
@@ -87,6 +86,8 @@ def convert(
         As for `kbatch.decode`.
     report : RewriteReport, optional
         Counts are added to this report.
+    level : int, optional
+        Deprecated: give the level with the codec, as in ``codec="zstd:3"``.
 
     Returns
     -------
@@ -122,8 +123,9 @@ def convert(
     >>> report.lost
     {'records_with_headers': 1}
     """
-    options: dict[str, Any] = {"level": level, "batch_size": batch_size, "on_error": on_error, "limits": limits}
-    return rewrite_bytes(Conversion(magic, lossy=lossy, codec=codec, report=report, **options), data)
+    options: dict[str, Any] = {"batch_size": batch_size, "on_error": on_error, "limits": limits, "report": report}
+    rewriter = Conversion(magic, lossy=lossy, codec=codec_with_level(codec, level), **options)
+    return rewrite_bytes(rewriter, data)
 
 
 class Conversion(Rewriter):
@@ -135,8 +137,6 @@ class Conversion(Rewriter):
             raise ValueError(f"magic must be 0, 1 or 2, got {magic!r}")
         if lossy not in ("raise", "drop"):
             raise ValueError(f"lossy must be 'raise' or 'drop', got {lossy!r}")
-        if self.level is not None and self.codec is None:
-            raise ValueError("level needs codec=")
         if magic < 2 and self.codec == Codec.ZSTD:
             raise ValueError(f"zstd needs magic 2, got magic {magic}")
         self.magic = magic

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.arena import Arena, PayloadError
-from kbatch.batches.codecs import compress, decompress, level_of, own_codecs
+from kbatch.batches.codecs import codec_with_level, compress, decompress, level_of, own_codecs
 from kbatch.errors import (
     ConversionLossError,
     Fault,
@@ -44,11 +44,11 @@ def recompress(
     data: BytesLike,
     codec: Codec | str,
     *,
-    level: int | None = None,
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     report: RewriteReport | None = None,
+    level: int | None = None,
 ) -> bytes:
     """Compress the payloads of batches with another codec; all other fields stay, except size and checksum.
 
@@ -60,14 +60,15 @@ def recompress(
     ----------
     data : buffer
         Complete batches.
-    codec : {"none", "gzip", "snappy", "lz4", "zstd"}, or kbatch.Codec
-        Only magic 2 supports zstd.
-    level : int, optional
-        As for `kbatch.encode`. Without a level, batches that have the codec already are copied.
+    codec : str or kbatch.Codec
+        As for `kbatch.encode`, with or without a level. Without a level, batches that have the codec already are
+        copied. Only magic 2 supports zstd.
     batch_size : int or str
         Size limit of combined messages, in bytes before compression.
     on_error, limits, report
         As for `convert`.
+    level : int, optional
+        Deprecated: give the level with the codec, as in ``codec="zstd:3"``.
 
     Returns
     -------
@@ -94,8 +95,9 @@ def recompress(
     >>> len(packed) < len(batch) and kbatch.recompress(packed, "none") == batch
     True
     """
-    options: dict[str, Any] = {"level": level, "batch_size": batch_size, "on_error": on_error, "limits": limits}
-    return rewrite_bytes(Recompression(codec, report=report, **options), data)
+    joined = codec_with_level(codec, level)
+    rewriter = Recompression(joined, batch_size=batch_size, on_error=on_error, limits=limits, report=report)
+    return rewrite_bytes(rewriter, data)
 
 
 class Recompression(Rewriter):
@@ -107,7 +109,9 @@ class Recompression(Rewriter):
     # The largest batch, after recompression, for which buffers have the capacity.
     ordinary_bytes = 16 << 20
 
-    def __init__(self, codec: Codec | str, **options: Any) -> None:
+    def __init__(self, codec: Codec | str | None, **options: Any) -> None:
+        if codec is None:
+            raise TypeError("codec must be a str such as 'zstd:3', or a kbatch.Codec, got None")
         super().__init__(codec, **options)
 
     def kinds(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.int8]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.codecs import check_level
+from kbatch.batches.codecs import parse_codec
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.errors import KbatchError, TruncatedBatchError, error_at, offset_of
 from kbatch.format import DEFAULT_LIMITS, INT32_MAX, BatchStatus, BytesLike, Codec, Limits
@@ -29,7 +29,6 @@ from kbatch.records.data import Loss
 from kbatch.records.display import short_repr
 from kbatch.table import RecordTable
 from kbatch.tuning import REWRITE_MAX_GROWTH
-from kbatch.write.batch_layout import parse_codec
 from kbatch.write.composing import new_memory
 
 __all__ = [
@@ -200,7 +199,6 @@ class Rewriter(ABC):
         self,
         codec: Codec | str | None = None,
         *,
-        level: int | None = None,
         batch_size: SizeLike = 16384,
         on_error: RaiseOrSkip = "raise",
         limits: Limits | None = None,
@@ -208,10 +206,10 @@ class Rewriter(ABC):
     ) -> None:
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
-        self.codec = None if codec is None else parse_codec(codec)
-        if self.codec is not None:
-            check_level(self.codec, level)
-        self.level = level
+        self.codec: Codec | None = None
+        self.level: int | None = None
+        if codec is not None:
+            self.codec, self.level = parse_codec(codec)
         self.batch_size = size_between("batch_size", batch_size, 0, INT32_MAX)
         self.on_error = on_error
         self.limits = limits or DEFAULT_LIMITS

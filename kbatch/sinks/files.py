@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from kbatch.errors import KbatchError
-from kbatch.options import parse_compression
 from kbatch.sinks.names import FileNames
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.write_options import WriteOptions
+from kbatch.sinks.write_options import WriteOptions, parse_compression
 from kbatch.tuning import PAGE_BYTES, PAGE_ROWS
 
 __all__ = ["DAY_MICROSECONDS", "HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name"]

@@ -6,37 +6,37 @@ Tasks use this module, so it does not import pyspark.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from kbatch import options as opts
 from kbatch.options import OptionError, ValueKind, option
 
-__all__ = ["ExportMode", "OutputFormat", "WriteOptions"]
+__all__ = ["ExportMode", "OutputFormat", "WriteOptions", "parse_compression"]
 
 OutputFormat = Literal["parquet", "arrow", "delta", "iceberg"]
 ExportMode = Literal["continue", "overwrite", "error"]
 
-# The levels of the codecs in Arrow; None for a codec without levels.
-_ARROW_LEVELS: dict[str, tuple[int, int] | None] = {
-    "zstd": (1, 22),
-    "gzip": (1, 9),
-    "lz4": (1, 12),
-    "snappy": None,
-    "none": None,
+# The codecs of Arrow and their levels.
+_ARROW_LEVELS: dict[str, Sequence[int]] = {
+    "none": (),
+    "gzip": range(1, 10),
+    "snappy": (),
+    "lz4": range(1, 13),
+    "zstd": range(1, 23),
 }
 
 
-def _check_compression(text: str) -> None:
-    codec, level = opts.parse_compression(text)
-    if codec not in _ARROW_LEVELS:
-        raise ValueError(f"must be one of {', '.join(_ARROW_LEVELS)}, or with a level such as zstd:3, got {text!r}")
-    levels = _ARROW_LEVELS[codec]
-    if level is not None and levels is None:
-        raise ValueError(f"{codec} has no levels, got {text!r}")
-    if level is not None and levels is not None and not levels[0] <= level <= levels[1]:
-        raise ValueError(f"{codec} has levels {levels[0]} to {levels[1]}, got {text!r}")
+def parse_compression(text: str) -> tuple[str, int | None]:
+    """Return the codec of a file, as Arrow names it, and its level; None is the codec's default."""
+    return opts.parse_codec_level(text, _ARROW_LEVELS)
+
+
+def _check_compression(text: Any) -> None:
+    if not isinstance(text, str):
+        raise ValueError(f"must be a text such as zstd:3, got {text!r}")
+    parse_compression(text)
 
 
 def _parse_columns(text: str) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class WriteOptions:
 
     def __post_init__(self) -> None:
         opts.check_options(self)
-        codec, _ = opts.parse_compression(self.compression)
+        codec, _ = parse_compression(self.compression)
         if self.format == "arrow" and codec not in ("zstd", "lz4", "none"):
             raise OptionError("{format} arrow can be compressed with zstd, lz4 or none, not {0}", codec)
 

@@ -90,9 +90,9 @@ def parse_sink_options(options: Mapping[str, str]) -> tuple[str, SinkOptions]:
     Examples
     --------
     >>> from kbatch.spark.datasink import parse_sink_options
-    >>> path, sink = parse_sink_options({"path": "/data", "topic": "orders", "compression": "zstd:3"})
-    >>> path, sink.rows.topic, sink.rows.compression
-    ('/data', 'orders', (<Codec.ZSTD: 4>, 3))
+    >>> path, sink = parse_sink_options({"path": "/data", "topic": "orders", "codec": "zstd:3"})
+    >>> path, sink.rows.topic, sink.rows.codec
+    ('/data', 'orders', 'zstd:3')
     """
     given = {name.lower(): value for name, value in options.items()}
     definitions = [*opts.options_of(RowOptions), *opts.options_of(SinkOptions)]

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.codecs import check_level
+from kbatch.batches.codecs import parse_codec
 from kbatch.format import (
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_LOG_APPEND_TIME,
@@ -23,7 +23,7 @@ from kbatch.kernels.sizes import Plan
 from kbatch.quantities import SizeLike, bounds_text, size_between
 from kbatch.write.inputs import millisecond
 
-__all__ = ["BatchLayout", "BatchRows", "append_time_of", "check_range", "now", "parse_codec"]
+__all__ = ["BatchLayout", "BatchRows", "append_time_of", "check_range", "now"]
 
 # Rows of BATCH_DTYPE.
 BatchRows: TypeAlias = npt.NDArray[np.void]
@@ -32,15 +32,6 @@ BatchRows: TypeAlias = npt.NDArray[np.void]
 def now() -> int:
     """Return the time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-def parse_codec(codec: Codec | str | int) -> Codec:
-    """Return the codec of this name or number."""
-    try:
-        return Codec[codec.upper()] if isinstance(codec, str) else Codec(codec)
-    except (KeyError, ValueError):
-        names = ", ".join(repr(c.name.lower()) for c in Codec)
-        raise ValueError(f"codec must be one of {names}, got {codec!r}") from None
 
 
 def check_range(name: str, value: Any, minimum: int, maximum: int) -> None:
@@ -89,15 +80,14 @@ class BatchLayout:
                 raise ValueError(
                     f"timestamp_type must be 'create_time' or 'log_append_time', got {timestamp_type!r}"
                 ) from None
-        chosen = Codec.NONE if codec is None else parse_codec(codec)
-        layout = cls(magic=magic, codec=chosen, timestamp_type=TimestampType(timestamp_type), **fields)
+        chosen, level = (Codec.NONE, None) if codec is None else parse_codec(codec)
+        layout = cls(magic=magic, codec=chosen, level=level, timestamp_type=TimestampType(timestamp_type), **fields)
         layout._check()
         return layout
 
     def _check(self) -> None:
         if self.magic not in (0, 1, 2):
             raise ValueError(f"magic must be 0, 1 or 2, got {self.magic!r}")
-        check_level(self.codec, self.level)
         check_range("leader_epoch", self.leader_epoch, -1, INT32_MAX)
         check_range("producer_id", self.producer_id, -1, INT64_MAX)
         check_range("producer_epoch", self.producer_epoch, -1, 2**15 - 1)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.codecs import compress
+from kbatch.batches.codecs import codec_with_level, compress
 from kbatch.escaping import counted
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
 from kbatch.kernels import encode as _kernel
@@ -62,9 +62,9 @@ class BatchWriter:
     append_time : int or datetime, optional
         Only with log_append_time. Default is the time when a batch is closed (in magic 1, when records are
         appended).
-    magic, codec, level, timestamp_type, max_records
+    magic, codec, timestamp_type, max_records
         As for `kbatch.encode`.
-    leader_epoch, producer_id, producer_epoch, base_sequence, transactional, delete_horizon
+    leader_epoch, producer_id, producer_epoch, base_sequence, transactional, delete_horizon, level
         As for `kbatch.encode`.
 
     Attributes
@@ -106,7 +106,6 @@ class BatchWriter:
         base_offset: int = 0,
         magic: int = 2,
         codec: Codec | str | None = None,
-        level: int | None = None,
         timestamp_type: TimestampType | Literal["create_time", "log_append_time"] = TimestampType.CREATE_TIME,
         append_time: Any = None,
         leader_epoch: int = -1,
@@ -115,11 +114,11 @@ class BatchWriter:
         base_sequence: int = -1,
         transactional: bool = False,
         delete_horizon: int | None = None,
+        level: int | None = None,
     ) -> None:
         self._layout = BatchLayout.of(
             magic=magic,
-            codec=codec,
-            level=level,
+            codec=codec_with_level(codec, level),
             timestamp_type=timestamp_type,
             leader_epoch=leader_epoch,
             producer_id=producer_id,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from kbatch.batches.codecs import codec_with_level
 from kbatch.format import Codec, TimestampType
 from kbatch.quantities import SizeLike
 from kbatch.table import RecordTable
@@ -28,7 +29,6 @@ def encode(
     base_offset: int = 0,
     magic: int = 2,
     codec: Codec | str | None = None,
-    level: int | None = None,
     timestamp_type: TimestampType | Literal["create_time", "log_append_time"] = TimestampType.CREATE_TIME,
     append_time: Any = None,
     leader_epoch: int = -1,
@@ -39,6 +39,7 @@ def encode(
     delete_horizon: int | None = None,
     batch_size: SizeLike | None = None,
     max_records: int | None = None,
+    level: int | None = None,
 ) -> bytes:
     """Encode records as batches, ready for a log file or a Produce request.
 
@@ -50,7 +51,7 @@ def encode(
         two-dimensional array of ``uint8`` each row. Arrow columns may be chunked, of binary, strings (as UTF-8), their
         large and view types, fixed-size binary, integers and floats (little-endian), or a dictionary of such values.
         Array values are not copied, and no Python object is made per value. A `RecordTable` is passed to
-        `encode_table`, with `codec` and `level` as the only other arguments. None means a null value for each of
+        `encode_table`, with `codec` as the only other argument. None means a null value for each of
         `keys`.
     keys : as `values`, optional
         Default is null for all.
@@ -68,10 +69,10 @@ def encode(
     magic : {2, 1, 0}
         Version of the format. In 0 and 1 each record is a separate message; with a codec, a batch is a compressed
         message that contains messages.
-    codec : {"none", "gzip", "snappy", "lz4", "zstd"}, or kbatch.Codec, optional
-        zstd only with magic 2.
-    level : int, optional
-        1 to 9 for gzip, 1 to 17 for lz4, -131072 to 22 for zstd. See `kbatch.batches.codecs.compress` for the default.
+    codec : str or kbatch.Codec, optional
+        "none", "gzip", "snappy", "lz4" or "zstd". gzip, lz4 and zstd may have a level, as in ``"zstd:3"``: 1 to 9 for
+        gzip, 1 to 17 for lz4, -131072 to 22 for zstd. The default is that of Kafka's producer: 6 for gzip, 9 for lz4,
+        3 for zstd. zstd needs magic 2.
     timestamp_type : {"create_time", "log_append_time"}, or kbatch.TimestampType
         With log_append_time every record has the `append_time`; in magic 2 the bytes keep its own timestamp, as in
         Kafka, but readers ignore it.
@@ -93,6 +94,8 @@ def encode(
         batch for all records.
     max_records : int, optional
         Maximum records of a batch.
+    level : int, optional
+        Deprecated: give the level with the codec, as in ``codec="zstd:3"``.
 
     Returns
     -------
@@ -129,16 +132,16 @@ def encode(
     >>> len(kbatch.scan(data)), int(kbatch.decode(data).values_as(">i8").sum())
     (10, 49995000)
     """
+    codec = codec_with_level(codec, level)
     if isinstance(values, RecordTable):
         given = (keys, timestamps, headers, offsets, append_time, delete_horizon, batch_size, max_records)
         fields = (base_offset, magic, leader_epoch, producer_id, producer_epoch, base_sequence, transactional)
         if any(v is not None for v in given) or fields != (0, 2, -1, -1, -1, -1, False) or timestamp_type != 0:
-            raise ValueError("with a RecordTable, only codec and level may be given: the table has all other fields")
-        return encode_table(values, codec=codec, level=level)
+            raise ValueError("with a RecordTable, only codec may be given: the table has all other fields")
+        return encode_table(values, codec=codec)
     layout = BatchLayout.of(
         magic=magic,
         codec=codec,
-        level=level,
         timestamp_type=timestamp_type,
         leader_epoch=leader_epoch,
         producer_id=producer_id,
@@ -163,4 +166,4 @@ def encode(
         raise ValueError("base_offset and offsets exclude each other")
     batches = plan_batches(records, plan)
     layout.complete(batches, base_sequence, appended)
-    return compose(records, batches, level)
+    return compose(records, batches, layout.level)

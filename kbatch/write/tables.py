@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.codecs import check_level
+from kbatch.batches.codecs import codec_with_level, parse_codec
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -20,7 +20,7 @@ from kbatch.format import (
 from kbatch.kernels.sizes import measure_batches
 from kbatch.kernels.source import Column, RecordColumns
 from kbatch.table import RecordTable
-from kbatch.write.batch_layout import BatchRows, parse_codec
+from kbatch.write.batch_layout import BatchRows
 from kbatch.write.composing import compose, raise_fault
 
 __all__ = ["encode_table", "table_records"]
@@ -30,8 +30,8 @@ def encode_table(
     table: RecordTable,
     *,
     codec: Codec | str | None = None,
-    level: int | None = None,
     omitted: Literal["raise", "drop"] = "raise",
+    level: int | None = None,
 ) -> bytes:
     """Encode decoded batches as they were: with every field of their headers, gaps of offsets, and empty batches.
 
@@ -47,13 +47,13 @@ def encode_table(
     ----------
     table : RecordTable
         It must contain the control batches of the input: decode with ``include_control=True``.
-    codec : {"none", "gzip", "snappy", "lz4", "zstd"}, or kbatch.Codec, optional
-        For all batches except control batches (ATT-R5). Default is the codec of each batch.
-    level : int, optional
-        As for `encode`.
+    codec : str or kbatch.Codec, optional
+        As for `encode`; for all batches except control batches (ATT-R5). Default is the codec of each batch.
     omitted : {"raise", "drop"}
         How to treat batches that the decode omitted: control batches, batches of aborted or pending transactions, and
         damaged ones.
+    level : int, optional
+        Deprecated: give the level with the codec, as in ``codec="zstd:3"``.
 
     Returns
     -------
@@ -73,6 +73,9 @@ def encode_table(
     >>> kbatch.encode(kbatch.decode(data)) == data
     True
     """
+    chosen_level = None
+    if (codec := codec_with_level(codec, level)) is not None:
+        chosen, chosen_level = parse_codec(codec)
     if omitted not in ("raise", "drop"):
         raise ValueError(f"omitted must be 'raise' or 'drop', got {omitted!r}")
     rows = table.records
@@ -88,14 +91,10 @@ def encode_table(
         _check_message_times(batches[legacy], rows["timestamp"])
     attributes = batches["attributes"]
     if codec is not None:
-        chosen = parse_codec(codec)
         change = attributes & ATTRIBUTE_CONTROL == 0
         change |= legacy  # which have no control bit
         attributes[change] = attributes[change] & ~ATTRIBUTE_CODEC | int(chosen)
     attributes[counts == 0] &= ~ATTRIBUTE_CODEC
-    for used in np.unique(attributes & ATTRIBUTE_CODEC).tolist():
-        if used and level is not None:
-            check_level(used, level)
     if (legacy & (attributes & ATTRIBUTE_CODEC == Codec.ZSTD)).any():
         raise ValueError("zstd needs magic 2, got batches of magic 0 or 1")
     times = rows["timestamp"]
@@ -106,7 +105,7 @@ def encode_table(
     records = table_records(table, timestamps=times)
     _, row, fault, found = measure_batches(records, batches)
     raise_fault(fault, row, found)
-    return compose(records, batches, level)
+    return compose(records, batches, chosen_level)
 
 
 def _check_message_times(batches: BatchRows, times: npt.NDArray[np.int64]) -> None:

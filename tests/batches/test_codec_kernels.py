@@ -470,10 +470,10 @@ def test_batches_above_the_capacity_are_rewritten_one_by_one(magic, target):
 
 def test_every_thread_has_its_own_compression_contexts():
     values = [LARGE[i : i + 200] for i in range(0, 200_000, 200)]
-    expected = {level: kbatch.encode(values, timestamps=5, codec="zstd", level=level) for level in (1, 3, 9)}
+    expected = {level: kbatch.encode(values, timestamps=5, codec=f"zstd:{level}") for level in (1, 3, 9)}
 
     def encode(level):
-        return level, kbatch.encode(values, timestamps=5, codec="zstd", level=level)
+        return level, kbatch.encode(values, timestamps=5, codec=f"zstd:{level}")
 
     with ThreadPoolExecutor(4) as pool:
         for level, made in pool.map(encode, [1, 3, 9, 3, 1, 9, 9, 1] * 4):
@@ -494,9 +494,9 @@ def test_a_signal_ends_a_long_compression(rewrite):
 
     def compress():
         if rewrite:
-            kbatch.recompress(uncompressed, "zstd", level=19)
+            kbatch.recompress(uncompressed, "zstd:19")
         else:
-            kbatch.encode(values, timestamps=5, codec="zstd", level=19, batch_size=16384)
+            kbatch.encode(values, timestamps=5, codec="zstd:19", batch_size=16384)
 
     before = signal.signal(signal.SIGALRM, ring)
     start = time.process_time()

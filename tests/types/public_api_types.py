@@ -122,7 +122,7 @@ def values(table: kbatch.RecordTable, column: pa.Array) -> None:
 
 
 def writing(table: kbatch.RecordTable, file: IO[bytes], path: Path) -> None:
-    assert_type(kbatch.encode([b"a", None], keys=[b"k", None], codec="zstd", level=3), bytes)
+    assert_type(kbatch.encode([b"a", None], keys=[b"k", None], codec="zstd:3"), bytes)
     assert_type(kbatch.encode(np.arange(3), codec=kbatch.Codec.LZ4), bytes)
     assert_type(kbatch.encode_table(table, omitted="drop"), bytes)
     assert_type(kbatch.encode_empty(0, 9), bytes)

@@ -236,7 +236,7 @@ def test_a_refused_record_changes_nothing(options: dict[str, Any], error: type[E
         ({"batch_size": -1}, "batch_size must be"),
         ({"base_offset": -1}, "base_offset must be"),
         ({"append_time": 5}, "append_time needs"),
-        ({"codec": "gzip", "level": 11}, "level of gzip"),
+        ({"codec": "gzip:11"}, "gzip:1 to gzip:9, .* got 'gzip:11'"),
         ({"transactional": True}, "needs a producer_id"),
     ],
 )

@@ -293,7 +293,7 @@ def test_levels_change_the_size(codec: str, levels: list[int]) -> None:
     values = [b'{"user": %d, "page": "/%d"}' % (i * 7919 % 1000, i % 37) for i in range(3000)]
     sizes = []
     for level in levels:
-        data = kbatch.encode(values, timestamps=0, codec=codec, level=level)
+        data = kbatch.encode(values, timestamps=0, codec=f"{codec}:{level}")
         assert kbatch.decode(data).values() == values
         sizes.append(len(data))
     assert sizes[-1] < max(sizes)
@@ -305,8 +305,11 @@ def test_levels_change_the_size(codec: str, levels: list[int]) -> None:
     [("gzip", 0), ("gzip", 10), ("gzip", -2), ("lz4", 0), ("lz4", 18), ("zstd", 23), ("zstd", -131073)],
 )
 def test_invalid_levels_are_refused(codec: str, level: int) -> None:
-    with pytest.raises(ValueError, match=f"level of {codec} must be"):
-        kbatch.encode([b"a"], codec=codec, level=level)
+    """COD-R10: the message lists the codecs and their ranges of levels."""
+    with pytest.raises(ValueError, match="codec must be none, gzip, snappy, lz4 or zstd") as caught:
+        kbatch.encode([b"a"], codec=f"{codec}:{level}")
+    assert "(gzip:1 to gzip:9, lz4:1 to lz4:17, zstd:-131072 to zstd:22)" in str(caught.value)
+    assert str(caught.value).endswith(f"got '{codec}:{level}'")
 
 
 # -- refused arguments
@@ -335,10 +338,10 @@ def test_invalid_levels_are_refused(codec: str, level: int) -> None:
         ({"timestamp_type": kbatch.TimestampType.NO_TIMESTAMP_TYPE}, "timestamp_type must be"),
         ({"append_time": 5}, "append_time needs"),
         ({"timestamp_type": "log_append_time", "append_time": -2}, "append_time must be -1 to"),
-        ({"codec": "lzo"}, "codec must be one of 'none', 'gzip'"),
-        ({"codec": 5}, "codec must be one of"),
-        ({"codec": "snappy", "level": 1}, "snappy has no level"),
-        ({"level": 1}, "none has no level"),
+        ({"codec": "lzo"}, "codec must be none, gzip, snappy, lz4 or zstd, optionally with a level"),
+        ({"codec": 5}, "codec must be 0 to 4, got 5"),
+        ({"codec": "snappy:1"}, "codec must be none, gzip, .* got 'snappy:1'"),
+        ({"codec": "none:1"}, "codec must be none, gzip, .* got 'none:1'"),
         ({"headers": [[(None, b"v")]]}, r"headers\[0\]: a header needs a key"),
         ({"timestamps": [-2]}, "record 0: timestamp is -2"),
         ({"timestamps": -2}, "timestamps must be -1 to"),

@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from kbatch.batches.codecs import codec_text
 from kbatch.extras import require
 from kbatch.format import INT32_MAX, Codec, TimestampType
 from kbatch.log.write.commit import Mode, Stage, Written, check_before, commit
 from kbatch.log.write.parts import PartWriter
-from kbatch.log.write.rows import RowOptions, check_columns, parse_codec_level
+from kbatch.log.write.rows import RowOptions, check_columns
 from kbatch.quantities import SizeLike, size_between
 from kbatch.tuning import SLICE_ROWS
 from kbatch.write.batch_layout import BatchLayout
@@ -73,7 +74,7 @@ def write_log(
     offsets : {"keep", "assign"}
         Whether to keep the offsets of a column ``offset``. Without the column they are assigned.
     codec : str or Codec, optional
-        A codec as for `kbatch.encode`, optionally with a level, such as ``"zstd:3"``.
+        As for `kbatch.encode`, such as ``"zstd:3"``.
     batch_size : int or str
         As for `kbatch.BatchWriter`.
     segment_bytes, index_interval_bytes : int or str
@@ -116,17 +117,14 @@ def write_log(
         if codec is not None:
             raise ValueError("codec and compression exclude each other; use codec")
         codec = compression
-    try:
-        compressed = parse_codec_level(codec)
-    except ValueError as error:
-        raise ValueError(f"codec {error}") from None
+    layout = BatchLayout.of(magic=2, codec=codec, timestamp_type=timestamp_type)
     options = RowOptions(
         topic=topic,
         num_partitions=num_partitions,
         offsets=offsets,
-        compression=compressed,
+        codec=codec_text(layout.codec, layout.level),
         batch_size=size_between("batch_size", batch_size, 0, INT32_MAX),
-        timestamp_type=BatchLayout.of(magic=2, codec=compressed[0], timestamp_type=timestamp_type).timestamp_type,
+        timestamp_type=layout.timestamp_type,
     )
     stage = Stage(root)
     check_before(stage, mode)

@@ -69,8 +69,7 @@ class _Log:
         self.writer = BatchWriter(
             self.file,
             batch_size=options.batch_size,
-            codec=options.compression[0],
-            level=options.compression[1],
+            codec=options.codec,
             timestamp_type=options.timestamp_type,
             append_time=options.now if options.timestamp_type else None,
         )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.batches.codecs import codec_with_level
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ABORTED_DTYPE, INT32_MAX, Codec, Limits
 from kbatch.log.discovery import find_logs
@@ -44,11 +45,11 @@ def convert_log(
     magic: int = 2,
     *,
     codec: Codec | str | None = None,
-    level: int | None = None,
     lossy: Lossy = "raise",
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
+    level: int | None = None,
     **options: Any,
 ) -> RewriteReport:
     """Convert a log to another magic, as `kbatch.convert` does with bytes, in bounded memory.
@@ -60,7 +61,7 @@ def convert_log(
     out : str or path
         A directory that does not exist or is empty, or a ``.log`` file that does not exist. It appears only when it is
         complete.
-    magic, codec, level, lossy, batch_size, on_error, limits
+    magic, codec, lossy, batch_size, on_error, limits, level
         As for `kbatch.convert`.
     **options
         As for `rewrite_log`.
@@ -84,9 +85,8 @@ def convert_log(
     ...     set(kbatch.Log(f"{where}/magic1-0").batches()["magic"].tolist())
     {2}
     """
-    rewriter = Conversion(
-        magic, codec=codec, level=level, lossy=lossy, batch_size=batch_size, on_error=on_error, limits=limits
-    )
+    joined = codec_with_level(codec, level)
+    rewriter = Conversion(magic, codec=joined, lossy=lossy, batch_size=batch_size, on_error=on_error, limits=limits)
     return rewrite_log(log, out, rewriter, **options)
 
 
@@ -95,10 +95,10 @@ def recompress_log(
     out: str | os.PathLike[str],
     codec: Codec | str,
     *,
-    level: int | None = None,
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
+    level: int | None = None,
     **options: Any,
 ) -> RewriteReport:
     """Compress a log with another codec, as `kbatch.recompress` does with bytes.
@@ -107,7 +107,7 @@ def recompress_log(
     ----------
     log, out
         As for `convert_log`.
-    codec, level, batch_size, on_error, limits
+    codec, batch_size, on_error, limits, level
         As for `kbatch.recompress`.
     **options
         As for `rewrite_log`.
@@ -130,7 +130,7 @@ def recompress_log(
     >>> report.bytes_written < report.bytes / 3
     True
     """
-    rewriter = Recompression(codec, level=level, batch_size=batch_size, on_error=on_error, limits=limits)
+    rewriter = Recompression(codec_with_level(codec, level), batch_size=batch_size, on_error=on_error, limits=limits)
     return rewrite_log(log, out, rewriter, **options)
 
 

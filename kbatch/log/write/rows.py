@@ -7,38 +7,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from kbatch import options as opts
-from kbatch.batches.codecs import check_level
+from kbatch.batches.codecs import CODEC_LEVELS
 from kbatch.broker.partitioner import key_partitions
-from kbatch.format import INT32_MAX, Codec, TimestampType
-from kbatch.options import ValueKind, option
+from kbatch.format import INT32_MAX, TimestampType
+from kbatch.options import OptionError, ValueKind, option
 from kbatch.records.kafka_columns import SPARK_COLUMNS
-from kbatch.write.batch_layout import now, parse_codec
+from kbatch.write.batch_layout import now
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RowOptions", "RowSplitter", "check_columns", "parse_codec_level"]
+__all__ = ["RowOptions", "RowSplitter", "check_columns"]
 
 _TIMESTAMP_TYPES = {"createtime": TimestampType.CREATE_TIME, "logappendtime": TimestampType.LOG_APPEND_TIME}
 # Kafka's Topic.validate.
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-
-
-def parse_codec_level(text: Codec | str | None) -> tuple[Codec, int | None]:
-    """Return codec and level of a text such as ``zstd`` or ``zstd:3``; the level is None for the codec's default."""
-    if not isinstance(text, str):
-        return parse_codec(Codec.NONE if text is None else text), None
-    name, level = opts.parse_compression(text)
-    codec = parse_codec(name if name != "uncompressed" else "none")
-    check_level(codec, level)
-    return codec, level
 
 
 def _parse_timestamp_type(text: str) -> TimestampType:
@@ -55,12 +45,8 @@ def _check_topic(topic: str) -> None:
         )
 
 
-_COMPRESSION = ValueKind(
-    parse_codec_level,
-    "zstd:3",
-    lambda value: check_level(*value),
-    metavar="CODEC[:LEVEL]",
-    show=lambda value: str(value[0].name.lower()),
+_CODEC = ValueKind(
+    str, "zstd:3", lambda text: opts.parse_codec_level(text, CODEC_LEVELS) and None, metavar="CODEC[:LEVEL]"
 )
 _TIMESTAMP_TYPE = ValueKind(
     _parse_timestamp_type,
@@ -88,8 +74,8 @@ class RowOptions:
         spark="topic",
         help="the topic of all rows; overrides the column topic",
     )
-    num_partitions: int | None = option(
-        opts.whole_number(1, INT32_MAX), None, spark="numPartitions",
+    num_partitions: int = option(
+        opts.whole_number(1, INT32_MAX), 1, spark="numPartitions",
         help="number of partitions, if the column partition is missing or null: Kafka's default partitioner chooses "
         "one by the key; rows without a key go to each in turn",
     )  # fmt: skip
@@ -97,8 +83,8 @@ class RowOptions:
         opts.choice("keep", "assign"), "keep", spark="offsets",
         help="keep the offsets of a column offset, or assign new ones after the log's last",
     )  # fmt: skip
-    compression: tuple[Codec, int | None] = option(
-        _COMPRESSION, (Codec.NONE, None), spark="compression",
+    codec: str = option(
+        _CODEC, "none", spark={"codec": _CODEC, "compression": replace(_CODEC, deprecated=True)},
         help="none, gzip, snappy, lz4 or zstd, with a level such as zstd:3",
     )  # fmt: skip
     batch_size: int = option(
@@ -143,12 +129,7 @@ def check_columns(schema: pa.Schema, options: RowOptions) -> None:
     if "value" not in names:
         raise ValueError("required column 'value' is missing")
     if "topic" not in names and options.topic is None:
-        raise ValueError("column 'topic' is missing: add it, or set the topic of all rows with option topic")
-    if "partition" not in names and options.num_partitions is None:
-        raise ValueError(
-            "column 'partition' is missing: add it, or set the number of partitions to choose from with option "
-            "numPartitions"
-        )
+        raise OptionError("column 'topic' is missing: add it, or give the topic of all rows as {topic}")
     for name in names:
         kind = schema.field(name).type
         if types.is_dictionary(kind):
@@ -225,8 +206,7 @@ class RowSplitter:
         Raises
         ------
         ValueError, TypeError
-            As for `check_columns`; also if a topic is null or invalid, or a partition is negative, or null without a
-            number of partitions.
+            As for `check_columns`; also if a topic is null or invalid, or a partition is negative.
         """
         if self._schema is None or batch.schema != self._schema:
             check_columns(batch.schema, self._options)
@@ -254,7 +234,7 @@ class RowSplitter:
         column = batch.column("topic")
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise ValueError(f"row {row} of a batch: the topic is null; set it, or use option topic")
+            raise OptionError("row {0} of a batch: the topic is null; set it, or give {topic}", row)
         encoded = column.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         for name in set(names) - self._checked:
@@ -279,11 +259,6 @@ class RowSplitter:
                 raise ValueError(f"row {row} of a batch: partition {partitions[row]} must be 0 to {INT32_MAX}")
         if not missing.any():
             return partitions
-        if num_partitions is None:
-            raise ValueError(
-                f"row {int(np.argmax(missing))} of a batch: the partition is null; set the number of partitions "
-                "to choose from with option numPartitions"
-            )
         keyless = missing
         if "key" in batch.schema.names:
             keys = batch.column("key")
