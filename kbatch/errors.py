@@ -266,7 +266,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.BAD_CRC: (
         CrcMismatchError,
         BatchStatus.BAD_CRC,
-        "stored checksum is 0x{expected:08x}, the bytes give 0x{found:08x}",
+        "stored checksum is 0x{expected:08x}, the bytes give 0x{found:08x}{detail}",
     ),
     Fault.COUNT_NEGATIVE: (InvalidRecordError, BatchStatus.INVALID, "record count is {found}"),
     Fault.COUNT_TOO_LARGE: (

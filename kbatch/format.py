@@ -187,6 +187,12 @@ class BatchStatus(enum.IntEnum):
         sound: npt.NDArray[np.bool_] = (status == BatchStatus.OK) | (status >= BatchStatus.ABORTED)
         return sound
 
+    @staticmethod
+    def damaged(status: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Return for each batch whether it or a message inside of it is damaged; its records may be in the table."""
+        damaged: npt.NDArray[np.bool_] = ~BatchStatus.sound(status) | (status == BatchStatus.BAD_INNER_CRC)
+        return damaged
+
 
 class ControlType(enum.IntEnum):
     """The type of a control record, as stored in its key (CTL-R1, CTL-R2).

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
             statistics = log_statistics(each.segments, headers_only=arguments.headers_only, progress=progress)
             found.append((each, statistics))
             done += statistics.bytes
-    damaged = any(statistics.losses for _, statistics in found)
+    damaged = any(statistics.losses or statistics.damaged_batches for _, statistics in found)
     status = 3 if damaged else 0
     if arguments.json:
         logs = [log_dict(each.log, each.path, **statistics.to_dict()) for each, statistics in found]
@@ -109,7 +109,7 @@ def _details(each: Input, one: LogStatistics) -> list[str]:
     add(
         "batches",
         f"{one.batches:,}: {one.control_batches:,} control, {one.transactional_batches:,} transactional, "
-        f"{one.empty_batches:,} empty",
+        f"{one.empty_batches:,} empty" + (f", {one.damaged_batches:,} damaged" if one.damaged_batches else ""),
     )
     add("magic", ", ".join(f"{magic}: {count:,}" for magic, count in sorted(one.magics.items())) or "-")
     for name, entry in one.to_dict()["codecs"].items():

@@ -91,7 +91,8 @@ def _summary(each: Input, report: VerificationReport) -> str:
     if each.kind != "log":
         return f"{each.path}: {verdict}"
     return (
-        f"{each.name}: {verdict} ({counted(report.segments, 'segment')}, {counted(report.batches, 'batch')}, "
+        f"{each.name}: {verdict} ({counted(report.segments, 'segment')}, {counted(report.batches, 'batch')}"
+        f"{f' ({report.damaged_batches:,} damaged)' if report.damaged_batches else ''}, "
         f"{counted(report.records, 'record')}, {format_size(report.bytes)}; "
         f"{counted(report.side_files, 'index and snapshot file')})"
     )
@@ -111,6 +112,7 @@ def _report_dict(each: Input, report: VerificationReport) -> dict[str, Any]:
         damaged=report.damaged,
         segments=report.segments,
         batches=report.batches,
+        damaged_batches=report.damaged_batches,
         records=report.records,
         bytes=report.bytes,
         side_files=report.side_files,

@@ -42,6 +42,8 @@ class VerificationReport:
     ----------
     segments, batches, records, bytes : int
         Number of segments, batches, records and bytes read; `bytes` counts segment files only.
+    damaged_batches : int
+        Number of batches that are damaged, or have a damaged message inside; they count in `batches` too.
     side_files : int
         Number of index files and snapshots.
     findings : list of VerificationFinding
@@ -53,6 +55,7 @@ class VerificationReport:
     batches: int = 0
     records: int = 0
     bytes: int = 0
+    damaged_batches: int = 0
     side_files: int = 0
     findings: list[VerificationFinding] = field(default_factory=list)
     on_finding: OnFinding | None = None

@@ -116,6 +116,9 @@ class LogStatistics:
     ----------
     segments, bytes : int
     batches, control_batches : int
+    damaged_batches : int or None
+        Batches that are damaged, or have a damaged message inside; None without decoding. They count in `batches`, but
+        other counts leave out batches without records.
     records : int or None
         Counts in headers, control batches included. Headers of compressed messages of magic 0 and 1 have no count;
         without decoding they are in `uncounted_batches`.
@@ -143,6 +146,7 @@ class LogStatistics:
         self.decoded = decoded
         self.segments = self.bytes = 0
         self.batches = self.control_batches = self.empty_batches = self.transactional_batches = 0
+        self.damaged_batches: int | None = 0 if decoded else None
         self.records = self.uncounted_batches = 0
         self.first_offset: int | None = None
         self.last_offset: int | None = None
@@ -213,6 +217,9 @@ class LogStatistics:
     def add_table(self, table: RecordTable) -> None:
         """Count the records and losses of a table that was decoded with its control records."""
         batches, records = table.batches, table.records
+        status = batches["status"]
+        self.batches += int(np.count_nonzero(~BatchStatus.sound(status)))
+        self.damaged_batches = (self.damaged_batches or 0) + int(np.count_nonzero(BatchStatus.damaged(status)))
         control = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
         is_control = control[records["batch"]]
         self.control_records += int(is_control.sum())
@@ -263,6 +270,7 @@ class LogStatistics:
             "segments": self.segments,
             "bytes": self.bytes,
             "batches": self.batches,
+            "damaged_batches": self.damaged_batches,
             "control_batches": self.control_batches,
             "empty_batches": self.empty_batches,
             "transactional_batches": self.transactional_batches,

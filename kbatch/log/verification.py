@@ -65,11 +65,11 @@ def verify_log(
     Notes
     -----
     Every batch is decoded, which verifies its checksum (CRC-R1, CRC-R7) and structure. Offsets must ascend within and
-    across segments (DSK-R1, DSK-R13); gaps are notes. No record may be later than the header's ``max_timestamp``. An
-    incomplete batch or zeros may only end the last segment (DSK-R14). Each entry of an ``.index`` must point at a batch
-    and carry the last offset of one (DSK-R2); of a ``.timeindex``, the largest timestamp up to the batch of its offset
-    (DSK-R3). The ``.txnindex`` files must agree with the markers (TXI-R5), and the checksum of each ``.snapshot`` must
-    be valid (DSK-R6).
+    across segments (DSK-R1, DSK-R13); gaps are notes, except next to damage. No record may be later than the header's
+    ``max_timestamp``. An incomplete batch or zeros may only end the last segment (DSK-R14). Each entry of an ``.index``
+    must point at a batch and carry the last offset of one (DSK-R2); of a ``.timeindex``, the largest timestamp up to
+    the batch of its offset (DSK-R3). The ``.txnindex`` files must agree with the markers (TXI-R5), and the checksum of
+    each ``.snapshot`` must be valid (DSK-R6).
     """
     report = VerificationReport(on_finding=on_finding)
     options = DecodeOptions(include_control=True, on_error="skip", limits=limits if limits is not None else Limits())
@@ -87,6 +87,7 @@ def verify_log(
             batches = table.batches
             sound = batches[BatchStatus.sound(batches["status"])]
             report.batches += len(batches)
+            report.damaged_batches += int(np.count_nonzero(BatchStatus.damaged(batches["status"])))
             report.records += len(table)
             if len(batches):
                 reached = max(reached, int(batches["position"][-1] + batches["size"][-1]))
@@ -157,6 +158,8 @@ class _Order:
         self.first_gap = ""
         self.gap_position = 0
         self.gaps = 0
+        # Whether bytes were lost after the last good batch.
+        self.damage_before = False
 
     def begin(self, segment: Segment) -> None:
         self.gaps = 0
@@ -168,14 +171,23 @@ class _Order:
 
     def follow(self, segment: Segment, table: RecordTable, sound: npt.NDArray[np.void]) -> None:
         # Bad batches are ignored, with their headers and records.
+        lost = np.array([loss.position for loss in table.losses], np.int64)
         if not len(sound):
+            self.damage_before |= len(lost) > 0
             return
-        self._follow_offsets(segment, sound)
+        # The number of losses before each batch.
+        losses = np.searchsorted(lost, sound["position"])
+        after_damage = np.diff(losses, prepend=0) > 0
+        after_damage[0] |= self.damage_before
+        self.damage_before = bool(losses[-1] < len(lost))
+        self._follow_offsets(segment, sound, after_damage)
         self._check_records(segment.path, table)
         self.last = int(sound["last_offset"][-1])
         self.last_path = segment.path
 
-    def _follow_offsets(self, segment: Segment, batches: npt.NDArray[np.void]) -> None:
+    def _follow_offsets(
+        self, segment: Segment, batches: npt.NDArray[np.void], after_damage: npt.NDArray[np.bool_]
+    ) -> None:
         base, last = batches["base_offset"], batches["last_offset"]
         start = segment.base_offset
         # Each batch is compared with the previous one, not with the highest offset so far: one batch with a wrong
@@ -193,7 +205,8 @@ class _Order:
             for row in np.flatnonzero(mask).tolist():
                 found = text.format(base=base[row], before=before[row], last=last[row])
                 self.report.add(segment.path, int(batches["position"][row]), found)
-        gaps = np.flatnonzero(_after_gap(base, before))
+        # The damage itself is reported; the offsets after it show nothing more.
+        gaps = np.flatnonzero(_after_gap(base, before) & ~after_damage)
         if len(gaps):
             row = int(gaps[0])
             if not self.gaps:

@@ -19,6 +19,7 @@ from kbatch.errors import (
     finding_to_error,
 )
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BatchStatus
+from kbatch.kernels.checksum import first_bad_crc
 from kbatch.read.budget import TableBudget, table_budget
 from kbatch.read.building import BadBatch, TableBuilder
 from kbatch.read.damage import LENGTH_TOO_LONG, DamageEngine, LengthVerdict
@@ -371,6 +372,8 @@ class _TableReader:
         batch = builder.batches.array[row : row + 1]
         position, size = int(batch["position"][0]), int(batch["size"][0])
         base_offset = int(first_offsets(batch)[0])
+        if batch["status"][0] == BatchStatus.BAD_CRC and finding.fault != Fault.BAD_CRC:
+            finding = self._wrong_checksum(row, finding)
         reason = finding_text(finding)
         if self.options.on_error == "raise":
             error = finding_to_error(finding, source=reader.source, position=position, base_offset=base_offset)
@@ -392,6 +395,13 @@ class _TableReader:
         builder.drop_batches_from(row + 1)
         self.damage.begin(position, reason, base_offset=base_offset, size=size)
         return self._resume()
+
+    def _wrong_checksum(self, row: int, fault: Finding) -> Finding:
+        """Return the first cause of a fault in a batch whose wrong checksum was accepted (``crc="mark"``)."""
+        rows = self.builder.batches.filled()
+        _, found = first_bad_crc(self.window, rows, row, row + 1, self.origin)
+        detail = f"; its records cannot be decoded either: {finding_text(fault)}"
+        return Finding(Fault.BAD_CRC, expected=int(rows["crc"][row]), found=found, detail=detail)
 
     def _bad_framing(self, finding: Finding) -> bool:
         """Handle bytes that no batch can begin with, according to `on_error`."""

@@ -61,7 +61,7 @@ def table_facts(table: TableData) -> list[str]:
     """Return what the representation of a table states: counts, and whatever makes the table incomplete."""
     batches = table._batches
     facts = [f"{counted(len(table), 'record')} in {counted(len(batches), 'batch')}"]
-    if damaged := int(np.count_nonzero(~BatchStatus.sound(batches["status"]))):
+    if damaged := int(np.count_nonzero(BatchStatus.damaged(batches["status"]))):
         facts.append(counted(damaged, "damaged batch"))
     if table.losses:
         lost = sum(loss.length for loss in table.losses)

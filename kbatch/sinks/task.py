@@ -105,7 +105,8 @@ class TaskReport:
         batches = table.batches[table.continued :]
         status = batches["status"]
         good = (status == BatchStatus.OK) | (status == BatchStatus.BAD_INNER_CRC)
-        good |= (status == BatchStatus.BAD_CRC) & bad_crc_accepted
+        lost = np.isin(batches["position"], [loss.position for loss in table.losses])
+        good |= (status == BatchStatus.BAD_CRC) & bad_crc_accepted & ~lost
         read = batches[good]
         decided = good | (status == BatchStatus.ABORTED) | (status == BatchStatus.UNDECIDED)
         self._advance(batches[decided], limit, complete=not table.losses)
