@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOOLEAN",
+    "CODEC_LEVELS",
     "CRC",
     "INT32_MAX",
     "INT64_MAX",
@@ -383,7 +384,7 @@ def choice(*names: str) -> ValueKind:
     """Return the kind of these words, case-insensitive."""
 
     def test(value: Any) -> None:
-        if value not in names:
+        if not isinstance(value, str) or value not in names:
             hint = did_you_mean(str(value), names)
             raise ValueError(f"must be one of {', '.join(map(repr, names))}, got {value!r}{hint}")
 
@@ -437,11 +438,22 @@ def _show_size(value: int) -> str:
     return f"{value >> shift}{ {30: 'g', 20: 'm', 10: 'k', 0: ''}[shift] }"
 
 
+# The codecs, and the levels of Kafka's `compression.*.level` (COD-R10). zlib accepts level 0 (no compression), Kafka
+# does not; -1 is Kafka's default for gzip.
+CODEC_LEVELS: dict[str, Sequence[int]] = {
+    "none": (),
+    "gzip": (*range(1, 10), -1),
+    "snappy": (),
+    "lz4": range(1, 18),
+    "zstd": range(-131072, 23),
+}
+
+
 def parse_codec_level(text: str, levels: Mapping[str, Sequence[int]]) -> tuple[str, int | None]:
     """Return codec and level of a text such as ``zstd`` or ``zstd:3``; the level is None for the codec's default.
 
-    `levels` are the levels of each codec, ascending from the first one to the largest; Kafka and Parquet have different
-    ones.
+    `levels` are the levels of each codec: from the first one to the largest. Files such as Parquet have other levels
+    than Kafka (`CODEC_LEVELS`).
 
     Examples
     --------

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -44,11 +43,10 @@ from kbatch.batches.careful import append_uncompressed, decompress_carefully
 from kbatch.batches.native import addresses
 from kbatch.format import Codec
 from kbatch.kernels.codecs import Codecs, compress_to_bytes, decompress_into
-from kbatch.options import parse_codec_level
+from kbatch.options import CODEC_LEVELS, parse_codec_level
 from kbatch.tuning import MIN_RESERVED, ORDINARY_RATIO
 
 __all__ = [
-    "CODEC_LEVELS",
     "codec_text",
     "codec_with_level",
     "compress",
@@ -58,15 +56,6 @@ __all__ = [
     "parse_codec",
 ]
 
-# The codecs, and the levels of Kafka's `compression.*.level` (COD-R10). zlib accepts level 0 (no compression), Kafka
-# does not; -1 is Kafka's default for gzip.
-CODEC_LEVELS: dict[str, Sequence[int]] = {
-    "none": (),
-    "gzip": (*range(1, 10), -1),
-    "snappy": (),
-    "lz4": range(1, 18),
-    "zstd": range(-131072, 23),
-}
 _DEFAULT_LEVELS: dict[int, int] = {Codec.GZIP: -1, Codec.ZSTD: 3}
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kbatch.cli.terminal import print_errors
-from kbatch.options import INT64_MAX, ValueKind, size, whole_number
+from kbatch.options import CODEC_LEVELS, INT64_MAX, ValueKind, parse_codec_level, size, whole_number
 
 __all__ = [
     "UsageError",
@@ -61,11 +61,10 @@ def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return parsed
 
 
-def codec_argument(text: str) -> Any:
-    """Parse a codec, with or without a level, as the type of an option."""
-    from kbatch.log.write.rows import parse_codec_level
-
-    return argument(parse_codec_level)(text)
+def codec_argument(text: str) -> str:
+    """Return a codec, with or without a level, if it is valid."""
+    argument(lambda each: parse_codec_level(each, CODEC_LEVELS))(text)
+    return text
 
 
 def number_argument(minimum: int, maximum: int = INT64_MAX) -> Callable[[str], Any]:

@@ -22,6 +22,7 @@ import functools
 import hashlib
 import itertools
 import json
+import lzma
 import re
 import struct
 import subprocess
@@ -395,10 +396,18 @@ class Change(NamedTuple):
 
 
 def changes() -> dict[tuple[str, str], Change]:
-    """Return the intended changes by group and case."""
-    path = DIRECTORY / "changes.tsv"
-    listed = [Change(*line.split("\t")) for line in (path.read_text().splitlines() if path.exists() else ())]
-    return {(change.group, change.case): change for change in listed}
+    """Return the intended changes by group and case.
+
+    ``changes.tsv.xz`` has changes of very many cases, which are not edited again; ``changes.tsv`` takes precedence.
+    """
+    archive = DIRECTORY / "changes.tsv.xz"
+    archived = [Change(*line.split("\t")) for line in lzma.decompress(archive.read_bytes()).decode().splitlines()]
+    return {(change.group, change.case): change for change in [*archived, *edited_changes()]}
+
+
+def edited_changes() -> list[Change]:
+    """Return the changes of ``changes.tsv``."""
+    return [Change(*line.split("\t")) for line in (DIRECTORY / "changes.tsv").read_text().splitlines()]
 
 
 def digests_of(group: str, cases: Iterable[Case]) -> list[tuple[str, str]]:
@@ -513,10 +522,11 @@ def compare(python: str, reason: str | None, full: bool, patterns: list[str]) ->
         print(group, case, sep="\t")
     print(f"{len(different)} of {len(before)} cases differ")
     if reason is not None:
-        listed = changes()
+        archived = changes()
+        listed = {(each.group, each.case): each for each in edited_changes()}
         for key in different:
             # If a case changes again, its first digest stays, because the committed group digest contains it.
-            first = listed[key].before if key in listed else before[key]
+            first = archived[key].before if key in archived else before[key]
             listed[key] = Change(*key, first, after[key], reason)
         lines = ["\t".join(listed[key]) + "\n" for key in sorted(listed)]
         (DIRECTORY / "changes.tsv").write_text("".join(lines))

@@ -51,7 +51,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--codec",
         type=codec_argument,
-        default=(None, None),
         metavar="CODEC[:LEVEL]",
         help="codec of converted batches: none, gzip, snappy, lz4 or zstd (default: keep the codec of each batch)",
     )

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch import options as opts
-from kbatch.batches.codecs import CODEC_LEVELS
 from kbatch.broker.partitioner import key_partitions
 from kbatch.format import INT32_MAX, TimestampType
-from kbatch.options import OptionError, ValueKind, option
+from kbatch.options import CODEC_LEVELS, OptionError, ValueKind, option
 from kbatch.records.kafka_columns import SPARK_COLUMNS
 from kbatch.write.batch_layout import now
 
