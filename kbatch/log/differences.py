@@ -23,6 +23,14 @@ class ComparedRecord(NamedTuple):
         Milliseconds since the epoch.
     key, value : bytes or None
     headers : list of (bytes, bytes or None)
+
+    Examples
+    --------
+    >>> from kbatch.log import compare_logs
+    >>> logs = "tests/golden/logs/compact-src-0", "tests/golden/logs/compact-pass1-0"
+    >>> record = compare_logs(*logs).partitions[0].first.a
+    >>> record.offset, record.timestamp, record.key
+    (0, 1700000185000, b'key-17')
     """
 
     offset: int
@@ -44,6 +52,13 @@ class Difference:
         Which of timestamp, key, value and headers differ; empty if only one side has the record.
     row : int or None
         With ``match="order"`` the number of records before it; otherwise None.
+
+    Examples
+    --------
+    >>> from kbatch.log import compare_logs
+    >>> logs = "tests/golden/logs/compact-src-0", "tests/golden/logs/compact-pass1-0"
+    >>> compare_logs(*logs, match="order").partitions[0].first.fields
+    ('timestamp', 'key', 'value')
     """
 
     a: ComparedRecord | None
@@ -70,6 +85,13 @@ class ComparedLog:
         Under read_committed, the open and undecided transactions, whose records are withheld.
     losses : list of Loss
         Byte ranges that were skipped because of damage; each reason begins with the file.
+
+    Examples
+    --------
+    >>> from kbatch.log import compare_logs
+    >>> logs = "tests/golden/logs/compact-src-0", "tests/golden/logs/compact-pass1-0"
+    >>> compare_logs(*logs).partitions[0].a.records
+    99
     """
 
     path: str
@@ -99,6 +121,14 @@ class PartitionComparison:
     first : Difference or None
         The first difference: with the lowest offset, or by ``match="order"`` the first in order. With ``match="key"``
         the one with the lowest offset in `a`, else in `b`.
+
+    Examples
+    --------
+    >>> from kbatch.log import compare_logs
+    >>> logs = "tests/golden/logs/compact-src-0", "tests/golden/logs/compact-pass1-0"
+    >>> partition = compare_logs(*logs).partitions[0]
+    >>> partition.matching, partition.different, partition.only_a, partition.only_b
+    (19, 0, 80, 0)
     """
 
     topic: str | None
@@ -140,6 +170,13 @@ class Comparison:
     match : {"offset", "order", "key"}
     partitions : list of PartitionComparison
         Sorted by topic and partition.
+
+    Examples
+    --------
+    >>> from kbatch.log import compare_logs
+    >>> logs = "tests/golden/logs/compact-src-0", "tests/golden/logs/compact-pass1-0"
+    >>> compare_logs(*logs)
+    <Comparison of 1 topic-partition: 1 different>
     """
 
     match: Match

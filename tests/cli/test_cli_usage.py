@@ -44,7 +44,7 @@ def test_invalid_numbers_are_usage_errors(command: str, tmp_path: Path, capsys: 
             error = capsys.readouterr().err.splitlines()[-1]
             assert error.startswith(f"kbatch {command}: error: argument {option}: must be "), error
             if bad.lstrip("-").isdigit() and len(bad) < 100:
-                assert error.endswith(f", got {bad}")
+                assert error.replace(",", "").endswith(f" got {bad}")
     assert [path.name for path in tmp_path.iterdir()] == ["t-0"]
 
 
@@ -52,7 +52,7 @@ def test_invalid_numbers_are_usage_errors(command: str, tmp_path: Path, capsys: 
     ("arguments", "message"),
     [
         (["compact", "a", "b", "--now", "yesterday"], "argument --now: must be a time such as 2026-03-01"),
-        (["compact", "a", "b", "--now", "9" * 19], "argument --now: must be 0 to"),
+        (["compact", "a", "b", "--now", "9" * 19], "argument --now: must be a time in the range of an int64"),
         (["compact", "a", "b", "--now", "1969-01-01"], "argument --now: must be 0 to"),
         (["convert", "a", "b", "--magic", "3"], "argument --magic: invalid choice: 3"),
         (["convert", "a", "b", "--codec", "zstd:99"], f"argument --codec: {CODECS}, got 'zstd:99'"),
@@ -84,9 +84,9 @@ def test_minimum_and_maximum_are_accepted(golden: Path, tmp_path: Path, capsys: 
         assert main(["compact", log, str(tmp_path / f"k{number}-0"), *times, "--include-active"]) == 0
     capsys.readouterr()
     for given in (
-        ["--offsets", f"0:{10**30}"],
+        ["--offsets", f"0:{_INT64 - 1}"],
         ["--offsets=-5:"],
         ["--producer", str(_INT64 - 1)],
-        ["--times", f"{10**30}:"],
+        ["--times", f"{_INT64 - 1}:"],
     ):
         assert main(["dump", log, *given]) == 0

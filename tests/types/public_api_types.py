@@ -165,6 +165,13 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     assert_type(kbatch.log.find_logs(path), kbatch.log.LogList)
     assert_type(kbatch.log.Log(path), kbatch.log.Log)
     assert_type(logs[:2], kbatch.log.LogList)
+    compared = kbatch.log.compare_logs(path, logs, match="key")
+    assert_type(kbatch.log.compare_logs(path, logs), kbatch.log.Comparison)
+    assert_type(compared.partitions, list[kbatch.log.PartitionComparison])
+    assert_type(compared.partitions[0].a, kbatch.log.ComparedLog | None)
+    assert_type(compared.partitions[0].first, kbatch.log.Difference | None)
+    if (first := compared.partitions[0].first) is not None:
+        assert_type(first.a, kbatch.log.ComparedRecord | None)
     assert_type(list(logs), list[kbatch.Log])
     assert_type(logs.tables(columns=["topic"], start_offset=5), Iterator[kbatch.RecordTable])
     assert_type(logs.to_arrow(columns=["topic"], isolation="read_committed"), pa.Table)
