@@ -396,6 +396,8 @@ def choice(*names: str) -> ValueKind:
 
 def _between(minimum: int, maximum: int) -> Callable[[Any], None]:
     def test(value: Any) -> None:
+        if not isinstance(value, int):
+            raise ValueError(f"must be a whole number, got {value!r}")
         if not minimum <= value <= maximum:
             raise ValueError(f"must be {bounds_text(minimum, maximum, value)}")
 

@@ -101,6 +101,8 @@ class RecordTable(TableData):
 
     def head(self, n: int = 5) -> RecordTable:
         """Return the first `n` records; with a negative `n`, all records except the last ``-n``."""
+        if not isinstance(n, int | np.integer):
+            raise TypeError(f"n must be an integer, got {n!r}")
         return self[:n]
 
     def headers_of(self, row: int) -> list[tuple[bytes, bytes | None]]:
@@ -113,7 +115,7 @@ class RecordTable(TableData):
         >>> table.headers_of(0)
         [(b'trace', b'7'), (b'trace', None)]
         """
-        row = range(len(self))[row]
+        row = self._checked_row(row)
         one = self[row : row + 1]
         return list(zip(header_keys(one.headers, one.data), header_values(one.headers, one.data), strict=True))
 

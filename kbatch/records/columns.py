@@ -6,7 +6,7 @@ An Arrow buffer over ``table.data`` keeps that memory alive, so a view may outli
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from kbatch.kernels.columns import (
 )
 from kbatch.kernels.extents import Extent, estimate_extent, measure_extent
 from kbatch.kernels.slices import gather_by_batch
-from kbatch.records.data import TableData
+from kbatch.records.data import TableData, checked_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,21 +46,14 @@ INT32_REACH = Reach()
 
 def checked_schema(pa: Any, columns: Sequence[str], types: dict[str, Any]) -> pa.Schema:
     """Return the schema of some columns, given all types by name; raise for an unknown or repeated name."""
-    if isinstance(columns, str):
-        raise TypeError(f"columns must be a sequence of names, got the string {columns!r}")
-    unknown = [name for name in columns if name not in types]
-    if unknown:
-        raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are {', '.join(types)}")
-    if len(set(columns)) != len(columns):
-        raise ValueError(f"a column is named twice: {', '.join(columns)}")
-    return pa.schema([pa.field(name, types[name]) for name in columns])
+    return pa.schema([pa.field(name, types[name]) for name in checked_names(columns, types)])
 
 
 def view_columns(table: TableData, columns: Sequence[str] | None, default: Sequence[str]) -> Sequence[str]:
     """Return the columns of a view: the requested ones, which the table must have, or its columns of `default`."""
     if columns is None:
         return [name for name in default if name not in COLUMN_FIELDS or name in table.columns]
-    if not isinstance(columns, str):
+    if isinstance(columns, Iterable) and not isinstance(columns, str):
         columns = list(columns)
         table.require(*columns)
     return columns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from kbatch.kernels import decode as _kernel
 from kbatch.kernels.extents import measure_extent
 from kbatch.kernels.slices import record_keys, record_values
 
-__all__ = ["Loss", "Rows", "TableData", "TableMemory", "checked_columns", "decoded_columns"]
+__all__ = ["Loss", "Rows", "TableData", "TableMemory", "checked_columns", "checked_names", "decoded_columns"]
 
 T = TypeVar("T")
 
@@ -102,16 +102,21 @@ def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
     Raises
     ------
     TypeError
-        If `columns` is a string.
+        If `columns` is not a sequence of names.
     ValueError
         For an unknown or repeated name.
     """
-    if isinstance(columns, str):
-        raise TypeError(f"columns must be a sequence of names, got the string {columns!r}")
+    return checked_names(columns, VIEW_COLUMNS)
+
+
+def checked_names(columns: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """Return the names of columns that are among the `known` ones; errors as for `checked_columns`."""
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise TypeError(f"columns must be a sequence of names, got {columns!r}")
     columns = tuple(columns)
-    unknown = [name for name in columns if name not in VIEW_COLUMNS]
+    unknown = [name for name in columns if name not in known]
     if unknown:
-        raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are {', '.join(VIEW_COLUMNS)}")
+        raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
     if len(set(columns)) != len(columns):
         raise ValueError(f"a column is named twice: {', '.join(columns)}")
     return columns
@@ -462,9 +467,17 @@ class TableData:
             return f"offset {int(self._records['offset'][row])}"
         return f"record row {row}"
 
+    def _checked_row(self, row: int) -> int:
+        """Return the number of a row; negative ones count back from the end."""
+        if not isinstance(row, int | np.integer):
+            raise TypeError(f"row must be an integer, got {row!r}")
+        if not -len(self._records) <= row < len(self._records):
+            raise IndexError(f"row {row:,} is not in a table of {len(self._records):,} records")
+        return int(row) % len(self._records)
+
     def _bytes(self, column: str, row: int) -> bytes | None:
         self.require(column)
-        record = self._records[row]
+        record = self._records[self._checked_row(row)]
         size = int(record[f"{column}_len"])
         start = int(record[f"{column}_pos"])
         return None if size < 0 else self.data[start : start + size].tobytes()

@@ -71,6 +71,12 @@ class OutputPlace:
 
     def entries(self) -> list[str]:
         """Return the names of files and subdirectories; none if the directory does not exist."""
+        if self.local:
+            # Unlike pyarrow, this also lists names that are not UTF-8.
+            try:
+                return os.listdir(self.path())
+            except FileNotFoundError:
+                return []
         selector = pyarrow.fs.FileSelector(self.path(), allow_not_found=True)
         return [info.base_name for info in self.fs.get_file_info(selector) if info.base_name]
 

@@ -184,9 +184,12 @@ def _is_schema(source: object) -> bool:
 
 def _text_of(path: str) -> str:
     try:
-        return read_file(path, "an Avro schema").decode()
+        text = read_file(path, "an Avro schema").decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: can't read an Avro schema: {error}") from None
+    if not _is_schema(text):
+        raise ValueError(f"{path}: not an Avro schema: expected JSON or the name of a primitive type")
+    return text
 
 
 @dataclass(frozen=True)

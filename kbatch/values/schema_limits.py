@@ -116,6 +116,6 @@ def read_file(path: str, schema: str) -> bytes:
             data = file.read(MAX_SCHEMA_BYTES + 1)
             size = max(len(data), os.fstat(file.fileno()).st_size)
     except OSError as error:
-        raise ValueError(f"{path}: can't read {schema}: {error}") from None
+        raise ValueError(f"{path}: can't read {schema}: {error.strerror}") from None
     check_text_size(size, f"{path}: {schema}")
     return data

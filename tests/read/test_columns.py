@@ -222,7 +222,7 @@ def test_using_a_column_that_was_not_decoded_raises_an_error_that_names_it(mixed
 
 
 def test_columns_must_be_a_sequence_of_known_names(mixed: bytes) -> None:
-    with pytest.raises(TypeError, match="sequence of names, got the string 'offset'"):
+    with pytest.raises(TypeError, match="sequence of names, got 'offset'"):
         kbatch.decode(mixed, columns="offset")
     with pytest.raises(ValueError, match=r"no column 'topics'; there are offset, timestamp, timestampType, key"):
         kbatch.StreamDecoder(columns=["offset", "topics"])

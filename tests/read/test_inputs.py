@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from kbatch.log import write_log
 
 SEGMENT = LOGS / "codec-none-0" / "00000000000000000000.log"
 COUNT = 1825
+README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
@@ -113,3 +116,46 @@ def test_values_are_parsed_from_keys_and_values_only() -> None:
 def test_write_log_has_one_partition_by_default(tmp_path: Path) -> None:
     (written,) = write_log(tmp_path / "logs", pa.table({"value": [b"a", b"b"]}), topic="orders")
     assert (written.partition, written.records) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda table: table.value("a"), TypeError, "row must be an integer, got 'a'"),
+        (lambda table: table.key(1825), IndexError, "row 1,825 is not in a table of 1,825 records"),
+        (lambda table: table.headers_of(-1826), IndexError, "row -1,826 is not in a table of 1,825 records"),
+        (lambda table: table.head("x"), TypeError, "n must be an integer, got 'x'"),
+        (lambda table: table.select(5), TypeError, "columns must be a sequence of names, got 5"),
+        (lambda table: table.to_arrow(columns=5), TypeError, "columns must be a sequence of names, got 5"),
+        (lambda table: table.values_avro("/nope"), ValueError, "^/nope: can't read an Avro schema: No such file or"),
+        (
+            lambda table: table.values_avro(README),
+            ValueError,
+            r"README\.md: not an Avro schema: expected JSON or",
+        ),
+    ],
+)
+def test_wrong_arguments_of_a_table_are_named(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(kbatch.decode(SEGMENT))
+
+
+def test_rows_of_a_table_count_back_from_its_end() -> None:
+    table = kbatch.decode(SEGMENT)
+    assert table.value(-1) == table.value(COUNT - 1) == table.values()[-1]
+
+
+def test_write_log_names_the_output_if_the_disk_is_full(tmp_path: Path) -> None:
+    """Files are written in a stage, whose name users never see."""
+    code = f"""
+import resource, signal, kbatch.log, pyarrow
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+try:
+    kbatch.log.write_log({str(tmp_path / "logs")!r}, pyarrow.table({{"value": [bytes(1 << 15)] * 9}}), topic="t")
+except OSError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"[Errno 27] File too large: {str(tmp_path / 'logs')!r}\n"
+    assert list(tmp_path.iterdir()) == []

@@ -207,7 +207,7 @@ def wait_until(what: Callable[[], bool], process: subprocess.Popen[str]) -> None
 
 def busy_worker(cluster: Cluster, root: Path, process: subprocess.Popen[str]) -> int:
     """Wait until a task has begun to write below `root`; return a worker that runs Python."""
-    wait_until(lambda: any(path.is_file() for path in root.rglob("*")), process)
+    wait_until(lambda: any(path.is_file() for path in root.rglob("*.parquet")), process)
     # A busy executor has two processes: its JVM, and the daemon that starts Python workers.
     return next(number for number in cluster.workers if len(cluster.executor_processes(number)) > 1)
 

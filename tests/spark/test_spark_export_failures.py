@@ -29,7 +29,7 @@ def test_help_lists_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["export", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "4 an export is done without losses, but read_committed withheld records" in text
+    assert "4 done without losses, but --isolation read_committed withheld records" in text
     assert "OUT/_transactions" in text
 
 

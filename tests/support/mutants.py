@@ -164,14 +164,14 @@ TARGETS = (
         (
             "tests/transactions/test_rules_control.py",
             "tests/transactions/test_transactions.py",
-            "tests/transactions/test_damaged_batches.py",
+            "tests/transactions/test_damaged_transactions.py",
         ),
     ),
     Target(
         "kbatch/transactions/tracker.py",
         (
             "tests/transactions/test_transactions.py",
-            "tests/transactions/test_damaged_batches.py",
+            "tests/transactions/test_damaged_transactions.py",
             "tests/transactions/test_lost_markers.py",
         ),
         ("tests/read/test_stream_committed.py", "tests/log/test_follow_transactions.py"),

@@ -142,6 +142,11 @@ class Stage:
         """Create the directory; tasks can then start attempts."""
         os.makedirs(os.path.join(self.path, "attempts"))
 
+    def name_error(self, error: OSError) -> None:
+        """Replace the name of a file in the stage by that of the output."""
+        if error.filename is None or os.fspath(error.filename).startswith(self.path):
+            error.filename = self.root
+
     def attempt(self, name: str) -> str:
         """Create a directory for one attempt of a task.
 

@@ -140,6 +140,9 @@ def write_log(
             index_interval_bytes=index_interval_bytes,
             mode=mode,
         )
+    except OSError as error:
+        stage.name_error(error)
+        raise
     finally:
         stage.remove()
 
