@@ -112,6 +112,10 @@ NO_TIMESTAMP = -1
 class Codec(enum.IntEnum):
     """Compression codec of a batch: bits 0 to 2 of its attributes (ATT-R1).
 
+    References
+    ----------
+    Rules such as ATT-R1 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch
@@ -198,6 +202,10 @@ class ControlType(enum.IntEnum):
     """The type of a control record, as stored in its key (CTL-R1, CTL-R2).
 
     An id that is not listed here is not an error: later versions of Kafka may add types.
+
+    References
+    ----------
+    Rules such as CTL-R1 are listed in ``docs/format-rules.md``.
 
     Examples
     --------
@@ -357,6 +365,10 @@ class Limits:
         rows and each view of it. An input that is not copied does not count. It is checked before memory is allocated.
         None means half of the memory of the machine, the container or the process, whichever is the least, but at
         least 512 MiB. Readers that return several tables begin a new one instead, and split a large batch.
+
+    References
+    ----------
+    Rules such as COD-R8 are listed in ``docs/format-rules.md``.
 
     Examples
     --------

@@ -40,6 +40,10 @@ class RecordTable(TableData):
 
     A table is immutable: its attributes cannot be set.
 
+    References
+    ----------
+    Rules such as HDR-R5 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

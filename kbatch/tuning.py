@@ -155,7 +155,7 @@ LOG_TABLE_BYTES = 64 << 20
 # The smallest window of a file.
 MIN_WINDOW = 64 << 10
 
-# -- log/segment.py
+# -- log/segment_file.py
 
 # Batches per step of a walk over the headers of a local file, and bytes per step for a remote file. A walk may end
 # soon, so steps start small and double up to the limit.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from pathlib import Path
 
+import public_api
 import pytest
 import rule_index
 
 import kbatch
+
+PAGE = Path(__file__).parents[1] / "docs" / "format-rules.md"
 
 
 def test_every_rule_has_a_test() -> None:
@@ -44,6 +49,23 @@ def test_ids_are_found_in_names() -> None:
 
 
 def test_the_page_of_the_rules_lists_every_rule_and_the_package_names_the_page() -> None:
-    page = Path(__file__).parents[1] / "docs" / "format-rules.md"
-    assert page.read_text() == rule_index.page()
+    assert PAGE.read_text() == rule_index.page()
     assert "docs/format-rules.md" in (kbatch.__doc__ or "")
+
+
+@pytest.mark.parametrize("module", public_api.MODULES)
+def test_public_docstrings_that_cite_rules_refer_to_their_page(module: str) -> None:
+    """The docstring of a method may leave the reference to its class."""
+    if module == "kbatch.spark":
+        pytest.importorskip("pyspark")
+    rules = PAGE.read_text()
+    public = importlib.import_module(module)
+    for name in public.__all__:
+        value = getattr(public, name)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            members = inspect.getmembers(value) if inspect.isclass(value) else []
+            texts = [inspect.getdoc(value), *(inspect.getdoc(each) for key, each in members if not key.startswith("_"))]
+            # Other texts have the form of an id: UTF-8, KIP-482.
+            found = set().union(*(rule_index.cited(text) for text in texts if text))
+            ids = [each for each in sorted(found) if f"| {each} |" in rules]
+            assert not ids or "docs/format-rules.md" in (texts[0] or ""), f"{module}.{name} cites {ids}"

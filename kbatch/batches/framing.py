@@ -211,6 +211,10 @@ def scan(data: BytesLike) -> npt.NDArray[np.void]:
     CorruptBatchError
         At bytes that cannot be the beginning of a batch.
 
+    References
+    ----------
+    Rules such as FRM-R3 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

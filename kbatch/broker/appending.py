@@ -71,6 +71,10 @@ def accept_batch(
     --------
     SequenceChecker : the broker's next check, for the returned batches; a duplicate is not appended.
 
+    References
+    ----------
+    Rules such as PRD-R5 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

@@ -70,6 +70,10 @@ def assign_offsets(
     A batch takes ``last_offset_delta`` + 1 offsets. A compressed message of magic 1 has the offset of its last record,
     and the offsets in it are relative (LEG-R11): it has to be decompressed to count its messages.
 
+    References
+    ----------
+    Rules such as PRD-R7 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

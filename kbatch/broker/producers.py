@@ -208,6 +208,10 @@ class SequenceChecker:
     and empty control batches (PRD-R14) are ignored. Data batches without a sequence, which only a group coordinator
     writes, are not checked for gaps.
 
+    References
+    ----------
+    Rules such as PRD-R11 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

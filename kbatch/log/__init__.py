@@ -11,7 +11,8 @@ from kbatch.log.discovery import find_logs
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
-from kbatch.log.segment import Segment, Tail
+from kbatch.log.segment import Segment
+from kbatch.log.segment_file import Tail
 from kbatch.log.state import (
     read_leader_epochs,
     read_meta_properties,

@@ -46,6 +46,10 @@ def control_value(
     UnsupportedFormatError
         If the version of a KRaft record is unknown. Markers of a later version are read as version 0, as in Kafka.
 
+    References
+    ----------
+    Rules such as CTL-R2 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> control_value(1, bytes([0, 0, 0, 0, 0, 7]))

@@ -52,6 +52,10 @@ def find_logs(
         If `root` is missing, is not a directory, or contains no log: no topic-partition directory with segments. It is
         not an error if `predicate` rejects all.
 
+    References
+    ----------
+    Rules such as DSK-R18 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

@@ -154,6 +154,10 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     MissingDependencyError
         Without pyarrow.
 
+    References
+    ----------
+    Rules such as DSK-R15 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch
@@ -260,6 +264,10 @@ def transaction_state(table: RecordTable) -> TransactionStates:
     MissingDependencyError
         Without pyarrow.
 
+    References
+    ----------
+    Rules such as DSK-R16 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch
@@ -332,6 +340,10 @@ def metadata_records(table: RecordTable) -> pa.Table:
         If the frame version isn't 1. Version 0 was a preview in Kafka 2.8.
     MissingDependencyError
         Without pyarrow.
+
+    References
+    ----------
+    Rules such as DSK-R17 are listed in ``docs/format-rules.md``.
 
     Examples
     --------

@@ -20,7 +20,8 @@ from kbatch.log.conversions import TablesOfLog
 from kbatch.log.directories import ListedDirectory, find_file, list_path, listed_segments
 from kbatch.log.names import is_remote_name, name_of_log
 from kbatch.log.ranges import LogSelection, count_back, end_offset_after, first_offset, first_offset_since
-from kbatch.log.segment import Segment, Tail
+from kbatch.log.segment import Segment
+from kbatch.log.segment_file import Tail
 from kbatch.log.state import (
     LEADER_EPOCH_CHECKPOINT,
     LEADER_EPOCH_DTYPE,
@@ -75,6 +76,10 @@ class Log(TablesOfLog):
     LogDirectoryError
         If the path does not exist, the directory has no segment, the file is not a ``.log`` file, the filesystem of a
         URL can't be reached, or the segments that a damaged ``.log.swap`` file replaces can't be determined.
+
+    References
+    ----------
+    Rules such as DSK-R18 are listed in ``docs/format-rules.md``.
 
     Examples
     --------

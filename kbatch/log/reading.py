@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.format import LOG_OVERHEAD
-from kbatch.log.segment import Segment, SegmentFile
+from kbatch.log.segment import Segment
+from kbatch.log.segment_file import SegmentFile
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.records.data import Loss

@@ -104,6 +104,10 @@ def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | N
     LogDirectoryError
         If the file can't be read, or the markers' offsets do not ascend.
 
+    References
+    ----------
+    Rules such as TXI-R1 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> read_transaction_index("tests/golden/logs/txn-0/00000000000000000000.txnindex")["last_offset"][:3].tolist()
@@ -163,6 +167,10 @@ def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | N
         If the version isn't 1.
     LogDirectoryError
         If the file can't be read, or its size does not match its number of producers.
+
+    References
+    ----------
+    Rules such as DSK-R6 are listed in ``docs/format-rules.md``.
 
     Examples
     --------
@@ -225,6 +233,10 @@ def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None 
         If the file can't be read, its version isn't 0, a line is malformed, or the number of entries is not the
         declared one.
 
+    References
+    ----------
+    Rules such as DSK-R11 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import tempfile
@@ -270,6 +282,10 @@ def read_offset_checkpoint(
     LogDirectoryError
         If the file can't be read, its version isn't 0, a line is malformed, or the number of entries is not the
         declared one.
+
+    References
+    ----------
+    Rules such as DSK-R11 are listed in ``docs/format-rules.md``.
 
     Examples
     --------
@@ -350,6 +366,10 @@ def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | 
     LogDirectoryError
         If the file can't be read or is malformed.
 
+    References
+    ----------
+    Rules such as DSK-R12 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import tempfile
@@ -397,6 +417,10 @@ def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | Non
     ------
     LogDirectoryError
         If the file can't be read, or has an invalid escape.
+
+    References
+    ----------
+    Rules such as DSK-R10 are listed in ``docs/format-rules.md``.
 
     Examples
     --------

@@ -102,6 +102,10 @@ def decode_fetch(
     KbatchError
         As `kbatch.decode` does.
 
+    References
+    ----------
+    Rules such as FCH-R3 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

@@ -51,6 +51,10 @@ class Reader:
     Every method raises `WireError`, with the byte counted from the beginning of `data`, where the bytes don't hold what
     is asked for. Lengths below -1 are refused. As in Java, bytes of a string that are not UTF-8 become U+FFFD.
 
+    References
+    ----------
+    Rules such as PRI-R1 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> reader = Reader(bytes([0, 2, 104, 105, 255, 255]))
@@ -255,6 +259,10 @@ class Writer:
     -----
     Every method returns the writer, and raises `ValueError` for a value that it cannot write: an integer out of range,
     a string that is longer than 32767 bytes (PRI-R5) or cannot be encoded as UTF-8, tags that do not ascend (PRI-R7).
+
+    References
+    ----------
+    Rules such as PRI-R5 are listed in ``docs/format-rules.md``.
 
     Examples
     --------

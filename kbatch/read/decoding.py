@@ -94,6 +94,10 @@ def decode(
     `decode` accepts the input that Kafka's own reader accepts (``DefaultRecordBatch``, ``DefaultRecord``), except that
     a batch is all or nothing: Kafka's iterators return the first records of a batch whose end is bad (CNT-R3).
 
+    References
+    ----------
+    Rules such as FRM-R3 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

@@ -105,6 +105,10 @@ class StreamDecoder:
     **Order.** Under read_committed, the offsets of batches must ascend, as in any log: records that were returned are
     not taken back if a later transaction begins at a smaller offset.
 
+    References
+    ----------
+    Rules such as LSO-R1 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

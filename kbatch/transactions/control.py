@@ -75,6 +75,10 @@ def control_records(table: RecordTable) -> npt.NDArray[np.void]:
     -----
     Kafka's ``ControlRecordType.parse`` and ``EndTransactionMarker.deserialize``. A newer version is read as version 0.
 
+    References
+    ----------
+    Rules such as CTL-R2 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

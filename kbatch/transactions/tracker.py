@@ -65,6 +65,10 @@ class OpenTransaction(NamedTuple):
     first_timestamp : int
         Base timestamp of that batch, in milliseconds since the epoch; -1 if unknown.
 
+    References
+    ----------
+    Rules such as LSO-R3 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch
@@ -94,6 +98,10 @@ class Transactions:
         Transactions whose marker is damaged or may be among lost bytes, in the order of the damage: it is unknown
         whether they were committed or aborted. Their records up to the last offset are withheld, but they do not affect
         the last stable offset.
+
+    References
+    ----------
+    Rules such as TXI-R5 are listed in ``docs/format-rules.md``.
 
     Examples
     --------

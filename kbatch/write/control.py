@@ -67,6 +67,10 @@ def encode_marker(
     -----
     ``MemoryRecords.withEndTransactionMarker``, ``EndTxnMarker.json``, ``ControlRecordTypeSchema.json``.
 
+    References
+    ----------
+    Rules such as CTL-R6 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch
@@ -140,6 +144,10 @@ def encode_empty(
     Notes
     -----
     ``DefaultRecordBatch.writeEmptyHeader``; EMP-R1.
+
+    References
+    ----------
+    Rules such as EMP-R3 are listed in ``docs/format-rules.md``.
 
     Examples
     --------

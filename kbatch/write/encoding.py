@@ -117,6 +117,10 @@ def encode(
     BatchWriter : writes records to a file as they arrive.
     encode_table : encodes decoded batches unchanged.
 
+    References
+    ----------
+    Rules such as PRD-R3 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

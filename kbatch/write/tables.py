@@ -66,6 +66,10 @@ def encode_table(
         from a batch with a bad checksum, which a new one would hide; if the magic does not allow the codec or the
         timestamps.
 
+    References
+    ----------
+    Rules such as EMP-R3 are listed in ``docs/format-rules.md``.
+
     Examples
     --------
     >>> import kbatch

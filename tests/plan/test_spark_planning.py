@@ -20,7 +20,7 @@ import kbatch
 from kbatch.broker.partitioner import key_partition, murmur2
 from kbatch.kernels.slices import keys_equal
 from kbatch.log import local_files, ranges, storage
-from kbatch.log.segment import SegmentFile
+from kbatch.log.segment_file import SegmentFile
 from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
 from kbatch.plan.select import choose_logs, open_selected
