@@ -101,7 +101,7 @@ def compare_logs(
     >>> result.matching, result.different, result.only_a, result.only_b
     (0, 110, 3, 0)
     >>> result.first.fields, result.first.a.timestamp, result.first.b.timestamp
-    (('timestamp', 'key', 'value'), None, 1700000137000)
+    (('timestamp', 'key', 'value'), None, 1700000137500)
     """
     if match not in ("offset", "order", "key"):
         raise ValueError(f'match must be "offset", "order" or "key", got {match!r}')

@@ -97,7 +97,8 @@ def test_an_output_that_exists_has_one_message(writer: str, tmp_path: Path, caps
     out = tmp_path / "out-0"
     out.mkdir()
     (out / "mine").write_text("")
-    message = f"{out}: exists already; choose another path, or remove it"
+    reason = ", and is not the output of an export (no _manifest.json)" if writer.endswith("export") else ""
+    message = f"{out}: exists already{reason}; choose another path, or remove it"
     try:
         assert writers(out)[writer]() == 1
         found = capsys.readouterr().err.removesuffix("\n").partition(": ")[2]

@@ -71,7 +71,8 @@ def errors_of(vector: Vector, crc: str) -> tuple[type[kbatch.KbatchError], ...]:
     """Return the exceptions allowed for a rejected vector; two if the catalogue allows either."""
     family = vector.id.partition("-")[0]
     if family == "CRC":
-        return (kbatch.CrcMismatchError,) if crc == "verify" else (kbatch.InvalidRecordError,)
+        # Marked, the wrong checksum stays the reason why the records are not returned.
+        return (kbatch.InvalidRecordError,) if crc == "skip" else (kbatch.CrcMismatchError,)
     if family == "FRM" or vector.outcome == "corrupt":
         return (kbatch.CorruptBatchError,)
     if vector.outcome == "unsupported-codec":
