@@ -114,4 +114,7 @@ def _fixed_array(pa: Any, array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] |
         return pa.array(array.tolist(), pa.binary(), mask=mask) if len(array) else pa.array([], pa.binary())
     if array.dtype.kind == "U":
         raise TypeError("dtype U has 4 bytes per character; use S for text")
-    return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False), mask=mask)
+    try:
+        return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False), mask=mask)
+    except pa.ArrowNotImplementedError:
+        raise TypeError(f"dtype {array.dtype} has no Arrow type") from None

@@ -13,7 +13,7 @@ from value_tables import table_of
 pytest.importorskip("pyarrow")
 
 
-from kbatch.values.fixed import parse_dtype
+from kbatch.values.fixed import FixedParser, parse_dtype
 
 STRUCT = np.dtype(
     [("id", ">i8"), ("flag", "u1"), ("at", [("x", "<f4"), ("y", ">f4")]), ("v", ">i2", (2, 3)), ("s", "S3")]
@@ -75,3 +75,9 @@ def test_text_is_parsed_as_utf8(values: list[bytes | None]) -> None:
         else:
             assert found == value.decode()
     assert parsed.bad_values == [values[row] for row in sorted(bad)]
+
+
+@pytest.mark.parametrize("dtype", ["c16", "id:>i8,z:c8", "M8", np.longdouble])
+def test_dtypes_without_an_arrow_type_are_refused(dtype: Any) -> None:
+    with pytest.raises(TypeError, match=r"dtype \S+ has no Arrow type"):
+        FixedParser(dtype)
