@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import (
-    CorruptBatchError,
     Fault,
     Finding,
     KbatchError,
@@ -236,11 +235,12 @@ def framing_error(finding: Finding, data: npt.NDArray[np.uint8], *, source: str 
     """
     # A stream may not have more bytes when it finds this error.
     look = look_of(data[:LOG_OVERHEAD].tobytes()) if position == 0 else None
+    error = finding_to_error(finding, source=source, position=position)
     if look is None:
-        return finding_to_error(finding, source=source, position=position)
+        return error
     where = f"{source}: " if source else ""
     text = f"{where}not a Kafka log: the bytes look like {look} (byte 0: {finding_text(finding)})"
-    return CorruptBatchError(text, source=source, position=0)
+    return type(error)(text, source=source, position=0)
 
 
 def look_of(first: bytes) -> str | None:
