@@ -56,7 +56,7 @@ class PooledRows:
                 self._attach(buffers.allocate(capacity, capacity >= self._frugal_from), dtype)
                 return
             block = self._block
-            # If nothing else refers to the rows, their memory is freed as they are copied.
+            # If nothing else refers to the rows, `regrow` frees their pages while it copies them.
             self.array = _no_rows(dtype)
             with contextlib.suppress(BufferError):
                 self._memory.release()

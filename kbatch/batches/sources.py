@@ -32,7 +32,7 @@ PathOrBytes = BytesLike | str | os.PathLike[str] | BinaryFile
 def input_bytes(data: PathOrBytes, function: str) -> tuple[npt.NDArray[np.uint8], str | None]:
     """Return the bytes of `data` and the path that they were read from, for the parameter of a public `function`."""
     if isinstance(data, str | os.PathLike):
-        with open_segment(data, function, opener=_open_regular) as file:
+        with open_segment(data, function, opener=open_descriptor) as file:
             return byte_array(file.read()), os.fspath(data)
     try:
         memoryview(cast("Any", data))
@@ -71,7 +71,3 @@ def open_segment(
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise LogDirectoryError(f"{text}: can't be read: {reason}", source=text) from error
-
-
-def _open_regular(path: str, _: int) -> int:
-    return open_descriptor(path)

@@ -13,17 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
-from kbatch.batches.framing import look_of
 from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters
-from kbatch.cli.inputs import Input, base_offset_of, find_inputs, standard_input
+from kbatch.cli.inputs import Input, base_offset_of, check_first_bytes, find_inputs, standard_input
 from kbatch.cli.messages import dump_messages
 from kbatch.cli.ranges import Ranges, given_ranges
 from kbatch.cli.terminal import counted, print_errors, write_lines
 from kbatch.cli.usage import UsageError, storage_options
-from kbatch.errors import KbatchError, LogDirectoryError
+from kbatch.errors import KbatchError
 from kbatch.escaping import escaped_json, printable
-from kbatch.format import LOG_OVERHEAD, BatchStatus
+from kbatch.format import BatchStatus
 from kbatch.log.committed import follow_transactions
 from kbatch.log.indexes import stored_entries
 from kbatch.log.ranges import LogSelection, count_back, end_offset_after
@@ -162,9 +161,7 @@ class _Dump:
             # Unlike readinto1, read1 does not wait for more than one read of a pipe.
             chunks = iter(lambda: file.read1(_CHUNK_BYTES), b"")
             first = next(chunks, b"")
-            look = look_of(first[:LOG_OVERHEAD])
-            if look is not None:
-                raise LogDirectoryError(f"{path}: not a Kafka log: the bytes look like {look}", source=path)
+            check_first_bytes(path, first)
             for table in decode_stream(
                 chain([first], chunks),
                 isolation=options.isolation,

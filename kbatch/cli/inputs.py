@@ -22,6 +22,7 @@ __all__ = [
     "Input",
     "InputKind",
     "base_offset_of",
+    "check_first_bytes",
     "find_inputs",
     "is_last",
     "open_path",
@@ -160,9 +161,7 @@ def _find(
     if kind is None:
         # The last segment of a log may have been copied to a file of another name.
         segment = Segment(path, live=suffix != ".checkpoint", storage_options=options)
-        look = look_of(segment.window(0, LOG_OVERHEAD).tobytes())
-        if look is not None:
-            raise LogDirectoryError(f"{path}: not a Kafka log: the bytes look like {look}", source=path)
+        check_first_bytes(path, segment.window(0, LOG_OVERHEAD).tobytes())
         return [Input(path, "log", [segment], storage=storage)]
     if logs_only:
         raise LogDirectoryError(
@@ -173,6 +172,13 @@ def _find(
         # Their offsets are relative to the base offset in the name.
         base_offset_of(path)
     return [Input(path, kind, [], storage=storage)]
+
+
+def check_first_bytes(path: str, first: bytes) -> None:
+    """Raise if a file begins as another kind of file does."""
+    look = look_of(first[:LOG_OVERHEAD])
+    if look is not None:
+        raise LogDirectoryError(f"{path}: not a Kafka log: the bytes look like {look}", source=path)
 
 
 def standard_input() -> io.BufferedReader:

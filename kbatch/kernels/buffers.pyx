@@ -280,8 +280,8 @@ def allocate(Py_ssize_t nbytes, bint frugal=False) -> Block:
 def regrow(Block block not None, Py_ssize_t nbytes, Py_ssize_t used, bint frugal) -> Block:
     """Return a larger buffer with the first `used` bytes of `block`, which the caller no longer needs.
 
-    If `frugal`, the free list is emptied first, and the pages of `block` are freed as they are copied, so that both
-    buffers together need little more memory than one; `block` is then empty. If `block` has views, it is kept.
+    If `frugal`, the free list is emptied first, and each page of `block` is freed after its copy. Both buffers together
+    then need little more memory than one, and `block` is empty afterwards. A block with views is kept.
 
     Parameters
     ----------

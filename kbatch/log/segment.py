@@ -1,4 +1,4 @@
-"""One segment of a log and the index files beside it: headers of batches, seeking, the last batch."""
+"""A segment of a log with its index files: batch headers, the position of an offset or time, the last batch."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def missing_offsets(log: Log, start: int | None, stop: int | None) -> list[Missi
     found = []
     if start is not None and start < first and (stop is None or start < stop):
         found.append(_missing(log, start, first if stop is None else min(first, stop), start, first, log.end_offset))
-    # The end of the log is looked up only if it may matter: this reads the last segment.
+    # `tail` and `end_offset` read the last segment, so they are used only if an offset may be beyond the end.
     furthest = max(start or 0, stop or 0)
     if furthest > (first if last is None else last) and log.tail.kind != "damaged":
         end = log.end_offset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,7 +11,16 @@ import numpy as np
 from kbatch.log import Log
 from kbatch.plan.select import map_logs
 
-__all__ = ["ChangeKind", "LogChange", "Position", "Positions", "continued_starts", "parse_positions", "plain_positions"]
+__all__ = [
+    "ChangeKind",
+    "LogChange",
+    "Position",
+    "Positions",
+    "continued_starts",
+    "known_epoch",
+    "parse_positions",
+    "plain_positions",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +83,7 @@ class LogChange(NamedTuple):
 def plain_positions(positions: Positions) -> list[dict[str, Any]]:
     """Return positions as plain values, for JSON."""
     return [
-        {
-            "topic": topic,
-            "partition": partition,
-            "next_offset": each.next_offset,
-            "leader_epoch": each.leader_epoch,
-            "topic_id": each.topic_id,
-        }
+        {"topic": topic, "partition": partition, **asdict(each)}
         for (topic, partition), each in sorted(positions.items())
     ]
 
@@ -161,12 +164,13 @@ def _epoch_of(log: Log, offset: int) -> int | None:
         if segment.base_offset is None or segment.base_offset <= offset:
             for rows in segment.scan(segment.seek_offset(offset)):
                 holds = rows["base_offset"][0] <= offset <= rows["last_offset"][0]
-                return _known_epoch(rows[0]) if holds else None
+                return known_epoch(rows[0]) if holds else None
             return None
     return None
 
 
-def _known_epoch(batch: np.void) -> int | None:
+def known_epoch(batch: np.void) -> int | None:
+    """Return the leader epoch of a batch; None if it does not have one."""
     epoch = int(batch["partition_leader_epoch"])
     return epoch if epoch >= 0 and batch["magic"] == 2 else None
 

@@ -24,7 +24,7 @@ from kbatch.plan.positions import Position
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.tables import table_changed, table_failure
+from kbatch.sinks.tables import accepted_run, table_changed, table_failure
 
 __all__ = ["DeltaTable", "delta_storage"]
 
@@ -153,7 +153,7 @@ class DeltaTable:
         except TableCommitError:
             raise
         except Exception as error:
-            took = self._took(run)
+            took = accepted_run(self, run)
             if took is True:
                 return
             if took is False and ("oncurrent transaction" in str(error) or "already exists" in str(error)):
@@ -194,13 +194,6 @@ class DeltaTable:
                 "which a Delta table cannot represent; write it without by_day"
             )
         return None if date == HIVE_NULL else date
-
-    def _took(self, run: str) -> bool | None:
-        """Return whether the table has the files despite an error; None if it cannot be read."""
-        try:
-            return self.has_run(run)
-        except Exception:
-            return None
 
     def _open(self) -> Any:
         if not self._lib.DeltaTable.is_deltatable(self._out.url, storage_options=self._options):

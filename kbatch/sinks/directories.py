@@ -36,14 +36,8 @@ _COMMIT = "commit.json"
 _NEW_MANIFEST = "manifest.json"
 
 
-def _load(manifest: Manifest | None) -> OutputState:
-    if manifest is None:
-        return OutputState(False, {})
-    return OutputState(True, manifest.positions)
-
-
 def _check_directory(out: OutputPlace, entries: Sequence[str]) -> None:
-    """Raise if there are entries, and nothing shows that they are those of an export."""
+    """Raise if a directory has entries, but no manifest and no work directory of an export."""
     ours = [name for name in entries if name == MANIFEST or name.startswith(WORK_PREFIX)]
     if entries and not ours:
         raise exists_already(out.url, f"exists already, and is not the output of an export (no {MANIFEST})")
@@ -58,8 +52,8 @@ def _replaced(commit: Commit, before: Manifest | None) -> list[str]:
     return [name for name in before.side_files if name.startswith(f"{TRANSACTIONS}/")]
 
 
-class DirectoryTarget:
-    """A directory of a mounted file system; see `kbatch.sinks.commits.RunTarget`.
+class _FilesTarget:
+    """An output that is described by a manifest.
 
     Parameters
     ----------
@@ -74,10 +68,30 @@ class DirectoryTarget:
         self.run = run
         self.committed = False
         self._before: Manifest | None = None
+
+    def load(self, logs: Sequence[LogName]) -> OutputState:
+        """Return the positions in the manifest."""
+        self._before = Manifest.read(self.out)
+        if self._before is None:
+            return OutputState(False, {})
+        return OutputState(True, self._before.positions)
+
+
+class DirectoryTarget(_FilesTarget):
+    """A directory of a mounted file system; see `kbatch.sinks.commits.RunTarget`.
+
+    Parameters
+    ----------
+    out : OutputPlace
+    run : str
+    """
+
+    def __init__(self, out: OutputPlace, run: str) -> None:
+        super().__init__(out, run)
         self._work: OutputPlace | None = None
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise if the directory has other files than those of an export."""
+        """Raise if the directory is not empty and not the output of an export."""
         check_parent(self.out)
         _check_directory(self.out, self.out.entries())
 
@@ -100,11 +114,11 @@ class DirectoryTarget:
                 self._finish(work, **json.loads(text))
 
     def load(self, logs: Sequence[LogName]) -> OutputState:
-        """Return the positions in the manifest."""
-        self._before = Manifest.read(self.out)
-        if self._before is not None and not self._working.url.startswith(f"{self.out.url}/"):
+        """Return the positions in the manifest, which must not have appeared since `work_directory`."""
+        state = super().load(logs)
+        if state.exists and not self._working.url.startswith(f"{self.out.url}/"):
             raise table_changed(self.out.url)
-        return _load(self._before)
+        return state
 
     def names(self) -> FileNames:
         """Return names in a directory that becomes the output, or whose files are renamed."""
@@ -122,7 +136,7 @@ class DirectoryTarget:
         place = self.names().place
         moved = [*(file.name for file in commit.files), *commit.side_files]
         keep_only(place, "", moved)
-        text = new_manifest(self.run, commit, self._before, commit.side_files)
+        text = new_manifest(self.run, commit, self._before)
         if self._before is None:
             place.write(MANIFEST, text)
             # Fails if another process has created the output meanwhile, unless it is an empty directory.
@@ -136,7 +150,7 @@ class DirectoryTarget:
         self._finish(self._working, moved, removed)
 
     def _finish(self, work: OutputPlace, moved: Sequence[str], removed: Sequence[str]) -> None:
-        """Do what is left of a commit; each step may have been done already."""
+        """Rename, replace and remove the files of a commit; an earlier call may have done some of the steps."""
         for directory in {posixpath.dirname(name) for name in moved}:
             self.out.make(directory)
         data = work.at("data")
@@ -153,7 +167,7 @@ class DirectoryTarget:
         """Do nothing: the files are in the work directory."""
 
 
-class StoreTarget:
+class StoreTarget(_FilesTarget):
     """A prefix of an object store.
 
     Parameters
@@ -162,16 +176,8 @@ class StoreTarget:
     run : str
     """
 
-    manifest = MANIFEST
-
-    def __init__(self, out: OutputPlace, run: str) -> None:
-        self.out = out
-        self.run = run
-        self.committed = False
-        self._before: Manifest | None = None
-
     def check(self, schema: pa.Schema) -> None:
-        """Raise if there are other objects than those of an export."""
+        """Raise if the prefix has objects and is not the output of an export."""
         _check_directory(self.out, self.out.entries())
 
     def work_directory(self) -> tuple[OutputPlace, str]:
@@ -185,11 +191,6 @@ class StoreTarget:
             listed = set() if manifest is None else {*manifest.files, *manifest.side_files}
             self._remove([name for name in self.out.files() if run_of(name) is not None and name not in listed])
 
-    def load(self, logs: Sequence[LogName]) -> OutputState:
-        """Return the positions in the manifest."""
-        self._before = Manifest.read(self.out)
-        return _load(self._before)
-
     def names(self) -> FileNames:
         """Return names in their final place."""
         return FileNames(self.out, self.run)
@@ -201,7 +202,7 @@ class StoreTarget:
         now = self.out.read(MANIFEST)
         if now != (None if self._before is None else self._before.text):
             raise table_changed(f"{self.out.url}/{MANIFEST}")
-        self.out.write(MANIFEST, new_manifest(self.run, commit, self._before, commit.side_files))
+        self.out.write(MANIFEST, new_manifest(self.run, commit, self._before))
         self.committed = True
         self._remove(_replaced(commit, self._before))
         self.out.write(SUCCESS, b"")

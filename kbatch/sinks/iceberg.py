@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from kbatch.plan.positions import Position
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
 from kbatch.sinks.files import DAY_MICROSECONDS
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.tables import table_changed, table_failure
+from kbatch.sinks.tables import accepted_run, table_changed, table_failure
 
 __all__ = ["IcebergTable"]
 
@@ -133,7 +134,7 @@ class IcebergTable:
         except TableCommitError:
             raise
         except Exception as error:
-            took = self._took(run)
+            took = accepted_run(self, run)
             if took is not True:
                 raise table_failure(self.title, error, unknown=took is None) from error
 
@@ -156,8 +157,7 @@ class IcebergTable:
         if metadata.name_mapping() is None:
             properties[_NAME_MAPPING] = metadata.schema().name_mapping.model_dump_json()
         for (topic, partition), position in commit.positions.items():
-            known = {name: getattr(position, name) for name in ("next_offset", "leader_epoch", "topic_id")}
-            properties[f"{_POSITION}{topic}-{partition}"] = json.dumps(known)
+            properties[f"{_POSITION}{topic}-{partition}"] = json.dumps(asdict(position))
         if commit.replace and table is not None:
             stale = [name for name in table.properties if name.startswith(_POSITION) and name not in properties]
             if stale:
@@ -225,10 +225,3 @@ class IcebergTable:
                 sort_order_id=None,
                 spec_id=metadata.default_spec_id,
             )
-
-    def _took(self, run: str) -> bool | None:
-        """Return whether the table has the files despite an error; None if it cannot be read."""
-        try:
-            return self.has_run(run)
-        except Exception:
-            return None

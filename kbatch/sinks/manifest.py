@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +71,7 @@ class Manifest:
         return [name for run in self.runs for name in run["side_files"]]
 
 
-def new_manifest(run: str, commit: Commit, before: Manifest | None, side_files: Sequence[str]) -> bytes:
+def new_manifest(run: str, commit: Commit, before: Manifest | None) -> bytes:
     """Return the manifest after a commit."""
     kept = None if commit.replace else before
     positions = {**((kept.positions or {}) if kept is not None else {}), **commit.positions}
@@ -80,7 +79,7 @@ def new_manifest(run: str, commit: Commit, before: Manifest | None, side_files: 
         "run": run,
         "records": commit.summary["records"],
         "files": [file.name for file in commit.files],
-        "side_files": list(side_files),
+        "side_files": list(commit.side_files),
     }
     runs = [*([] if kept is None else kept.runs), entry]
     document = {**commit.summary, "positions": plain_positions(positions), "runs": runs}

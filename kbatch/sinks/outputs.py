@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from kbatch.log.storage import filesystem, is_url
+from kbatch.log.write.staging import remove_stage
 
 __all__ = ["OutputPlace", "open_place"]
 
@@ -133,6 +134,10 @@ class OutputPlace:
         """Remove a directory with its contents, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.delete_dir(self.path(name))
+
+    def remove_stage(self) -> None:
+        """Remove this directory, to which a task that is being cancelled may still write."""
+        remove_stage(self.remove_all, self.exists, attempts=50 if self.local else 3)
 
 
 def open_place(url: str, storage: Mapping[str, str]) -> OutputPlace:

@@ -289,7 +289,8 @@ class ExportRun:
 
     def _side_tables(self, planned: _Planned, reports: Sequence[TaskReport], summary: ExportSummary) -> list[str]:
         """Write the side tables, and list the first losses; return the names of their files."""
-        place, names = self._target.names().place, self._target.names()
+        names = self._target.names()
+        place = names.place
         side = [report.losses_file for report in reports if report.losses_file is not None]
         if side:
             summary.losses_table = names.side + LOSSES

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
 
 from kbatch.errors import LogDirectoryError, exists_already
 from kbatch.escaping import one_line
-from kbatch.log.write.staging import remove_stage
 from kbatch.sinks.commits import Commit, LogName, OutputState, TableCommitError
 from kbatch.sinks.names import FileNames
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.working import WORK_PREFIX
 
-__all__ = ["Table", "TableTarget", "check_parent", "keep_only", "table_changed", "table_failure"]
+__all__ = ["Table", "TableTarget", "accepted_run", "check_parent", "keep_only", "table_changed", "table_failure"]
 
 
 class Table(Protocol):
@@ -54,7 +52,7 @@ class TableTarget:
     run : str
     table : Table
     in_table : bool
-        Whether the directory, if it exists, must be that of the table.
+        Whether the table is in `out`, which must then contain nothing else.
     """
 
     def __init__(self, out: OutputPlace, run: str, table: Table, *, in_table: bool) -> None:
@@ -114,13 +112,11 @@ class TableTarget:
 
     def _remove(self, run: str) -> None:
         for name in (f"run-{run}", f"_export-{run}"):
-            # A task that is being cancelled may still write.
-            attempts = 50 if self.out.local else 3
-            remove_stage(partial(self.out.remove_all, name), partial(self.out.exists, name), attempts=attempts)
+            self.out.at(name).remove_stage()
 
 
 def _is_foreign(out: OutputPlace) -> bool:
-    """Whether a directory has other entries than those of exports to a table, as killed runs leave them."""
+    """Whether a directory has entries that no export to a table creates."""
     return any(not name.startswith(("_export-", WORK_PREFIX, "run-")) for name in out.entries())
 
 
@@ -139,7 +135,7 @@ def check_parent(out: OutputPlace) -> None:
 
 
 def keep_only(place: OutputPlace, directory: str, names: Sequence[str]) -> None:
-    """Remove the files of a directory that are not in `names`: those of attempts that do not count.
+    """Remove the files of a directory that are not in `names`, which failed or repeated attempts of tasks have written.
 
     Raises
     ------
@@ -156,6 +152,14 @@ def keep_only(place: OutputPlace, directory: str, names: Sequence[str]) -> None:
             "a file system that the driver and all workers share",
             source=place.url,
         )
+
+
+def accepted_run(table: Table, run: str) -> bool | None:
+    """Return whether a table has the files of a run despite an error; None if the table cannot be read."""
+    try:
+        return table.has_run(run)
+    except Exception:
+        return None
 
 
 def table_changed(title: str) -> TableCommitError:

@@ -22,6 +22,7 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.escaping import one_line
 from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
 from kbatch.plan.losses import LOSS_SCHEMA, LossRows
+from kbatch.plan.positions import known_epoch
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
 from kbatch.plan.split import Split
@@ -61,7 +62,7 @@ class TaskReport:
     bad_keys, bad_values : int
         Keys and values that do not fit the format or its schema; their bytes were written.
     losses_file : str or None
-        Name of the file of losses, like that of a data file; None if nothing was lost.
+        Name of the file of losses, relative to the place of `FileNames`; None if nothing was lost.
     begin_offset, end_offset : int or None
         The base offset of the first batch that was read, and the offset after the last one; None without a batch.
     leader_epoch : int or None
@@ -152,9 +153,8 @@ class TaskReport:
         row = int(last.argmax())
         end = int(last[row]) + 1
         if self.end_offset is None or end > self.end_offset:
-            epoch = int(batches["partition_leader_epoch"][row])
             self.end_offset = end if limit is None else min(end, limit)
-            self.leader_epoch = epoch if epoch >= 0 and batches["magic"][row] == 2 else None
+            self.leader_epoch = known_epoch(batches[row])
 
 
 @dataclass(frozen=True)

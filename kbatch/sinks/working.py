@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow.fs
 
 from kbatch.errors import LogDirectoryError
-from kbatch.log.write.staging import remove_stage
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.tuning import DEAD_SECONDS, RENEWAL_SECONDS
 from kbatch.unfinished import OwnedDirectory
@@ -35,7 +34,7 @@ _OWNER = "owner.json"
 
 
 class WorkDirectory:
-    """The work directory of this run, next to which `acquire` finds those of other runs.
+    """The work directory of this run; `acquire` finds the work directories of other runs next to it.
 
     Parameters
     ----------
@@ -109,8 +108,7 @@ class WorkDirectory:
         """Unlock the directory, and remove it unless the next run needs it (`keep`)."""
         self._ended.set()
         if not keep and self.place.exists():
-            # A task that is being cancelled may still write.
-            remove_stage(self.place.remove_all, self.place.exists, attempts=50 if self.place.local else 3)
+            self.place.remove_stage()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -143,8 +141,8 @@ class WorkDirectory:
     def _busy(self, run: str) -> LogDirectoryError:
         directory = self._parent.at(self._prefix + run)
         owner: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError), directory.fs.open_input_file(directory.path(_OWNER)) as file:
-            owner = json.loads(file.read())
+        with contextlib.suppress(OSError, ValueError):
+            owner = json.loads(directory.read(_OWNER) or b"{}")
         who = f" (process {owner['pid']} on {owner['host']}, since {owner['since']})" if len(owner) == 3 else ""
         return LogDirectoryError(
             f"{self._out.url}: another export is writing to it{who}; run this one again when it has ended. If it was "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbatch.cli.arguments import add_command
-from kbatch.cli.parsers.rewriting import PATHS, add_arguments
+from kbatch.cli.parsers.rewriting import PATHS, STATUSES, add_arguments
 from kbatch.cli.usage import codec_argument
 
 __all__ = ["add_parser"]
@@ -30,13 +30,6 @@ examples:
 """
 
 
-_STATUSES = {
-    1: "error, such as damage without --on-error skip: nothing is written",
-    3: "done, but --on-error skip has skipped damage, which the output lists",
-    130: "interrupted: nothing is written",
-}
-
-
 def add_parser(commands: Any) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = add_command(
@@ -45,7 +38,7 @@ def add_parser(commands: Any) -> None:
         help="convert logs to another magic",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        statuses=_STATUSES,
+        statuses=STATUSES,
     )
     parser.add_argument("--magic", type=int, choices=[0, 1, 2], default=2, help="magic to write (default: %(default)s)")
     parser.add_argument(

@@ -12,7 +12,7 @@ from kbatch.cli.usage import (
 )
 from kbatch.options import INT32_MAX, RaiseOrSkip
 
-__all__ = ["PATHS", "add_arguments"]
+__all__ = ["PATHS", "STATUSES", "add_arguments"]
 
 PATHS = """\
 PATH is a segment (.log), a topic-partition directory, or a broker's log directory. OUT must not exist yet. It is a .log
@@ -21,6 +21,12 @@ Index files are rebuilt. The other auxiliary files of segments are copied, excep
 leader epochs, which a broker rebuilds. A run that is killed leaves a directory .NAME.*.tmp next to OUT, which the next
 run to the same OUT removes.
 """
+
+STATUSES = {
+    1: "error, such as damage without --on-error skip: nothing is written",
+    3: "done, but --on-error skip has skipped damage, which the output lists",
+    130: "interrupted: nothing is written",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -143,7 +143,7 @@ class Stage:
         os.makedirs(os.path.join(self.path, "attempts"))
 
     def name_error(self, error: OSError) -> None:
-        """Replace the name of a file in the stage by that of the output."""
+        """Let an error about a file in the stage name the output instead."""
         if error.filename is None or os.fspath(error.filename).startswith(self.path):
             error.filename = self.root
 
