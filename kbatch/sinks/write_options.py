@@ -24,7 +24,7 @@ _ARROW_LEVELS: dict[str, Sequence[int]] = {
     "gzip": range(1, 10),
     "snappy": (),
     "lz4": range(1, 13),
-    "zstd": range(1, 23),
+    "zstd": range(-131_072, 23),
 }
 
 
