@@ -18,6 +18,7 @@ from kbatch.plan.read_options import Bound, ReadOptions
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+import iceberg_catalog  # noqa: E402
 from local_export import export, log_offsets  # noqa: E402
 
 FORMATS = ["parquet", "arrow", "delta", "iceberg"]
@@ -49,7 +50,7 @@ class Output:
         self.path = path
 
     def write(self, root: Path, options: ReadOptions | None = None, **writing: Any) -> Any:
-        where = {"table": "db.t", "catalog": "kb"} if self.kind == "iceberg" else {}
+        where = {"table": iceberg_catalog.TABLE, "catalog": iceberg_catalog.NAME} if self.kind == "iceberg" else {}
         return export(root, self.path, options, format=self.kind, **where, **writing)
 
     def offsets(self) -> dict[str, list[int]]:
@@ -79,9 +80,7 @@ class Output:
             import deltalake
 
             return deltalake.DeltaTable(str(self.path))
-        from pyiceberg.catalog import load_catalog
-
-        return load_catalog("kb").load_table("db.t")
+        return iceberg_catalog.table()
 
     def files(self) -> list[str]:
         """Return all files with their times: a run that writes nothing changes none of them."""
@@ -94,14 +93,7 @@ def out(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     if kind == "delta":
         pytest.importorskip("deltalake")
     if kind == "iceberg":
-        pytest.importorskip("pyiceberg")
-        import pyiceberg.catalog
-
-        (tmp_path / "catalog").mkdir()
-        uri = f"sqlite:///{tmp_path}/catalog/c.db"
-        for name, value in {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/catalog"}.items():
-            monkeypatch.setenv(f"PYICEBERG_CATALOG__KB__{name.upper()}", value)
-        monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", type(pyiceberg.catalog._ENV_CONFIG)())
+        iceberg_catalog.use(tmp_path, monkeypatch)
     return Output(kind, tmp_path / "out")
 
 

@@ -20,12 +20,15 @@ import kbatch
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+import iceberg_catalog  # noqa: E402
 import killed_exports  # noqa: E402
 import local_export  # noqa: E402
 from killed_exports import grow  # noqa: E402
 from local_export import export, export_killed_at, log_offsets  # noqa: E402
 
+from kbatch.sinks import working  # noqa: E402
 from kbatch.sinks.directories import DirectoryTarget  # noqa: E402
+from kbatch.sinks.outputs import open_place  # noqa: E402
 from kbatch.sinks.running import ExportRun, open_target  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
@@ -54,27 +57,76 @@ def leftovers(out: Path) -> list[str]:
     return [name for name in [*os.listdir(out), *os.listdir(out.parent)] if "_temporary-" in name or ".tmp-" in name]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_every_record_is_written_once_despite_kills_at_random_times(kind: str, tmp_path: Path) -> None:
+@pytest.fixture(params=["parquet", "delta", "iceberg", "object store"])
+def killed(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The output of exports to kill: keywords of `local_export.export`, and `out`."""
+    kind: str = request.param
+    settings: dict[str, Any] = {"format": kind, "out": str(tmp_path / "out")}
     if kind == "delta":
         pytest.importorskip("deltalake")
-    root, out = tmp_path / "logs", tmp_path / "out"
+    if kind == "iceberg":
+        iceberg_catalog.use(tmp_path, monkeypatch)
+        settings |= {"table": iceberg_catalog.TABLE, "catalog": iceberg_catalog.NAME}
+    if kind == "object store":
+        from kbatch.log.storage import filesystem
+
+        server = request.getfixturevalue("s3_server")
+        own = {"access_key": "me", "secret_key": "secret", "background_writes": "false"}
+        settings |= {
+            "format": "parquet",
+            "storage": {**own, "endpoint_override": f"http://{server}"},
+            "out": "s3://killed/out",
+        }
+        creating = {**settings["storage"], "allow_bucket_creation": "true"}
+        filesystem("s3://killed", creating)[0].create_dir("killed")
+    return settings
+
+
+def test_every_record_is_written_once_despite_kills_at_random_times(killed: dict[str, Any], tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    out = killed.pop("out")
     support = Path(killed_exports.__file__)
     paths = os.pathsep.join([str(support.parent), str(Path(kbatch.__file__).parents[1])])
     done = subprocess.run(
-        [sys.executable, support, kind, root, out, str(KILLS)],
+        [sys.executable, support, json.dumps(killed), root, out, str(KILLS)],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert 0 < int(done.stdout) < KILLS
-    export(root, out, format=kind)
-    assert offsets_in(kind, out) == log_offsets(root)
-    assert leftovers(out) == []
-    if kind == "delta":
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(working, "DEAD_SECONDS", 0)
+        export(root, out, **killed)
+    assert exported_offsets(out, killed) == log_offsets(root)
+    place = open_place(out, killed.get("storage", {}))
+    files = place.files()
+    assert [name for name in files if "_temporary-" in name] == []
+    if place.local:
+        assert leftovers(Path(out)) == []
+    if killed["format"] in ("delta", "iceberg"):
         # Nothing of the killed runs remains next to the table's files.
-        assert len(list(out.glob("run-*"))) == len(list(out.glob("_export-*")))
+        runs = {name.split("/")[0].removeprefix("run-") for name in files if name.startswith("run-")}
+        assert runs == {name.split("/")[0].removeprefix("_export-") for name in files if name.startswith("_export-")}
+    elif not place.local:
+        manifest = json.loads(place.read("_manifest.json") or b"")
+        listed = [name for run in manifest["runs"] for name in run["files"]]
+        assert sorted(listed) == sorted(name for name in files if name.endswith(".parquet"))
+
+
+def exported_offsets(out: str, settings: dict[str, Any]) -> dict[str, list[int]]:
+    """Return the sorted offsets in an output, by the name of the topic-partition."""
+    if settings["format"] != "iceberg" and "storage" not in settings:
+        return offsets_in(settings["format"], Path(out))
+    if settings["format"] == "iceberg":
+        rows = iceberg_catalog.table().scan().to_arrow()
+    else:
+        place = open_place(out, settings["storage"])
+        rows = pq.read_table(place.path(), filesystem=place.fs, columns=["topic", "partition", "offset"])
+    found: dict[str, list[int]] = {}
+    for row in rows.select(["topic", "partition", "offset"]).to_pylist():
+        found.setdefault(f"{row['topic']}-{row['partition']}", []).append(row["offset"])
+    return {name: sorted(each) for name, each in sorted(found.items())}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +175,6 @@ def test_a_run_ends_with_an_error_while_another_one_writes(kind: str, is_first: 
 
 def open_run(root: Path, out: Path, kind: str = "parquet") -> ExportRun:
     from kbatch.plan.read_options import ReadOptions
-    from kbatch.sinks.outputs import open_place
 
     writing = WriteOptions(format=kind)
     target = open_target(open_place(str(out), {}), writing, table=None, catalog=None)
@@ -171,8 +222,6 @@ def test_a_delta_table_refuses_a_run_if_another_one_has_committed(
         commit(self, run, what)
 
     def other_table(path: Path) -> Any:
-        from kbatch.sinks.outputs import open_place
-
         table = DeltaTable(open_place(str(path), {}), False)
         table.load([])
         return table
