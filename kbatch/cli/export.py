@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         options, writing = _read_options(arguments), _write_options(arguments)
     with ProgressLine("starting Spark ...") as line:
         summary = export(
-            arguments.logdir,
+            arguments.logdirs,
             arguments.out,
             master=arguments.master,
             conf=dict(arguments.conf),
@@ -55,7 +55,7 @@ def _read_options(arguments: argparse.Namespace) -> ReadOptions:
     given, names = from_flags(options_of(ReadOptions), arguments)
     given |= _bounds(arguments, given)
     given["values"] = value_options(arguments)
-    if is_url(arguments.logdir):
+    if any(map(is_url, arguments.logdirs)):
         given["storage"] = {name.lower(): value for name, value in arguments.storage_options}
     # A partition without a record at or after the starting time has nothing to export.
     return cast(ReadOptions, as_named(lambda: ReadOptions(latest_if_no_timestamp=True, **given), names))

@@ -17,6 +17,7 @@ from kbatch.log.logs import Log
 from kbatch.log.names import name_of_log, parse_segment_name
 from kbatch.log.segment import Segment
 from kbatch.log.storage import LOCAL, Storage, locate
+from kbatch.log.topics import TopicFilter
 
 __all__ = [
     "Input",
@@ -103,7 +104,7 @@ def find_inputs(
     streams : bool
         Whether ``-`` is standard input.
     topics : collection of str
-        Selects the logs and auxiliary files of these topics, if there are any.
+        Selects the logs and auxiliary files of these topics, if there are any: names and globs.
     storage_options : mapping of str to str, optional
         For URLs; see `kbatch.log.storage.filesystem`.
 
@@ -115,15 +116,12 @@ def find_inputs(
     paths = list(paths)
     found = [each for path in paths for each in _find(path, logs_only, streams, topics, storage_options)]
     if topics:
-        found = [each for each in found if each.topic_partition[0] in topics]
-        unknown = sorted(set(topics) - {each.topic_partition[0] for each in found})
-        if unknown:
-            from kbatch.plan.select import first_names
-
+        chosen = TopicFilter(topics)
+        found = [each for each in found if chosen(each.topic_partition[0])]
+        if chosen.unmatched(each.topic_partition[0] for each in found):
             everything = (each for path in paths for each in _find(path, logs_only, streams, (), storage_options))
-            present = sorted({topic for each in everything if (topic := each.topic_partition[0]) is not None})
-            listed = f"; the topics are {first_names(present)}" if present else ""
-            raise LogDirectoryError(f"{', '.join(paths)}: no log of topic {', '.join(map(repr, unknown))}{listed}")
+            refusal = chosen.refusal(each.topic_partition[0] for each in everything)
+            raise LogDirectoryError(f"{', '.join(paths)}: {refusal}")
     return found
 
 
@@ -135,7 +133,8 @@ def open_path(path: str, options: Mapping[str, str] | None, topics: Collection[s
     LogDirectoryError
         If there is nothing at the path, or it can't be listed.
     """
-    is_chosen = (lambda topic, partition: topic in topics) if topics else None
+    chosen = TopicFilter(topics) if topics else None
+    is_chosen = None if chosen is None else (lambda topic, partition: chosen(topic))
     found = open_logs(path, predicate=is_chosen, storage_options=options)
     return ([found], False) if isinstance(found, Log) else (found, True)
 

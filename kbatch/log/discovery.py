@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.directories import ListedDirectory, is_log_name, list_directories, list_path, no_segments
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name, parse_topic_id_name
-from kbatch.log.storage import locate
+from kbatch.log.storage import identity, locate
+from kbatch.log.topics import TopicChoice, TopicFilter
 
-__all__ = ["find_logs", "open_logs"]
+__all__ = ["distinct_logs", "find_logs", "open_logs", "root_list"]
 
 
 def find_logs(
-    root: str | os.PathLike[str],
+    root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
+    topics: TopicChoice | None = None,
     marked: bool = False,
     predicate: Callable[[str, int], bool] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> LogList:
-    """Find the logs of every topic-partition under a broker's log directory.
+    """Find the logs of every topic-partition under a broker's log directory, or under several.
 
     Parameters
     ----------
-    root : str or path
-        A broker's log directory (``log.dirs``), or a topic-partition directory; local, or a URL such as
+    root : str or path, or iterable of them
+        A broker's log directory (one of ``log.dirs``), or a topic-partition directory; local, or a URL such as
         ``s3://bucket/logs``. Also the root of tiered storage, in the known layouts (DSK-R18): Kafka's
         ``LocalTieredStorage`` and Aiven's plugin.
+    topics : str, re.Pattern, or iterable of them, optional
+        Only these topics: names, globs such as ``"orders-*"``, and compiled regular expressions, which must match the
+        whole name. Directories of other topics are not listed.
     marked : bool
         Whether to return directories marked ``-delete``, ``-future`` or ``-stray`` too (DSK-R9). The broker is about to
         delete them, is copying them from another log directory, or does not own them according to the cluster's
@@ -50,7 +55,8 @@ def find_logs(
     ------
     LogDirectoryError
         If `root` is missing, is not a directory, or contains no log: no topic-partition directory with segments. It is
-        not an error if `predicate` rejects all.
+        not an error if `predicate` or a regular expression rejects all. If `topics` has a name or a glob of which there
+        is no log, or if two directories have the same topic-partition: Kafka refuses that too.
 
     References
     ----------
@@ -61,14 +67,86 @@ def find_logs(
     >>> import kbatch
     >>> [log.topic for log in kbatch.find_logs("tests/golden/logs") if log.topic.startswith("codec-l")]
     ['codec-lz4']
+    >>> [log.topic for log in kbatch.find_logs("tests/golden/logs", topics=["txn", "codec-l*"])]
+    ['codec-lz4', 'txn']
     """
+    roots = root_list(root)
+    found: list[Log] = []
+    if topics is None:
+        for each in roots:
+            found += _logs_of(each, marked, predicate, storage_options)
+    else:
+        chosen = TopicFilter(topics)
+        seen: set[str | None] = set()
+
+        def is_chosen(topic: str, partition: int) -> bool:
+            seen.add(topic)
+            return chosen(topic) and (predicate is None or predicate(topic, partition))
+
+        for each in roots:
+            found += _logs_of(each, marked, is_chosen, storage_options)
+        # A root that is a topic-partition directory itself is not subject to the predicate.
+        seen |= {log.topic for log in found}
+        found = [log for log in found if chosen(log.topic)]
+        refusal = chosen.refusal(seen)
+        if refusal is not None:
+            raise LogDirectoryError(f"{', '.join(str(each) for each in roots)}: {refusal}", source=str(roots[0]))
+    if len(roots) > 1:
+        found = distinct_logs(found)
+    return LogList(sorted(found, key=lambda log: (log.topic or "", log.partition or 0, log.mark or "")))
+
+
+def root_list(root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+    """Return one or several log directories as a list.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    if isinstance(root, str | bytes | os.PathLike) or not isinstance(root, Iterable):
+        return [root]
+    roots = list(root)
+    if not roots:
+        raise ValueError("root must name a log directory, got an empty list")
+    return roots
+
+
+def distinct_logs(logs: Iterable[Log]) -> list[Log]:
+    """Return each log once, since paths may overlap.
+
+    Raises
+    ------
+    LogDirectoryError
+        If two directories have the same topic-partition, as Kafka's ``LogManager``: their records would be doubled.
+    """
+    found: dict[str, Log] = {}
+    directories: dict[tuple[str, int | None, str | None], str] = {}
+    for log in logs:
+        if found.setdefault(identity(log.path), log) is not log or log.topic is None or log.path.endswith(".log"):
+            continue
+        name = (log.topic, log.partition, log.mark)
+        other = directories.setdefault(name, log.path)
+        if other != log.path:
+            raise LogDirectoryError(
+                f"{log.topic}-{log.partition} is in {other} and in {log.path}: give only one of them", source=log.path
+            )
+    return list(found.values())
+
+
+def _logs_of(
+    root: str | os.PathLike[str],
+    marked: bool,
+    predicate: Callable[[str, int], bool] | None,
+    storage_options: Mapping[str, str] | None,
+) -> list[Log]:
     storage, path = locate(root, storage_options)
     listing = list_path(storage, path, "directory")
     if listing is None:
         raise LogDirectoryError(f"{path}: not a directory", source=path)
     here = ListedDirectory(storage, path, listing)
     if here.is_log(marked):
-        return LogList([Log._listed(here, None)])
+        return [Log._listed(here, None)]
     directories = [name for name, entry in listing.items() if entry.is_directory]
     by_name = [name for name in directories if is_log_name(name, marked)]
     chosen = [name for name in by_name if predicate is None or predicate(*parse_directory_name(name)[:2])]
@@ -92,7 +170,7 @@ def find_logs(
         raise no_segments(here, marked) or LogDirectoryError(
             f"{path}: no topic-partition directory ('topic-0', with segments) in this directory", source=path
         )
-    return LogList(sorted(logs, key=lambda log: (log.topic or "", log.partition or 0, log.mark or "")))
+    return logs
 
 
 def open_logs(

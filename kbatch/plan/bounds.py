@@ -6,9 +6,10 @@ from collections.abc import Sequence, Set
 
 from kbatch.log import Log
 from kbatch.log.ranges import count_back
+from kbatch.log.topics import first_names
 from kbatch.plan.missing import MissingOffsets, missing_offsets, report_data_loss, warn_missing
 from kbatch.plan.read_options import Bound, PerPartition, ReadOptions
-from kbatch.plan.select import first_names, map_logs
+from kbatch.plan.select import map_logs
 
 __all__ = ["check_partitions", "resolve_bounds"]
 

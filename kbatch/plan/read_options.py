@@ -239,10 +239,11 @@ class ReadOptions:
 
     topics: tuple[str, ...] | None = option(
         _TOPIC_NAMES, None, spark={"subscribe": _TOPIC_NAMES, "topics": _TOPIC_NAMES}, flag="--topic",
-        help="only these topics; the flag may be given more than once",
+        help="only these topics: names, and globs such as orders-*; the flag may be given more than once",
     )  # fmt: skip
     topic_pattern: str | None = option(
-        ValueKind(str, "orders-.*", _check_pattern), None, spark="subscribePattern",
+        ValueKind(str, "orders-.*", _check_pattern, metavar="REGEX"), None, spark="subscribePattern",
+        flag="--topic-pattern",
         help="only topics whose whole name matches this regular expression",
     )  # fmt: skip
     assign: dict[str, list[int]] | None = option(
@@ -375,7 +376,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     ----------
     options : mapping of str to str
         Names in any case. ``docs/options.md`` lists all of them; options of Spark's Kafka source have its names and
-        values. ``storage.NAME`` is an option of the filesystem (`kbatch.log.storage.Storage`).
+        values. ``path`` is a log directory; ``paths`` has several of them, as a JSON list or separated by commas.
+        ``storage.NAME`` is an option of the filesystem (`kbatch.log.storage.Storage`).
 
     Raises
     ------
@@ -410,7 +412,23 @@ def _paths(given: dict[str, str]) -> list[str]:
     if "path" in given:
         paths.append(given["path"])
     if "paths" in given:
-        paths += json.loads(given["paths"])
+        paths += _parse_paths(given["paths"])
     if not paths:
-        raise ValueError("no path: name the log directory in load(...)")
+        raise ValueError(
+            "no path: name the log directory in load(...), or in the option path. A table needs CREATE TABLE t USING "
+            "kbatch OPTIONS (path '...') without a list of columns"
+        )
     return paths
+
+
+def _parse_paths(text: str) -> list[str]:
+    """Return several paths: JSON, as ``load([...])`` passes them, or separated by commas, as in Kafka's log.dirs."""
+    try:
+        paths = json.loads(text) if text.lstrip().startswith("[") else [path.strip() for path in text.split(",")]
+    except ValueError:
+        paths = []
+    if not paths or not all(isinstance(path, str) and path for path in paths):
+        raise ValueError(
+            f'paths must be a JSON list such as ["/disk-1", "/disk-2"], or have commas between, got {text!r}'
+        )
+    return list(paths)

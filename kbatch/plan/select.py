@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from kbatch.log import Log, find_logs
-from kbatch.log.storage import identity, is_url, locate
+from kbatch.log.discovery import distinct_logs
+from kbatch.log.storage import is_url, locate
+from kbatch.log.topics import TopicFilter, first_names
 from kbatch.plan.read_options import ReadOptions
 from kbatch.tuning import REMOTE_THREADS
 
-__all__ = ["Selection", "choose_logs", "first_names", "map_logs", "open_selected"]
+__all__ = ["Selection", "choose_logs", "map_logs", "open_selected"]
 
 
 ItemT = TypeVar("ItemT")
@@ -30,7 +32,9 @@ class Selection:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._pattern = None if options.topic_pattern is None else re.compile(options.topic_pattern)
+        pattern = options.topic_pattern
+        given = options.topics if pattern is None else re.compile(pattern)
+        self._topics = None if given is None else TopicFilter(given)
         self._assigned = None
         if options.assign is not None:
             self._assigned = {(topic, number) for topic, numbers in options.assign.items() for number in numbers}
@@ -53,10 +57,8 @@ class Selection:
         options = self._options
         if self._assigned is not None:
             return (topic, partition) in self._assigned
-        return (
-            (options.topics is None or topic in options.topics)
-            and (self._pattern is None or (topic is not None and self._pattern.fullmatch(topic) is not None))
-            and (options.partitions is None or partition in options.partitions)
+        return (self._topics is None or self._topics(topic)) and (
+            options.partitions is None or partition in options.partitions
         )
 
     def check(self) -> None:
@@ -73,9 +75,9 @@ class Selection:
             if missing:
                 names = ", ".join(f"{topic}-{number}" for topic, number in missing)
                 raise ValueError(f"no log of {names}; the topics are {first_names(present)}")
-        unknown = sorted(set(self._options.topics or ()) - set(present))
-        if unknown:
-            raise ValueError(f"no log of topic {', '.join(map(repr, unknown))}; the topics are {first_names(present)}")
+        refusal = None if self._topics is None else self._topics.refusal(present)
+        if refusal is not None:
+            raise ValueError(refusal)
 
 
 def open_selected(
@@ -92,9 +94,10 @@ def open_selected(
     Raises
     ------
     LogDirectoryError
-        If a path has no log.
+        If a path has no log, or two directories have the same topic-partition.
     """
     logs: list[Log] = []
+    paths = list(paths)
     for path in paths:
         storage, path = locate(path, storage_options)
         # A remote look-up costs a request, so that there the name decides.
@@ -103,8 +106,7 @@ def open_selected(
             logs.append(Log(path, storage_options=storage_options))
         else:
             logs += find_logs(path, predicate=predicate, storage_options=storage_options)
-    # Paths may overlap: a log is read once.
-    return list({identity(log.path): log for log in reversed(logs)}.values())[::-1]
+    return distinct_logs(logs) if len(paths) > 1 else logs
 
 
 def choose_logs(paths: Iterable[str], options: ReadOptions) -> list[Log]:
@@ -113,7 +115,7 @@ def choose_logs(paths: Iterable[str], options: ReadOptions) -> list[Log]:
     Raises
     ------
     LogDirectoryError
-        If a path has no log.
+        As `open_selected`.
     ValueError
         If a topic or an assigned partition does not exist, or a partition does that ``keyPartitions`` excludes.
     """
@@ -131,9 +133,3 @@ def map_logs(logs: Sequence[Log], function: Callable[[ItemT], FoundT], items: Se
         return [function(item) for item in items]
     with ThreadPoolExecutor(REMOTE_THREADS, "kbatch-plan") as pool:
         return list(pool.map(function, items))
-
-
-def first_names(names: Sequence[str], limit: int = 10) -> str:
-    """Return the first names for a message, and the number of the others."""
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more if names else "none"

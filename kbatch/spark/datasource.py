@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -27,6 +27,7 @@ from kbatch.spark.datasink import KbatchWriter
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
 from kbatch.spark.stream import KbatchStreamReader
 from kbatch.spark.stream_options import parse_stream_options
+from kbatch.spark.table_options import created_options, read_table_options, with_options
 from kbatch.spark.values import ValueColumns, columns_for, parsers_of, value_schema
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class KbatchDataSource(DataSource):
     with less, Spark fails without naming the cause. Records above 64 MiB are logged by the worker, and records
     above ``maxRecordBytes``, by default 2 GiB, are an error that names them.
 
+    ``CREATE TABLE t USING kbatch OPTIONS (path '/data', subscribe 'orders')`` makes a table, and ``CREATE TEMPORARY
+    VIEW`` a view. A table must be created without a list of columns, because its options are stored with the schema.
+
     ``df.write.format("kbatch").mode("append").save(root)`` writes rows with the columns of `kbatch.log.write_log` into
     a log directory that driver and executors share. New segments continue the offsets of the existing ones, in the
     order of tasks and of rows in them; all rows are written, or none.
@@ -92,12 +96,18 @@ class KbatchDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the table's schema; records have the schema of Spark's Kafka source. Spark calls this first."""
+        created = created_options(self.options)
+        if created is not None:
+            return with_options(self._schema(created), created)
+        return self._schema(self.options)
+
+    def _schema(self, given: Mapping[str, str]) -> StructType:
         try:
-            paths, options = parse_options(self.options)
+            paths, options = parse_options(given)
         except ValueError as error:
             # It is unknown here whether this is a batch read or a stream.
             try:
-                paths, stream = parse_stream_options(self.options)
+                paths, stream = parse_stream_options(given)
             except ValueError:
                 raise error from None
             options = stream.read
@@ -111,13 +121,13 @@ class KbatchDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for the default schema, or for the columns of a user's."""
-        paths, options = parse_options(self.options)
+        paths, options = parse_options(read_table_options(self.options, schema))
         columns, values = _columns(schema, paths, options)
         return KbatchReader(paths, options, columns, values)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, with the same columns as `reader`."""
-        paths, options = parse_stream_options(self.options)
+        paths, options = parse_stream_options(read_table_options(self.options, schema))
         return KbatchStreamReader(paths, options, *_columns(schema, paths, options.read))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -9,13 +9,14 @@ import contextlib
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
 from kbatch.batches.framing import scan_part
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.log import Log
+from kbatch.log.discovery import root_list
 from kbatch.plan.following import SegmentWalker
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
@@ -38,7 +39,7 @@ __all__ = ["SparkExecutor", "export"]
 
 
 def export(
-    logdir: str | os.PathLike[str],
+    logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
     master: str | None = None,
@@ -50,11 +51,11 @@ def export(
     transform: Transform | None = None,
     progress: TaskProgress | None = None,
 ) -> ExportSummary:
-    """Write the records of a log directory as Parquet, partitioned by topic and partition.
+    """Write the records of log directories as Parquet, partitioned by topic and partition.
 
     Parameters
     ----------
-    logdir : str or path
+    logdir : str or path, or iterable of them
         A broker's log directory, a topic-partition directory, or one ``.log`` file in such a directory.
     out : str or path
         A directory, or a URL such as ``s3://bucket/directory``. If it has the data of earlier exports, ``writing.mode``
@@ -129,7 +130,8 @@ def export(
     >>> summary.records  # doctest: +SKIP
     3144
     """
-    logdir, out = os.fspath(logdir), os.fspath(out)
+    logdirs = [os.fspath(each) for each in root_list(logdir)]
+    out = os.fspath(out)
     options, writing = options or ReadOptions(), writing or WriteOptions()
     if options.table != "records":
         raise ValueError(
@@ -142,9 +144,9 @@ def export(
         raise ValueError("give either a transform or formats of keys and values, not both")
     target = open_target(place, writing, table=table, catalog=catalog)
     check_parent(place)
-    logs = _export_logs(logdir, options)
+    logs = _export_logs(logdirs, options)
     transform = transform or value_columns(options.values, logs, options)
-    summary = ExportSummary(logdir, place.url, options.isolation, writing.format)
+    summary = ExportSummary(",".join(logdirs), place.url, options.isolation, writing.format)
     with contextlib.ExitStack() as to_the_end, ExportRun(target, logs, options, writing, transform) as run:
         began = time.monotonic()
         with _quiet_pandas(), spark_session(master, app_name="kbatch export", conf=conf) as spark:
@@ -162,10 +164,12 @@ def export(
     return summary
 
 
-def _export_logs(logdir: str, options: ReadOptions) -> list[Log]:
-    logs = choose_logs([logdir], options)
+def _export_logs(logdirs: Sequence[str], options: ReadOptions) -> list[Log]:
+    logs = choose_logs(logdirs, options)
     if not logs:
-        raise LogDirectoryError(f"{logdir}: the options exclude all of its topic-partitions", source=logdir)
+        raise LogDirectoryError(
+            f"{', '.join(logdirs)}: the options exclude all of the topic-partitions", source=logdirs[0]
+        )
     for log in logs:
         if log.topic is None:
             raise LogDirectoryError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -160,6 +161,7 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     assert_type(log, kbatch.Log)
     assert_type(kbatch.find_logs(path, predicate=progress), kbatch.log.LogList)
     logs = kbatch.log.find_logs(str(path))
+    assert_type(kbatch.find_logs([path, str(path)], topics=["a", re.compile("b.*")]), kbatch.log.LogList)
     assert_type(logs, kbatch.log.LogList)
     assert_type(logs[0], kbatch.Log)
     assert_type(kbatch.log.find_logs(path), kbatch.log.LogList)

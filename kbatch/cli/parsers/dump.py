@@ -143,7 +143,7 @@ def _add_filters(group: argparse._ArgumentGroup) -> None:
         dest="topics",
         action="append",
         default=[],
-        help="only this topic; may be given more than once",
+        help="only this topic, or the topics of a glob such as 'orders-*'; may be given more than once",
     )
     group.add_argument(
         "--isolation",

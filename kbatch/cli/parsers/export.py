@@ -20,6 +20,7 @@ __all__ = ["add_parser"]
 _GROUPS = {
     "which records": (
         "topics",
+        "topic_pattern",
         "partitions",
         "starting",
         "ending",
@@ -34,8 +35,8 @@ _GROUPS = {
 
 
 _DESCRIPTION = """\
-Read the topic-partition directories under LOGDIR (a broker's log directory, a copy of it, or one such directory) and
-write their records to OUT, partitioned by topic and partition. Records become visible only after the export has
+Read the topic-partition directories under each LOGDIR (a broker's log directory, a copy of it, or one such directory)
+and write their records to OUT, partitioned by topic and partition. Records become visible only after the export has
 succeeded; in an object store, OUT/_manifest.json lists the files that count.
 
 If OUT exists, the export continues: it writes only the records that earlier exports to OUT have not written, so that
@@ -84,7 +85,12 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         statuses=_STATUSES,
     )
-    parser.add_argument("logdir", metavar="LOGDIR", help="log directory, or one topic-partition of it")
+    parser.add_argument(
+        "logdirs",
+        metavar="LOGDIR",
+        nargs="+",
+        help="log directory, or one topic-partition of it; several for a broker with several log.dirs",
+    )
     parser.add_argument(
         "out",
         metavar="OUT",

@@ -1,0 +1,73 @@
+"""Topics chosen by name, by glob and by regular expression."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+__all__ = ["TopicChoice", "TopicFilter", "first_names"]
+
+# What chooses topics: a name or a glob, a compiled regular expression, or several of them.
+TopicChoice: TypeAlias = "str | re.Pattern[str] | Iterable[str | re.Pattern[str]]"
+
+# Kafka allows letters, digits, '.', '_' and '-' in the names of topics, so a glob is never a name.
+_GLOB = re.compile(r"[*?\[]")
+
+
+class TopicFilter:
+    """Decides whether a topic is chosen.
+
+    Parameters
+    ----------
+    topics : str, re.Pattern, or iterable of them
+        A string is the name of a topic, or a glob such as ``orders-*`` if it has one of ``*?[``; upper and lower case
+        differ. A compiled regular expression must match the whole name.
+
+    Raises
+    ------
+    TypeError
+        For something else.
+    """
+
+    def __init__(self, topics: TopicChoice) -> None:
+        given = [topics] if isinstance(topics, str | re.Pattern) else list(topics)
+        self._matchers: list[tuple[str | None, Callable[[str], object]]] = []
+        names: set[str] = set()
+        for each in given:
+            if isinstance(each, re.Pattern) and isinstance(each.pattern, str):
+                # A pattern may match nothing, as in Spark's Kafka source.
+                self._matchers.append((None, each.fullmatch))
+            elif not isinstance(each, str):
+                raise TypeError(f"topics must be names, globs or compiled regular expressions, got {each!r}")
+            elif _GLOB.search(each):
+                self._matchers.append((each, re.compile(fnmatch.translate(each)).match))
+            else:
+                names.add(each)
+        self._names = frozenset(names)
+
+    def __call__(self, topic: str | None) -> bool:
+        """Return whether the topic is chosen."""
+        return topic is not None and (topic in self._names or any(match(topic) for _, match in self._matchers))
+
+    def unmatched(self, present: Iterable[str | None]) -> list[str]:
+        """Return the names and globs that match no present topic."""
+        topics = {topic for topic in present if topic is not None}
+        globs = [text for text, match in self._matchers if text is not None and not any(map(match, topics))]
+        return sorted([*(self._names - topics), *globs])
+
+    def refusal(self, present: Iterable[str | None]) -> str | None:
+        """Return the message about names and globs that match no present topic; None if there are no such names."""
+        topics = sorted({topic for topic in present if topic is not None})
+        unknown = self.unmatched(topics)
+        if not unknown:
+            return None
+        listed = f"; the topics are {first_names(topics)}" if topics else ""
+        return f"no log of topic {', '.join(map(repr, unknown))}{listed}"
+
+
+def first_names(names: Sequence[str], limit: int = 10) -> str:
+    """Return the first names for a message, and the number of the others."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more if names else "none"
