@@ -114,9 +114,11 @@ def spark() -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
         import kbatch.spark
+        from kbatch.spark.source_api import HAS_DATA_SOURCE
 
         with kbatch.spark.spark_session("local[2]", app_name="kbatch tests") as session:
-            kbatch.spark.register(session)
+            if HAS_DATA_SOURCE:
+                kbatch.spark.register(session)
             yield session
 
 

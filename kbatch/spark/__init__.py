@@ -5,10 +5,10 @@ from kbatch.extras import install_command
 
 try:
     import pyarrow  # noqa: F401
-    import pyspark.sql.datasource  # noqa: F401
+    import pyspark.sql  # noqa: F401
 except ImportError as error:
     raise MissingDependencyError(
-        f"kbatch.spark needs PySpark 4.0 or newer and pyarrow ({error}); {install_command('spark')}"
+        f"kbatch.spark needs PySpark 3.5 or newer and pyarrow ({error}); {install_command('spark')}"
     ) from error
 
 from kbatch.plan.read_options import Bound, ReadOptions

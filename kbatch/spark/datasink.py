@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -36,6 +35,7 @@ from kbatch.log.write.commit import Mode, Stage, check_before, commit
 from kbatch.log.write.parts import PartFile, PartWriter
 from kbatch.log.write.rows import RowOptions, check_columns
 from kbatch.options import option
+from kbatch.spark.source_api import DataSourceArrowWriter, WriterCommitMessage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-)
 from pyspark.sql.types import StructType
 
 from kbatch.plan.losses import loss_batches
@@ -25,6 +17,15 @@ from kbatch.plan.tasks import task_tables
 from kbatch.plan.transactions import transaction_batches
 from kbatch.spark.datasink import KbatchWriter
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
+from kbatch.spark.source_api import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+    check_data_source,
+)
 from kbatch.spark.stream import KbatchStreamReader
 from kbatch.spark.stream_options import parse_stream_options
 from kbatch.spark.table_options import created_options, read_table_options, with_options
@@ -190,9 +191,15 @@ def register(spark: SparkSession) -> None:
     ----------
     spark : SparkSession
 
+    Raises
+    ------
+    MissingDependencyError
+        If PySpark is older than 4.0, which has no data sources in Python.
+
     Examples
     --------
     >>> import kbatch.spark
     >>> kbatch.spark.register(spark)  # doctest: +SKIP
     """
+    check_data_source()
     spark.dataSource.register(KbatchDataSource)

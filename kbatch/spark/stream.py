@@ -9,8 +9,6 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-
 from kbatch.batches.framing import first_offsets
 from kbatch.errors import LogDirectoryError
 from kbatch.format import INT64_MAX
@@ -26,29 +24,22 @@ from kbatch.plan.rows import Transform, transformed_batches
 from kbatch.plan.split import Split, good_row, plan_ranges
 from kbatch.plan.tasks import task_tables
 from kbatch.plan.watching import LogState, TopicPartition, WatchedLogs, open_log
+from kbatch.spark.source_api import (
+    HAS_LIMITS,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from kbatch.spark.stream_options import StreamReadOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadMaxBytes,
-        ReadMaxRows,
-        ReadMinRows,
-        SupportsTriggerAvailableNow,
-    )
-
-    _HAS_LIMITS = True
-except ImportError:  # before PySpark 4.2
-    _HAS_LIMITS = False
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """A placeholder: this version of PySpark has no such class."""
-
 
 __all__ = ["KbatchStreamReader"]
 
@@ -119,7 +110,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = _from_json(start)
         ends = self._ends(begin)
         self._latest = ends
-        if not (_HAS_LIMITS and isinstance(limit, ReadAllAvailable)):
+        if not (HAS_LIMITS and isinstance(limit, ReadAllAvailable)):
             ends = self._limited(begin, ends)
         if ends == begin and not first:
             return start

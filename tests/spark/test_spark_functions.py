@@ -133,10 +133,10 @@ def test_memory_is_bounded_by_one_row(segments: list[bytes]) -> None:
 
 
 def test_invalid_arguments_are_refused(spark: Any) -> None:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import LongType, StructField, StructType
 
     with pytest.raises(ValueError, match="'offset' is also a column of the records"):
-        kbatch.spark.decode_in_arrow(keep=StructType.fromDDL("offset long"))
+        kbatch.spark.decode_in_arrow(keep=StructType([StructField("offset", LongType())]))
     with pytest.raises(ValueError, match="'raise' or 'drop'"):
         kbatch.spark.decode_in_arrow(partial="keep")
     with pytest.raises(ValueError, match="crc must be one of"):

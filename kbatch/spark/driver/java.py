@@ -16,13 +16,16 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import pyspark
+
 from kbatch.errors import MissingDependencyError
 from kbatch.extras import install_command
 from kbatch.unfinished import register_unfinished
 
 __all__ = ["ensure_java", "java_version"]
 
-MIN_JAVA = 17
+# Spark 3.5 still runs on Java 8 and 11.
+MIN_JAVA = 17 if int(pyspark.__version__.partition(".")[0]) >= 4 else 8
 
 # The module is passed as one argument (`--add-modules=jdk.incubator.vector`) or as two. Everything else is kept.
 _SHIM = """\
@@ -95,7 +98,8 @@ def ensure_java() -> None:
     else:
         found = f"{java} is Java {version}"
     raise MissingDependencyError(
-        f"Spark needs Java {MIN_JAVA} or newer: {found}; install a JDK, or {install_command('jdk')}"
+        f"Spark {pyspark.__version__} needs Java {MIN_JAVA} or newer: {found}; install a JDK, or "
+        f"{install_command('jdk')}"
     )
 
 
