@@ -212,6 +212,11 @@ DELETE_THREADS = 16
 
 # -- sinks/files.py
 
+# Fractions of the target size: a file that lacks no more than FILE_SLACK is full, and the last rows of a task go into a
+# file that exceeds it by up to FILE_REST. A row group may exceed its size by GROUP_SLACK.
+FILE_SLACK = 1 / 16
+FILE_REST = 1 / 8
+GROUP_SLACK = 1 / 16
 # Limits of a page of Parquet.
 PAGE_BYTES = 1 << 20
 PAGE_ROWS = 16_384
@@ -222,10 +227,20 @@ PAGE_ROWS = 16_384
 ARROW_ROWS = 16_000
 ARROW_BYTES = 4 << 20
 
-# -- spark/export_job.py
+# -- sinks/counters.py
+
+# How often a running task writes its counts, in seconds.
+COUNTER_SECONDS = 0.5
+
+# -- sinks/sizing.py
 
 # Each task has about 0.1 s of overhead, so small logs are not cut into smaller splits than this.
 MIN_SPLIT_BYTES = 16 << 20
+# The most that a task reads to fill a file: about a minute of work.
+MAX_SPLIT_BYTES = 8 << 30
+# The sample from which the size of the output is estimated: places, and the bytes that are read at each.
+SIZING_PLACES = 8
+SIZING_BYTES = 1 << 20
 
 # -- spark/walk_job.py
 

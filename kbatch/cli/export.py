@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
             writing=writing,
             table=arguments.table,
             catalog=arguments.catalog,
-            progress=line.show,
+            progress=line.show_bytes,
         )
     if arguments.json:
         totals = summary.to_dict()

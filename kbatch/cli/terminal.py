@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -86,6 +87,7 @@ class ProgressLine:
         self._shown = sys.stderr.isatty()
         self._first = first
         self._text = ""
+        self._began: float | None = None
 
     def __enter__(self) -> ProgressLine:
         self.write(self._first)
@@ -94,13 +96,20 @@ class ProgressLine:
     def __exit__(self, *exception: object) -> None:
         self.write("")
 
-    def show(self, done: int, total: int) -> None:
-        """Show the number of finished tasks and of all tasks."""
-        self.write(f"{_bar(done, total)} {done:,} of {total:,} tasks")
-
-    def show_bytes(self, done: int, total: int) -> None:
-        """Show the number of processed bytes and of all bytes."""
-        self.write(f"{_bar(done, total)} {format_size(done)} of {format_size(total)}")
+    def show_bytes(self, done: int, total: int, records: int | None = None) -> None:
+        """Show the processed bytes and all bytes, the records if they are counted, the rate, and the time to go."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now
+        parts = [f"{format_size(done)} of {format_size(total)}"]
+        if records is not None:
+            parts.append(counted(records, "record"))
+        seconds = now - self._began
+        if done and seconds >= 1:
+            parts.append(f"{format_size(round(done / seconds))}/s")
+            if done < total:
+                parts.append(f"{_duration(round(seconds * (total - done) / done))} left")
+        self.write(_with_bar(done, total, parts))
 
     def write(self, text: str) -> None:
         """Replace the text of the line; an empty text clears it for other output."""
@@ -110,10 +119,19 @@ class ProgressLine:
             self._text = text
 
 
-def _bar(done: int, total: int) -> str:
-    # The numbers after it take up to 32 columns. A line that wraps could not be overwritten.
-    width = max(0, min(30, shutil.get_terminal_size().columns - 34))
-    return f"[{'#' * (width * done // max(total, 1)):<{width}}]"
+def _with_bar(done: int, total: int, parts: list[str]) -> str:
+    """Return a bar and as many of the texts as fit: a line that wraps could not be overwritten."""
+    columns = shutil.get_terminal_size().columns - 1
+    while len(parts) > 1 and len(", ".join(parts)) + 13 > columns:
+        parts = parts[:-1]
+    text = ", ".join(parts)
+    width = max(0, min(30, columns - len(text) - 3))
+    return f"[{'#' * (width * done // max(total, 1)):<{width}}] {text}"
+
+
+def _duration(seconds: int) -> str:
+    minutes, hours = seconds // 60 % 60, seconds // 3600
+    return f"{hours}:{minutes:02}:{seconds % 60:02}" if hours else f"{minutes}:{seconds % 60:02}"
 
 
 def format_size(size: int) -> str:

@@ -6,6 +6,7 @@ Tasks use this module, so it does not import pyspark.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,9 +22,9 @@ from kbatch.errors import KbatchError
 from kbatch.sinks.names import FileNames
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.write_options import WriteOptions, parse_compression
-from kbatch.tuning import PAGE_BYTES, PAGE_ROWS
+from kbatch.tuning import FILE_REST, FILE_SLACK, GROUP_SLACK, PAGE_BYTES, PAGE_ROWS
 
-__all__ = ["DAY_MICROSECONDS", "HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name"]
+__all__ = ["DAY_MICROSECONDS", "HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name", "file_size"]
 
 # The name that Spark and Hive give the directory of rows whose partition column is null.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -118,6 +119,11 @@ class _Day:
     rows: int = 0
     nbytes: int = 0
 
+    def add(self, piece: _FileRows) -> None:
+        self.pieces.append(piece)
+        self.rows += piece.batch.num_rows
+        self.nbytes += piece.batch.nbytes
+
 
 class _FormatWriter(Protocol):
     def write(self, batches: list[pa.RecordBatch]) -> None: ...
@@ -167,6 +173,11 @@ class DataFiles:
         self._limits = limits
         self._days: dict[int | None, _Day] = {}
         self._held = 0
+        # The bytes in memory of all rows so far, and an estimate of those that follow the held ones.
+        self._given = 0
+        self._rest = math.inf
+        # The bytes in a file per byte in memory, of the file that was written last.
+        self._ratio: float | None = None
         # In order of their last use.
         self._open: OrderedDict[int | None, _OpenFile] = OrderedDict()
 
@@ -185,7 +196,7 @@ class DataFiles:
                 raise
         self._abort()
 
-    def write(self, batch: pa.RecordBatch, offsets: pa.Array, timestamps: pa.Array) -> None:
+    def write(self, batch: pa.RecordBatch, offsets: pa.Array, timestamps: pa.Array, left: float = math.inf) -> None:
         """Add rows.
 
         Parameters
@@ -194,14 +205,18 @@ class DataFiles:
             With the schema.
         offsets, timestamps : pyarrow.Array
             The offset and timestamp of each row: int64, and timestamp[us], which may be null.
+        left : float
+            An estimate of the number of rows that follow, as a multiple of the rows so far. The last few rows do not
+            get a file of their own.
         """
         numbers = offsets.to_numpy()
         if not self._options.by_day:
-            self._hold(None, _piece(batch, numbers, timestamps))
+            self._given += batch.nbytes
+            self._hold(None, batch, numbers, timestamps, self._given * left)
             return
         days = _days(timestamps)
         if days.min() == days.max():
-            self._hold(None if days[0] == _NO_DAY else int(days[0]), _piece(batch, numbers, timestamps))
+            self._hold(None if days[0] == _NO_DAY else int(days[0]), batch, numbers, timestamps)
             return
         # The rows of a day keep their order. They are copied, because a slice would keep the whole batch in memory.
         order = np.argsort(days, kind="stable")
@@ -210,12 +225,18 @@ class DataFiles:
             rows = order[start:stop]
             day = int(days[rows[0]])
             chosen = pa.array(rows)
-            self._hold(
-                None if day == _NO_DAY else day,
-                _piece(batch.take(chosen), numbers[rows], timestamps.take(chosen)),
-            )
+            key = None if day == _NO_DAY else day
+            self._hold(key, batch.take(chosen), numbers[rows], timestamps.take(chosen))
 
-    def _hold(self, key: int | None, piece: _FileRows) -> None:
+    def _hold(
+        self,
+        key: int | None,
+        batch: pa.RecordBatch,
+        offsets: npt.NDArray[np.int64],
+        timestamps: pa.Array,
+        rest: float = math.inf,
+    ) -> None:
+        """Add rows of a day to its row group, and write the row group whenever it is full."""
         day = self._days.get(key)
         if day is None:
             if len(self._days) >= self._limits.days:
@@ -224,17 +245,50 @@ class DataFiles:
                     "directory for each: write it without by_day"
                 )
             day = self._days[key] = _Day()
-        rows, size = piece.batch.num_rows, piece.batch.nbytes
-        full = day.rows + rows > self._options.row_group_rows or day.nbytes + size > self._options.row_group_bytes
-        if day.pieces and full:
+        while True:
+            self._rest = rest + batch.nbytes
+            fit = self._fitting(key, day, batch)
+            if fit:
+                piece = _piece(batch.slice(0, fit), offsets[:fit], timestamps.slice(0, fit))
+                day.add(piece)
+                self._held += piece.batch.nbytes
+                batch, offsets, timestamps = batch.slice(fit), offsets[fit:], timestamps.slice(fit)
+            if not batch.num_rows:
+                break
+            self._rest = rest + batch.nbytes
             self._flush(key)
-        day.pieces.append(piece)
-        day.rows += rows
-        day.nbytes += size
-        self._held += size
+        self._rest = rest
         held = max(self._limits.held_bytes, 2 * self._options.row_group_bytes)
         while len(self._days) > 1 and self._held > held:
             self._flush(max(self._days, key=lambda each: self._days[each].nbytes))
+
+    def _fitting(self, key: int | None, day: _Day, batch: pa.RecordBatch) -> int:
+        """Return how many of a batch's rows fit the row group of a day, which ends where its file is full."""
+        rows, size = batch.num_rows, batch.nbytes
+        most = min(rows, self._options.row_group_rows - day.rows)
+        group = self._options.row_group_bytes - day.nbytes
+        free = self._free_bytes(key, day) - day.nbytes
+        if size > free or size > group + GROUP_SLACK * self._options.row_group_bytes:
+            most = min(most, int(rows * max(0.0, min(free, group)) / size))
+        return int(max(most, 0 if day.rows else 1))
+
+    def _free_bytes(self, key: int | None, day: _Day) -> float:
+        """Return how many bytes in memory the file of a day takes before it is full."""
+        file = self._open.get(key)
+        ratio = self._ratio if file is None else file.ratio
+        target = self._options.file_bytes
+        if ratio is None:
+            # The first row group shows how well the rows compress.
+            return target / 2
+        written = 0 if file is None else file.size
+        is_last = written + ratio * (day.nbytes + self._rest) <= target * (1 + FILE_REST)
+        return math.inf if is_last else (target - written) / ratio
+
+    def _is_full(self, file: _OpenFile) -> bool:
+        """Whether a file has about its target size, and the rows to follow are more than a few."""
+        target = self._options.file_bytes
+        expected = file.size + file.ratio * self._rest
+        return bool(file.size >= target * (1 - FILE_SLACK) and expected > target * (1 + FILE_REST))
 
     def _flush(self, key: int | None) -> None:
         """Write the rows of a day as one row group."""
@@ -246,7 +300,7 @@ class DataFiles:
             last <= piece.first for last, piece in zip(lasts, day.pieces[1:], strict=True)
         )
         file = self._open.get(key)
-        if file is not None and not file.takes(day, ascending):
+        if file is not None and not file.continues(day, ascending):
             self._close(key)
             file = None
         if file is None:
@@ -255,8 +309,11 @@ class DataFiles:
             file = self._create(key, ascending)
         self._open.move_to_end(key)
         file.write(day)
+        self._ratio = file.ratio
         self._held -= day.nbytes
         day.pieces, day.rows, day.nbytes = [], 0, 0
+        if self._is_full(file):
+            self._close(key)
 
     def _create(self, key: int | None, ascending: bool) -> _OpenFile:
         date = day_name(key) if self._options.by_day else None
@@ -295,28 +352,31 @@ class _OpenFile:
         row_bytes: int,
     ) -> None:
         self._written = written
-        self._limit = options.file_bytes
         self._ascending = ascending
         self._raw = 0
         self._stream = place.create(written.name)
-        self._format: _FormatWriter
-        if options.format == "arrow":
-            self._format = _arrow_file(self._stream, schema, options)
-        else:
-            self._format = _parquet_file(self._stream, schema, options, ascending, row_bytes)
+        self._format = _format_writer(self._stream, schema, options, ascending, row_bytes)
 
-    def takes(self, day: _Day, ascending: bool) -> bool:
-        """Whether the rows fit in order, and in size if they compress like the rows before them."""
-        if self._ascending and not (ascending and self._written.last_offset <= day.pieces[0].first):
-            return False
+    @property
+    def size(self) -> int:
+        """The bytes that are written."""
         size: int = self._stream.tell()
-        return size + day.nbytes * (size / self._raw) / 2 <= self._limit
+        return size
+
+    @property
+    def ratio(self) -> float:
+        """The bytes in the file per byte in memory."""
+        return self.size / max(1, self._raw)
+
+    def continues(self, day: _Day, ascending: bool) -> bool:
+        """Whether the file keeps its order with these rows."""
+        return not self._ascending or (ascending and self._written.last_offset <= day.pieces[0].first)
 
     def write(self, day: _Day) -> None:
         self._format.write([piece.batch for piece in day.pieces])
         for piece in day.pieces:
             self._written.add(piece)
-        self._raw += max(1, day.nbytes)
+        self._raw += day.nbytes
 
     def close(self) -> None:
         try:
@@ -324,6 +384,17 @@ class _OpenFile:
             self._written.file_bytes = self._stream.tell()
         finally:
             self._stream.close()
+
+
+def file_size(batches: list[pa.RecordBatch], schema: pa.Schema, options: WriteOptions) -> int:
+    """Return the bytes that batches take in a file, without its footer."""
+    stream = pa.MockOutputStream()
+    rows = max(1, sum(batch.num_rows for batch in batches))
+    file = _format_writer(stream, schema, options, True, sum(batch.nbytes for batch in batches) // rows)
+    file.write(batches)
+    size: int = stream.size()
+    file.close()
+    return size
 
 
 class _ParquetFile:
@@ -349,6 +420,14 @@ class _ArrowFile:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _format_writer(
+    stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions, ascending: bool, row_bytes: int
+) -> _FormatWriter:
+    if options.format == "arrow":
+        return _arrow_file(stream, schema, options)
+    return _parquet_file(stream, schema, options, ascending, row_bytes)
 
 
 def _parquet_file(

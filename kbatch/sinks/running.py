@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol
@@ -23,29 +23,31 @@ from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.following import SegmentWalker, log_transactions
 from kbatch.plan.missing import MissingOffsets, report_data_loss, warn_missing
 from kbatch.plan.positions import LogChange, Position, Positions, continued_starts
-from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES, ReadOptions
+from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
 from kbatch.plan.split import LogRange, Split, plan_ranges
 from kbatch.plan.transactions import pending_table
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, RunTarget
+from kbatch.sinks.counters import Progress
 from kbatch.sinks.directories import DirectoryTarget, StoreTarget
 from kbatch.sinks.names import LOSSES, TRANSACTIONS
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.sizing import task_bytes
 from kbatch.sinks.summary import ExportSummary, summarize
 from kbatch.sinks.tables import TableTarget
 from kbatch.sinks.task import ExportJob, TaskReport, output_schema
 from kbatch.sinks.working import RUN_DIGITS, WorkDirectory
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.transactions import Transactions
-from kbatch.tuning import MIN_SPLIT_BYTES
 from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
 
-__all__ = ["Executor", "ExportRun", "TaskProgress", "open_target"]
+__all__ = ["Executor", "ExportRun", "open_target"]
 
 # The number of losses that the summary lists; the side table has all of them.
 _MAX_LOSSES = 100
+# The directory of the counts of running tasks, within the work directory. Readers ignore it.
+_COUNTERS = "_counters"
 
-TaskProgress = Callable[[int, int], None]
 Range = tuple[int | None, int | None]
 
 
@@ -65,9 +67,7 @@ class Executor(Protocol):
     def walker(self) -> SegmentWalker | None:
         """Follows segments in parallel, if they are many."""
 
-    def run(
-        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: TaskProgress | None
-    ) -> list[TaskReport]:
+    def run(self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None) -> list[TaskReport]:
         """Run the job for each task; return the reports in the order of the tasks."""
 
 
@@ -207,28 +207,40 @@ class ExportRun:
         for change in self._changes:
             report_data_loss(change.reason, fails=self._options.fail_on_data_loss)
 
-    def run(self, executor: Executor, summary: ExportSummary, progress: TaskProgress | None) -> None:
+    def run(self, executor: Executor, summary: ExportSummary, progress: Progress | None) -> None:
         """Plan, run the tasks, and fill in the summary; `commit` is the next step."""
         began = time.monotonic()
-        planned = self._plan(executor)
-        names = self._target.names()
-        job = ExportJob(self._options, names, self._writing, self._transform)
+        job = ExportJob(self._options, self._target.names(), self._writing, self._transform)
+        planned = self._plan(executor, job)
         at = time.monotonic()
         summary.plan_seconds = round(at - began, 3)
-        reports = executor.run(job, planned.tasks, progress) if planned.tasks else []
+        reports = self._run_tasks(executor, job, planned, progress) if planned.tasks else []
         summary.task_seconds = round(time.monotonic() - at, 3)
         summarize(summary, self._logs, planned.transactions, reports, self._starts)
         parsed = summary.records * len(self._options.values.parsed)
         summary.too_many_bad = not self._writing.tolerates(summary.bad_keys + summary.bad_values, parsed)
         self._commit = self._collect(planned, reports, summary)
 
-    def _plan(self, executor: Executor) -> _Planned:
+    def _run_tasks(
+        self, executor: Executor, job: ExportJob, planned: _Planned, progress: Progress | None
+    ) -> list[TaskReport]:
+        assert self._work is not None
+        if progress is None or not self._target.out.local:
+            return executor.run(job, planned.tasks, progress)
+        counters = self._work.place.at(_COUNTERS)
+        counters.make()
+        try:
+            return executor.run(replace(job, counters=counters.path()), planned.tasks, progress)
+        finally:
+            counters.remove_all()
+
+    def _plan(self, executor: Executor, job: ExportJob) -> _Planned:
         logs, options = self._logs, self._options
         bounds = resolve_bounds(logs, options, self._missing)
         ranges = [
             (first if start is None else start, end) for start, (first, end) in zip(self._starts, bounds, strict=True)
         ]
-        options = replace(options, split_bytes=_split_bytes(executor.cores, logs, options, self._writing))
+        options = replace(options, split_bytes=task_bytes(executor.cores, logs, job))
         transactions = log_transactions(logs, options, ranges, executor.walker)
         pieces = [(log, *ends, known) for log, ends, known in zip(logs, ranges, transactions, strict=True)]
         return _Planned(ranges, transactions, plan_ranges(pieces, options))
@@ -330,15 +342,3 @@ def _log_name(log: Log) -> LogName:
     assert log.topic is not None
     assert log.partition is not None
     return LogName(log.topic, log.partition, None if log.topic_id is None else str(log.topic_id))
-
-
-def _split_bytes(cores: int, logs: Sequence[Log], options: ReadOptions, writing: WriteOptions) -> int:
-    """Choose the bytes per task: all cores busy, no tiny tasks, and enough for a file of the requested size."""
-    limit = options.split_bytes
-    if limit == DEFAULT_SPLIT_BYTES:
-        limit = max(limit, writing.file_bytes)
-    size = sum(log.size for log in logs)
-    # The same number of tasks for each core: three equal tasks on two cores would take as long as four.
-    turns = max(1, -(-size // (cores * limit)))
-    share = size // (cores * turns) + 1
-    return min(limit, max(share, MIN_SPLIT_BYTES))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,6 +29,7 @@ from kbatch.plan.rows import Transform
 from kbatch.plan.split import Split
 from kbatch.plan.tasks import task_tables
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
+from kbatch.sinks.counters import TaskCounter
 from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
 from kbatch.sinks.names import FileNames
 from kbatch.sinks.write_options import WriteOptions
@@ -157,6 +159,19 @@ class TaskReport:
             self.leader_epoch = known_epoch(batches[row])
 
 
+@dataclass
+class _LogShare:
+    """The bytes of a log that a task reads, and those that it has read."""
+
+    size: int
+    done: int = 0
+
+    def left(self, more: float) -> float:
+        """Return the bytes to be read after `more` bytes, as a multiple of the bytes before."""
+        done = self.done + more
+        return math.inf if done <= 0 else max(0.0, self.size - done) / done
+
+
 @dataclass(frozen=True)
 class ExportJob:
     """The function that runs tasks. It is pickled for all of them, so it holds plain values only, and no splits.
@@ -170,6 +185,8 @@ class ExportJob:
     transform : Transform or None
         Applied to each batch of records before it is written.
     limits : FileLimits
+    counters : str or None
+        The directory of the counts of running tasks (`TaskCounter`).
     """
 
     options: ReadOptions
@@ -177,6 +194,7 @@ class ExportJob:
     writing: WriteOptions = field(default_factory=WriteOptions)
     transform: Transform | None = None
     limits: FileLimits = field(default_factory=FileLimits)
+    counters: str | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -214,9 +232,10 @@ class ExportJob:
             )
         reports: list[TaskReport] = []
         log: str | None = None
-        with contextlib.ExitStack() as stack:
+        with TaskCounter(self.counters, task) as counter, contextlib.ExitStack() as stack:
             files: DataFiles | None = None
             losses: _LossFile | None = None
+            reading = _LogShare(0)
             for split, table in task_tables(splits, self.options, self.columns):
                 if split.log != log:
                     stack.close()
@@ -228,17 +247,20 @@ class ExportJob:
                     files = DataFiles(self.names, named, task, self.schema, self.writing, log, self.limits)
                     reports[-1].files = files.written
                     stack.enter_context(files)
+                    reading = _LogShare(sum(each.end - each.start for each in splits if each.log == log))
                     losses = stack.enter_context(_LossFile(self.names, reports[-1], len(reports)))
                 assert files is not None
                 assert losses is not None
                 limits = [each for each in (split.stop_offset, split.stable_offset) if each is not None]
                 reports[-1].add(table, bad_crc_accepted=self.options.crc == "mark", limit=min(limits, default=None))
                 losses.write(split, table)
-                self._write(files, reports[-1], table)
+                self._write(files, reports[-1], table, reading)
+                reading.done += table.consumed
+                counter.add(table.consumed, len(table))
                 del table
         return reports
 
-    def _write(self, files: DataFiles, report: TaskReport, table: RecordTable) -> None:
+    def _write(self, files: DataFiles, report: TaskReport, table: RecordTable, reading: _LogShare) -> None:
         batches = spark_batches(
             table,
             self.columns,
@@ -246,7 +268,9 @@ class ExportJob:
             self.writing.row_group_bytes,
             overflow=self.options.timestamp_overflow,
         )
+        rows = 0
         for batch in batches:
+            rows += batch.num_rows
             written = batch if self.transform is None else self.transform.apply(batch)
             if written.num_rows != batch.num_rows:
                 raise KbatchError(
@@ -255,7 +279,8 @@ class ExportJob:
             if self.options.values.parsed:
                 report.bad_keys += _count_bad(written, "key")
                 report.bad_values += _count_bad(written, "value")
-            files.write(written, batch.column("offset"), batch.column("timestamp"))
+            left = reading.left(table.consumed * rows / len(table))
+            files.write(written, batch.column("offset"), batch.column("timestamp"), left)
 
 
 def output_schema(options: ReadOptions, writing: WriteOptions, transform: Transform | None) -> pa.Schema:

@@ -109,7 +109,7 @@ class WriteOptions:
     )  # fmt: skip
     file_bytes: int = option(
         opts.size(), 256 << 20, flag="--file-size",
-        help="target size of files, such as 1g",
+        help="target size of files after compression, such as 1g",
     )  # fmt: skip
     by_day: bool = option(
         opts.BOOLEAN, False, flag="--by-day",

@@ -79,6 +79,27 @@ def test_an_interrupt_leaves_no_output(
     assert os.listdir(log.parent) == ["logs"]
 
 
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_progress_shows_the_rate_and_the_time_to_go(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Progress states bytes, records, rate and remaining time, as far as they fit in one line."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    line = ProgressLine()
+    line.show_bytes(0, 300 << 20, 0)
+    now = 110.0
+    line.show_bytes(100 << 20, 300 << 20, 4_000_000)
+    first, second = capsys.readouterr().err.split("\r")[1:]
+    assert first.strip().endswith("] 0 bytes of 300.0 MiB" + ", 0 records" * (columns > 40))
+    texts = second.strip().partition("] ")[2].split(", ")
+    expected = ["100.0 MiB of 300.0 MiB", "4,000,000 records", "10.0 MiB/s", "0:20 left"]
+    assert texts == expected[: 1 if columns == 40 else None]
+    assert all(len(text) < columns for text in (first, second))
+
+
 def test_counts_have_a_plural_and_separators() -> None:
     assert [counted(1, "batch"), counted(0, "batch"), counted(2000, "file")] == ["1 batch", "0 batches", "2,000 files"]
 

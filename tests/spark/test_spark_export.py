@@ -44,9 +44,12 @@ def exported(spark: Any, golden: Path, tmp_path_factory: pytest.TempPathFactory)
         golden / "logs",
         out,
         options=options(include_headers=True, split_bytes=30_000),
-        progress=lambda done, tasks: seen.append((done, tasks)),
+        progress=lambda *counts: seen.append(counts),
     )
-    assert seen[-1][0] == seen[-1][1] > 1
+    # Progress counts bytes of the logs and records, and not tasks.
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1] > summary.log_bytes // 2
+    assert seen[-1][2] == summary.records
     return out, summary
 
 

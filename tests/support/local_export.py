@@ -12,8 +12,9 @@ from kbatch.plan.following import SegmentWalker
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import choose_logs
 from kbatch.plan.split import Split
+from kbatch.sinks.counters import Progress
 from kbatch.sinks.outputs import open_place
-from kbatch.sinks.running import ExportRun, TaskProgress, open_target
+from kbatch.sinks.running import ExportRun, open_target
 from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.task import ExportJob, TaskReport, reports_of
 from kbatch.sinks.write_options import WriteOptions
@@ -25,9 +26,7 @@ class LocalExecutor:
     cores = 2
     walker: SegmentWalker | None = None
 
-    def run(
-        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: TaskProgress | None
-    ) -> list[TaskReport]:
+    def run(self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None) -> list[TaskReport]:
         return reports_of(job(enumerate(tasks)))
 
 

@@ -1,4 +1,4 @@
-"""Spark jobs that report progress, can be interrupted, and raise kbatch's errors."""
+"""Spark jobs that can be watched and interrupted, and raise kbatch's errors."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import re
 import threading
 import uuid
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import kbatch.errors
 from kbatch.errors import KbatchError
-from kbatch.sinks.running import TaskProgress
 from kbatch.spark.driver.executors import ExecutorWatch
 from kbatch.spark.driver.interrupts import HeldInterrupts
 
@@ -23,17 +22,15 @@ __all__ = ["run_job"]
 ResultT = TypeVar("ResultT")
 
 
-def run_job(spark: SparkSession, work: Callable[[], ResultT], tasks: int, progress: TaskProgress | None) -> ResultT:
-    """Run a Spark action in another thread, report its progress, let it be interrupted, and return its result.
+def run_job(spark: SparkSession, work: Callable[[], ResultT], poll: Callable[[], None] | None = None) -> ResultT:
+    """Run a Spark action in another thread, let it be interrupted, and return its result.
 
     Parameters
     ----------
     spark : SparkSession
     work : callable
-    tasks : int
-        The number of its tasks.
-    progress : callable or None
-        Called from time to time with the number of finished tasks and of all tasks.
+    poll : callable, optional
+        Called from time to time, and when the action has ended.
 
     Raises
     ------
@@ -63,8 +60,8 @@ def run_job(spark: SparkSession, work: Callable[[], ResultT], tasks: int, progre
             while not done.wait(0.2):
                 held.check()
                 executors.check()
-                if progress is not None:
-                    progress(min(_tasks_done(context, group), tasks), tasks)
+                if poll is not None:
+                    poll()
     except BaseException:
         with contextlib.suppress(Exception):
             context.cancelJobGroup(group)
@@ -72,20 +69,9 @@ def run_job(spark: SparkSession, work: Callable[[], ResultT], tasks: int, progre
     thread.join()
     if errors:
         raise _task_error(errors[0]) from errors[0]
-    if progress is not None:
-        progress(tasks, tasks)
+    if poll is not None:
+        poll()
     return results[0]
-
-
-def _tasks_done(context: Any, group: str) -> int:
-    tracker = context.statusTracker()
-    done = 0
-    for number in tracker.getJobIdsForGroup(group):
-        job = tracker.getJobInfo(number)
-        for stage in job.stageIds if job else ():
-            info = tracker.getStageInfo(stage)
-            done += info.numCompletedTasks if info else 0
-    return done
 
 
 def _task_error(error: BaseException) -> BaseException:

@@ -1,0 +1,93 @@
+"""How many bytes of the logs a task reads, so that it writes files of the target size."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+
+from kbatch.errors import KbatchError
+from kbatch.format import Limits
+from kbatch.log import Log, Segment
+from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES
+from kbatch.read.decoding import decode
+from kbatch.records.kafka_columns import spark_batches
+from kbatch.sinks.files import file_size
+from kbatch.sinks.task import ExportJob
+from kbatch.tuning import MAX_SPLIT_BYTES, MIN_SPLIT_BYTES, SIZING_BYTES, SIZING_PLACES
+
+__all__ = ["output_ratio", "task_bytes"]
+
+
+def task_bytes(cores: int, logs: Sequence[Log], job: ExportJob) -> int:
+    """Return the bytes of the logs that a task reads: enough for a file of the target size, and all cores busy.
+
+    A size that the options give is the maximum. Otherwise, each core gets the same number of tasks, which write three
+    quarters of a file to one and a half.
+    """
+    limit = job.options.split_bytes
+    size = sum(log.size for log in logs)
+    # The same number of tasks for each core: three equal tasks on two cores would take as long as four.
+    turns = -(-size // (cores * limit))
+    if limit == DEFAULT_SPLIT_BYTES and turns > 1:
+        ratio = output_ratio(logs, job)
+        if ratio is not None:
+            limit = int(min(max(limit, job.writing.file_bytes / ratio), MAX_SPLIT_BYTES))
+        turns = (size + cores * limit // 2) // (cores * limit)
+        limit += limit // 2
+    share = size // (cores * max(1, turns)) + 1
+    return min(limit, max(share, MIN_SPLIT_BYTES))
+
+
+def output_ratio(logs: Sequence[Log], job: ExportJob) -> float | None:
+    """Return the bytes of the output per byte of the logs, from samples spread over the logs.
+
+    None if no sample can be decoded; the tasks report the reason.
+    """
+    read = 0
+    batches: list[pa.RecordBatch] = []
+    for segment, position in _places(logs):
+        with contextlib.suppress(KbatchError, OSError, ValueError):
+            data = segment.window(position, min(segment.size, position + SIZING_BYTES))
+            table = decode(
+                data,
+                crc="skip",
+                on_error="stop",
+                limits=Limits(max_decompressed_bytes=job.options.max_decompressed_bytes),
+            )._with(topic="", partition=0)
+            found = list(spark_batches(table, job.columns, overflow="null"))
+            if job.transform is not None:
+                found = [job.transform.apply(batch) for batch in found]
+            read += table.consumed
+            batches += found
+    if not read or not batches:
+        return None
+    return max(file_size(batches, job.schema, job.writing), 1) / read
+
+
+def _places(logs: Sequence[Log]) -> Iterator[tuple[Segment, int]]:
+    """Yield segments and positions of batches in them, at even distances in all bytes of the logs."""
+    segments = [segment for log in logs for segment in log.segments if segment.size]
+    ends = list(accumulate(segment.size for segment in segments))
+    if not ends:
+        return
+    for place in range(SIZING_PLACES):
+        target = ends[-1] * (2 * place + 1) // (2 * SIZING_PLACES)
+        number = bisect_right(ends, target)
+        segment = segments[number]
+        yield segment, _batch_before(segment, target - (ends[number] - segment.size))
+
+
+def _batch_before(segment: Segment, target: int) -> int:
+    """Return the position of a batch before the target, by the index; without one, of the first batch."""
+    if segment.base_offset is None:
+        return 0
+    index = segment.offset_index()
+    entry = int(np.searchsorted(index["position"], target, "right")) - 1
+    if entry < 0 or not segment._begins_batch(int(index["position"][entry]), int(index["offset"][entry])):
+        return 0
+    return int(index["position"][entry])
