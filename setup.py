@@ -31,6 +31,7 @@ KERNELS = [
     "growing",
     "repack",
     "runs",
+    "jsonfields",
     "jsontext",
     "avro",
     "keymap",

@@ -210,9 +210,10 @@ class RecordTable(TableData):
             Fields of the objects, or the type of any JSON value; `kbatch.values.JsonParser` lists the types. Default
             is inferred from a sample of the table (`kbatch.values.infer_json`).
         on : {"value", "key"}
-        unknown : {"ignore", "bad"}, optional
-            How to treat a field that the schema does not have: leave it out, or report the value as bad. Default is
-            "ignore" with a given schema, and "bad" with an inferred one.
+        unknown : {"ignore", "bad", "keep"}, optional
+            How to treat a field that the schema does not have: leave it out, parse nothing of the value, or parse the
+            rest and keep the bytes. The last two report the value as bad. Default is "ignore" with a given schema, and
+            "keep" with an inferred one. With "keep", strings take the JSON text of values of other types.
 
         Returns
         -------
@@ -235,7 +236,7 @@ class RecordTable(TableData):
         from kbatch.values.parsed import ParsedValues, sample
 
         if schema is None:
-            parser = JsonParser(infer_json(sample(self, on)), unknown or "bad")
+            parser = JsonParser(infer_json(sample(self, on)), unknown or "keep")
         else:
             parser = JsonParser(type_of(schema), unknown or "ignore")
         return ParsedValues.of(self, on, parser)

@@ -122,13 +122,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
                 f"  unfinished {part.topic}-{part.partition} ends with {format_size(part.unfinished_bytes)} of an "
                 "incomplete batch: cut off, or still being written"
             )
-    if summary.bad_keys or summary.bad_values:
-        sides = [(n, name) for n, name in ((summary.bad_keys, "key"), (summary.bad_values, "value")) if n]
-        counts = " and ".join(counted(n, name) for n, name in sides)
-        columns = " and ".join(f"{name}_bad" for _, name in sides)
-        lines.append(f"  unparsed   {counts}: null in the output, their bytes are in {columns}")
-        if summary.too_many_bad:
-            lines.append("             more than --max-bad allows: the exit status is not 0")
+    lines += _value_lines(summary)
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {summary.bad_crc_batches:,} batches accepted despite a wrong checksum")
     head = ("topic-partition", "records", "offsets", "first time (UTC)", "last time (UTC)", "lost")
@@ -151,6 +145,29 @@ def summary_lines(summary: ExportSummary) -> list[str]:
     if summary.losses:
         lines += ["", "Lost:"]
         lines += _loss_lines(summary)
+    return lines
+
+
+def _value_lines(summary: ExportSummary, limit: int = 20) -> list[str]:
+    """Return the numbers of keys and values that were not parsed completely, and the fields that are the reason."""
+    lines = []
+    for title, kind, result in (("unparsed", "bad", "null"), ("incomplete", "incomplete", "without some fields")):
+        sides = [(n, on) for on in ("key", "value") if (n := getattr(summary, f"{kind}_{on}s"))]
+        counts = " and ".join(counted(n, on) for n, on in sides)
+        columns = " and ".join(f"{on}_bad" for _, on in sides)
+        if sides:
+            lines.append(f"  {title:<10} {counts}: {result} in the output, their bytes are in {columns}")
+    if summary.too_many_bad:
+        lines.append("             more than --max-bad allows: the exit status is not 0")
+    for each in summary.deviations[:limit]:
+        name = "" if each["field"] is None else f" field {each['field']!r}"
+        times, place = counted(each["occurrences"], "time"), f"{each['topic']}-{each['partition']}"
+        kept = ", written as text" if each["kind"] == "text" else ""
+        first = f"first in {place} at offset {each['offset']}"
+        lines.append(f"  schema     {each['column']}{name}: {each['reason']}{kept}: {times}, {first}")
+    if len(summary.deviations) > limit:
+        more = len(summary.deviations) - limit
+        lines.append(f"             and {more} more fields; {summary.out}/{summary.manifest} lists them")
     return lines
 
 

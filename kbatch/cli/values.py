@@ -15,8 +15,9 @@ def add_value_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the group of flags to a command's parser; `value_options` reads them."""
     group = parser.add_argument_group(
         "formats of keys and values",
-        "Without a format, bytes are written unchanged. The bytes of values (keys) that do not fit the\n"
-        "format and its schema are kept in the column value_bad (key_bad).",
+        "Without a format, bytes are written unchanged. The bytes of values (keys) that cannot be parsed\n"
+        "completely are kept in the column value_bad (key_bad), the reason is in value_error (key_error).\n"
+        "value_schema_id (key_schema_id) has the id of a schema registry, with framing.",
     )
     for side in SIDES:
         options = options_of(FormatOptions, side=side)

@@ -63,10 +63,10 @@ class FormatOptions:
         ValueKind(str, "shop.Order", metavar="NAME"), None, spark="{side}Message", flag="--{side}-message",
         help="protobuf: full name of the message",
     )  # fmt: skip
-    unknown: Literal["ignore", "bad"] | None = option(
-        opts.choice("ignore", "bad"), None, spark="{side}UnknownFields", flag="--{side}-unknown-fields",
-        help="json: ignore fields that the schema does not have, or treat the whole value as bad (default: ignore with "
-        "a given schema, else bad)",
+    unknown: Literal["ignore", "bad", "keep"] | None = option(
+        opts.choice("ignore", "bad", "keep"), None, spark="{side}UnknownFields", flag="--{side}-unknown-fields",
+        help="json: ignore fields that the schema does not have, treat the whole value as bad, or keep its other "
+        "fields and also its bytes (default: ignore with a given schema, else keep)",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class FormatOptions:
         if self.format == "struct":
             return FixedParser(text or "")
         if text is None:
-            return JsonParser(infer_json(sample()), self.unknown or "bad")
+            return JsonParser(infer_json(sample()), self.unknown or "keep")
         return JsonParser(parse_ddl(text), self.unknown or "ignore")
 
     def json_parser(self, kind: pa.DataType) -> Parser:
@@ -119,7 +119,7 @@ class FormatOptions:
         from kbatch.values.json import JsonParser
 
         inferred = self.schema is None and self.schema_file is None
-        return JsonParser(kind, self.unknown or ("bad" if inferred else "ignore"))
+        return JsonParser(kind, self.unknown or ("keep" if inferred else "ignore"))
 
     def _schema_text(self) -> str | None:
         from kbatch.values.schema_limits import read_file

@@ -218,7 +218,7 @@ class ExportRun:
         summary.task_seconds = round(time.monotonic() - at, 3)
         summarize(summary, self._logs, planned.transactions, reports, self._starts)
         parsed = summary.records * len(self._options.values.parsed)
-        summary.too_many_bad = not self._writing.tolerates(summary.bad_keys + summary.bad_values, parsed)
+        summary.too_many_bad = not self._writing.tolerates(summary.bad, parsed)
         self._commit = self._collect(planned, reports, summary)
 
     def _run_tasks(

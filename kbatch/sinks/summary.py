@@ -12,6 +12,7 @@ from kbatch.read.decode_options import Isolation
 from kbatch.sinks.task import TaskReport, larger, smaller
 from kbatch.sinks.write_options import ExportMode, OutputFormat
 from kbatch.transactions import Transactions
+from kbatch.values.deviations import DeviationTable
 
 __all__ = ["ExportSummary", "PartitionSummary", "summarize"]
 
@@ -138,8 +139,15 @@ class ExportSummary:
     lost_bytes, loss_count : int
         Bytes without records because of damage, and the number of such ranges.
     bad_keys, bad_values : int
-        Keys and values that do not fit the format or its schema: null, with their bytes in the columns ``key_bad`` and
-        ``value_bad``.
+        Keys and values that cannot be parsed: null, with their bytes in the columns ``key_bad`` and ``value_bad`` and
+        the reason in ``key_error`` and ``value_error``.
+    incomplete_keys, incomplete_values : int
+        JSON with fields that do not fit the inferred schema. The other fields were parsed; the bytes and the reason are
+        in the same columns.
+    deviations : list of dict
+        These fields, and those that were written as the text of their JSON, at most a hundred by name: column, kind
+        (``unknown``, ``conflict`` or ``text``), field (None for all further ones), reason, occurrences, and the first
+        place: topic, partition, offset.
     losses : list of dict
         The first hundred losses: topic, partition, file, position, length, reason, base_offset.
     losses_table : str or None
@@ -155,7 +163,7 @@ class ExportSummary:
     manifest : str
         The file with this summary as JSON, relative to `out`.
     too_many_bad : bool
-        Whether more keys and values are bad than ``max_bad`` allows.
+        Whether more keys and values are unparsed or incomplete than ``max_bad`` allows.
     missing_offsets : list of dict
         Offsets that the options name and the logs do not have, with ``fail_on_data_loss=False``: topic, partition,
         first_offset, last_offset (None if all offsets from the first on were asked for), and reason.
@@ -206,6 +214,9 @@ class ExportSummary:
     run: str = ""
     action: str = "created"
     changes: list[dict[str, Any]] = field(default_factory=list)
+    incomplete_keys: int = 0
+    incomplete_values: int = 0
+    deviations: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def damaged(self) -> bool:
@@ -219,10 +230,16 @@ class ExportSummary:
         return self.withheld_transactions > 0 or self.undecided_batches > 0
 
     @property
+    def bad(self) -> int:
+        """The number of keys and values that cannot be parsed completely."""
+        return self.bad_keys + self.bad_values + self.incomplete_keys + self.incomplete_values
+
+    @property
     def exit_status(self) -> int:
         """The exit status of ``kbatch export``.
 
-        3 if damaged, else 4 if anything is withheld, else 5 if too many keys or values cannot be parsed, else 0.
+        3 if damaged, else 4 if anything is withheld, else 5 if too many keys or values cannot be parsed completely,
+        else 0.
         """
         return 3 if self.damaged else 4 if self.withheld else 5 if self.too_many_bad else 0
 
@@ -266,13 +283,20 @@ def summarize(
                 for row in known.undecided[:_LISTED_TRANSACTIONS]
             ]
     codecs: Counter[str] = Counter()
+    deviations = DeviationTable()
     for report in reports:
         partitions[report.topic, report.partition].add(report)
         codecs.update(report.codecs)
         summary.bad_crc_batches += report.bad_crc_batches
         summary.loss_count += report.loss_count
-        summary.bad_keys += report.bad_keys
-        summary.bad_values += report.bad_values
+        for name in ("bad_keys", "bad_values", "incomplete_keys", "incomplete_values"):
+            setattr(summary, name, getattr(summary, name) + getattr(report, name))
+        for *key, count, offset in report.deviations:
+            deviations.add(tuple(key), count, (report.topic, report.partition, offset))
+    names = ("column", "kind", "field", "reason", "occurrences", "topic", "partition", "offset")
+    summary.deviations = [
+        dict(zip(names, (*key, count, *place), strict=True)) for key, (count, place) in deviations.found.items()
+    ]
     summary.partitions = list(partitions.values())
     summary.batches = dict(sorted(codecs.items()))
     for name in ("records", "log_bytes", "file_bytes", "lost_bytes", *_READ_COMMITTED_COUNTS):

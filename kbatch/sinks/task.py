@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
 from kbatch.plan.split import Split
 from kbatch.plan.tasks import task_tables
+from kbatch.plan.value_columns import ValueColumns, ValueCounts
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
 from kbatch.sinks.counters import TaskCounter
 from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
@@ -61,8 +63,10 @@ class TaskReport:
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Ranges of the records; timestamps are in ms.
     lost_bytes, loss_count : int
-    bad_keys, bad_values : int
-        Keys and values that do not fit the format or its schema; their bytes were written.
+    bad_keys, bad_values, incomplete_keys, incomplete_values : int
+        Keys and values that cannot be parsed, and those that lack fields; their bytes were written.
+    deviations : list of [on, kind, field, reason, occurrences, offset]
+        The fields that do not fit an inferred schema, as `kbatch.values.FieldDeviation`, with the offset of the first.
     losses_file : str or None
         Name of the file of losses, relative to the place of `FileNames`; None if nothing was lost.
     begin_offset, end_offset : int or None
@@ -93,6 +97,9 @@ class TaskReport:
     loss_count: int = 0
     bad_keys: int = 0
     bad_values: int = 0
+    incomplete_keys: int = 0
+    incomplete_values: int = 0
+    deviations: list[list[Any]] = field(default_factory=list)
     losses_file: str | None = None
     begin_offset: int | None = None
     end_offset: int | None = None
@@ -138,6 +145,12 @@ class TaskReport:
         if len(known):
             self.first_timestamp = smaller(self.first_timestamp, int(known.min()))
             self.last_timestamp = larger(self.last_timestamp, int(known.max()))
+
+    def set_values(self, counts: ValueCounts) -> None:
+        """Set the counts of keys and values that their columns do not represent."""
+        self.bad_keys, self.bad_values = counts.unparsed["key"], counts.unparsed["value"]
+        self.incomplete_keys, self.incomplete_values = counts.incomplete["key"], counts.incomplete["value"]
+        self.deviations = [[*key, count, *place] for key, (count, place) in counts.deviations.found.items()]
 
     def _advance(self, batches: npt.NDArray[np.void], limit: int | None, *, complete: bool) -> None:
         if limit is not None:
@@ -236,6 +249,7 @@ class ExportJob:
             files: DataFiles | None = None
             losses: _LossFile | None = None
             reading = _LogShare(0)
+            counts = ValueCounts()
             for split, table in task_tables(splits, self.options, self.columns):
                 if split.log != log:
                     stack.close()
@@ -244,6 +258,7 @@ class ExportJob:
                     assert split.partition is not None
                     reports.append(TaskReport(task, split.topic, split.partition))
                     named = (split.topic, split.partition)
+                    counts = ValueCounts()
                     files = DataFiles(self.names, named, task, self.schema, self.writing, log, self.limits)
                     reports[-1].files = files.written
                     stack.enter_context(files)
@@ -254,13 +269,14 @@ class ExportJob:
                 limits = [each for each in (split.stop_offset, split.stable_offset) if each is not None]
                 reports[-1].add(table, bad_crc_accepted=self.options.crc == "mark", limit=min(limits, default=None))
                 losses.write(split, table)
-                self._write(files, reports[-1], table, reading)
+                self._write(files, counts, table, reading)
+                reports[-1].set_values(counts)
                 reading.done += table.consumed
                 counter.add(table.consumed, len(table))
                 del table
         return reports
 
-    def _write(self, files: DataFiles, report: TaskReport, table: RecordTable, reading: _LogShare) -> None:
+    def _write(self, files: DataFiles, counts: ValueCounts, table: RecordTable, reading: _LogShare) -> None:
         batches = spark_batches(
             table,
             self.columns,
@@ -271,14 +287,14 @@ class ExportJob:
         rows = 0
         for batch in batches:
             rows += batch.num_rows
-            written = batch if self.transform is None else self.transform.apply(batch)
+            if isinstance(self.transform, ValueColumns):
+                written = self.transform.apply(batch, counts)
+            else:
+                written = batch if self.transform is None else self.transform.apply(batch)
             if written.num_rows != batch.num_rows:
                 raise KbatchError(
                     f"the transform must keep the number of rows, got {written.num_rows} for {batch.num_rows}"
                 )
-            if self.options.values.parsed:
-                report.bad_keys += _count_bad(written, "key")
-                report.bad_values += _count_bad(written, "value")
             left = reading.left(table.consumed * rows / len(table))
             files.write(written, batch.column("offset"), batch.column("timestamp"), left)
 
@@ -293,11 +309,6 @@ def written_columns(options: ReadOptions, writing: WriteOptions) -> tuple[str, .
     """Return Spark's columns, except those in the names of directories."""
     columns = SPARK_COLUMNS[:-1] if options.include_headers is False else SPARK_COLUMNS
     return tuple(name for name in columns if name not in writing.columns_in_path)
-
-
-def _count_bad(batch: pa.RecordBatch, on: str) -> int:
-    index = batch.schema.get_field_index(f"{on}_bad")
-    return 0 if index < 0 else batch.num_rows - batch.column(index).null_count
 
 
 class _LossFile:

@@ -122,7 +122,8 @@ class WriteOptions:
     )  # fmt: skip
     max_bad: str = option(
         ValueKind(str, "1%", _check_max_bad, metavar="N|P%"), "0", flag="--max-bad",
-        help="how many keys and values may be unparsable, as a number or in percent; with more, the exit status is 5",
+        help="how many keys and values may be unparsed or incomplete, as a number or in percent; with more, the exit "
+        "status is 5",
     )  # fmt: skip
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -133,7 +134,7 @@ class WriteOptions:
             raise OptionError("{format} arrow can be compressed with zstd, lz4 or none, not {0}", codec)
 
     def tolerates(self, bad: int, values: int) -> bool:
-        """Whether `max_bad` allows this number of unparsable values."""
+        """Whether `max_bad` allows this number of values that cannot be parsed completely."""
         if self.max_bad.endswith("%"):
             return bad * 100 <= float(self.max_bad[:-1]) * values
         return bad <= int(self.max_bad)

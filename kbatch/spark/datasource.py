@@ -15,6 +15,7 @@ from kbatch.plan.select import choose_logs
 from kbatch.plan.split import plan, plan_logs
 from kbatch.plan.tasks import task_tables
 from kbatch.plan.transactions import transaction_batches
+from kbatch.plan.value_columns import ValueColumns, parsers_of
 from kbatch.spark.datasink import KbatchWriter
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
 from kbatch.spark.source_api import (
@@ -29,7 +30,7 @@ from kbatch.spark.source_api import (
 from kbatch.spark.stream import KbatchStreamReader
 from kbatch.spark.stream_options import parse_stream_options
 from kbatch.spark.table_options import created_options, read_table_options, with_options
-from kbatch.spark.values import ValueColumns, columns_for, parsers_of, value_schema
+from kbatch.spark.values import columns_for, value_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +62,8 @@ class KbatchDataSource(DataSource):
     `kbatch.spark.stream_options.parse_stream_options`.
 
     ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) returns
-    parsed values in place of bytes, and a last column ``value_bad`` with the bytes of values that cannot be parsed. See
+    parsed values in place of bytes, and as the last columns ``value_bad`` and ``value_error``, the bytes of values that
+    cannot be parsed completely and the reason, and ``value_schema_id``, a registry's id with Confluent framing. See
     `kbatch.plan.value_options.ValueOptions.parse` for the options. If neither ``valueSchema`` nor a user's schema gives
     the schema of json, it is inferred from a sample of the logs, once, when the DataFrame is created.
 

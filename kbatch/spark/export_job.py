@@ -25,6 +25,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
 from kbatch.plan.select import choose_logs, map_logs
 from kbatch.plan.split import Split
+from kbatch.plan.value_columns import value_columns
 from kbatch.sinks.counters import Progress, running_counts
 from kbatch.sinks.outputs import open_place
 from kbatch.sinks.running import ExportRun, open_target
@@ -35,7 +36,6 @@ from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.jobs import run_job
 from kbatch.spark.driver.session import spark_session
-from kbatch.spark.values import value_columns
 from kbatch.spark.walk_job import segment_walker
 from kbatch.unfinished import unbroken
 

@@ -1,10 +1,12 @@
 """Parsers of keys and values (JSON, Avro, Protobuf and fixed-width structs) into Arrow columns.
 
 The ``parse`` method of a parser turns a column of bytes into a column of its ``type``, of the same length, with null
-where the bytes are null or bad. Bad bytes are kept, with the reason (`ParsedValues.bad_values`): nothing is lost.
+where the bytes are null or cannot be parsed. Bad bytes are kept, with the reason (`ParsedValues.bad_values`), so that
+nothing is lost.
 """
 
 from kbatch.values.avro import AvroParser
+from kbatch.values.deviations import FieldDeviation
 from kbatch.values.fixed import FixedParser
 from kbatch.values.json import JsonParser, infer_json
 from kbatch.values.parsed import Parsed, ParsedValues, Parser, TextParser
@@ -12,6 +14,7 @@ from kbatch.values.protobuf import ProtobufParser
 
 __all__ = [
     "AvroParser",
+    "FieldDeviation",
     "FixedParser",
     "JsonParser",
     "Parsed",

@@ -295,4 +295,5 @@ class AvroParser:
             values = pa.concat_arrays(parts) if parts else pa.nulls(0, root.type)
             values = expand(values, np.concatenate(order), n)
         bad = sorted(errors)
-        return Parsed(values, np.array(bad, np.int64), [errors[row] for row in bad])
+        framed = None if self.framing == "none" else ids
+        return Parsed(values, np.array(bad, np.int64), [errors[row] for row in bad], framed)

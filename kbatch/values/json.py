@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from kbatch.extras import require
 from kbatch.kernels.jsontext import check_texts, join
 from kbatch.records.display import short_repr
 from kbatch.tuning import JSON_BLOCK_BYTES, JSON_PARTS
+from kbatch.values.deviations import FieldDeviation
+from kbatch.values.json_fields import fit_texts
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
 from kbatch.values.schema_limits import MAX_NESTING, check_type
 
@@ -31,12 +33,14 @@ __all__ = ["MAX_DEPTH", "JsonParser", "infer_json", "type_of"]
 # The depth of nested brackets. Arrow's parser crashes on 100,000 levels if it has to infer their type.
 MAX_DEPTH = 256
 
-Unknown = Literal["ignore", "bad"]
+Unknown = Literal["ignore", "bad", "keep"]
 
 _PREFIX, _SUFFIX = b'{"v":', b"}\n"
 
 # The maximum number of fields of an inferred schema: every field takes memory for every value.
 _MAX_FIELDS = 1000
+# The maximum precision of decimal128.
+_DECIMAL_DIGITS = 38
 
 # The name of a field of `{"v":...}` in Arrow's messages.
 _FIELD = re.compile(r"Column\(/v/?([^)]*)\)")
@@ -73,8 +77,10 @@ class JsonParser:
     type : pyarrow.DataType
         Type of the values. Fields that a value lacks are null. JSON strings are read as string, binary, or in ISO 8601
         as date32 and timestamp. Integers must be written without a fraction or exponent. Maps are not supported.
-    unknown : {"ignore", "bad"}
-        Whether a field that the type lacks is ignored, or makes the value bad.
+    unknown : {"ignore", "bad", "keep"}
+        A field that the type lacks is ignored, or makes the whole value bad. With "keep", the value keeps the fields
+        that fit, and is bad too, so that its bytes are kept (`Parsed.deviations` lists the others). A field of another
+        type is then null, but a column of strings takes all values: the JSON text of each that is not a string.
 
     An object that repeats a field of the type is bad. ``NaN`` and ``Infinity`` are numbers, as in Python's json module.
 
@@ -95,8 +101,8 @@ class JsonParser:
 
     def __post_init__(self) -> None:
         pa = require("pyarrow", "arrow", "values_json()")
-        if self.unknown not in ("ignore", "bad"):
-            raise ValueError(f"unknown must be 'ignore' or 'bad', got {self.unknown!r}")
+        if self.unknown not in get_args(Unknown):
+            raise ValueError(f"unknown must be 'ignore', 'bad' or 'keep', got {self.unknown!r}")
         check_type(self.type, "the JSON schema")
         try:
             self._parse_lines(b'{"v":null}\n', _wire_type(pa, self.type))
@@ -114,12 +120,19 @@ class JsonParser:
             row: _JSON_ERRORS[verdict]
             for row, verdict in zip(rows[verdicts != 0].tolist(), verdicts[verdicts != 0].tolist(), strict=True)
         }
+        rows = rows[verdicts == 0]
+        deviations: list[FieldDeviation] = []
+        incomplete: dict[int, str] = {}
+        if self.unknown == "keep":
+            slices, incomplete, deviations = fit_texts(self.type, slices, rows)
         good: list[tuple[npt.NDArray[np.int64], Any]] = []
-        self._parse(pa, slices, rows[verdicts == 0], good, bad)
+        self._parse(pa, slices, rows, good, bad)
+        bad = incomplete | bad
         places = np.concatenate([np.empty(0, np.int64), *(part for part, _ in good)])
         values = pa.concat_arrays([part for _, part in good]) if good else pa.nulls(0, self.type)
         order = sorted(bad)
-        return Parsed(expand(values, places, len(column)), np.array(order, np.int64), [bad[row] for row in order])
+        values = expand(values, places, len(column))
+        return Parsed(values, np.array(order, np.int64), [bad[row] for row in order], None, deviations)
 
     def _parse(
         self,
@@ -167,7 +180,7 @@ class JsonParser:
         block = max(1, buffer.size) if small else JSON_BLOCK_BYTES
         options = pyarrow.json.ParseOptions(
             explicit_schema=pa.schema([("v", wire)]),
-            unexpected_field_behavior="ignore" if self.unknown == "ignore" else "error",
+            unexpected_field_behavior="error" if self.unknown == "bad" else "ignore",
         )
         while True:
             try:
@@ -273,7 +286,10 @@ class _Seen:
         self.fields: dict[str, _Seen] = {}
         self.items: _Seen | None = None
         self.float = False
+        # Whether there are integers that exceed int64, that exceed decimal128, and without an exact double.
         self.wide = False
+        self.huge = False
+        self.inexact = False
 
     def add(self, value: Any) -> None:
         self.times += 1
@@ -291,9 +307,11 @@ class _Seen:
         elif isinstance(value, float):
             self.float = True
         elif isinstance(value, _Digits):
-            # Integers with more digits than decimal128 become floats.
-            self.float |= len(value) > 38
-            self.wide |= len(value) > 18 and not -(2**63) <= int(value[:40]) < 2**63
+            digits = len(value.lstrip("-"))
+            self.huge |= digits > _DECIMAL_DIGITS
+            number = int(value[:_DECIMAL_DIGITS])
+            self.wide |= not -(2**63) <= number < 2**63
+            self.inexact |= digits > 20 or abs(number) >= 2**64 or float(number) != number
 
     def all_times(self) -> Iterator[int]:
         """Yield the number of occurrences of each nested field."""
@@ -302,30 +320,30 @@ class _Seen:
             yield from seen.all_times()
 
     def type(self, pa: Any, more_than: int = 0, depth: int = 1) -> Any:
-        """Return the type, without fields that occur at most `more_than` times or are nested too deep.
-
-        None if it is itself nested too deep, or if all of its items are.
-        """
-        if depth > MAX_NESTING:
-            return None
-        if not self.counts:
+        """Return the common type, without fields that occur at most `more_than` times."""
+        kind = max(self.counts, key=lambda name: self.counts[name], default="a string")
+        # A column of text instead of columns for the fields would be a high price for a few other values.
+        mixed = len(self.counts) > 1 and not (depth == 1 and kind == "an object")
+        if mixed or (depth == MAX_NESTING and kind in ("an object", "an array")):
             return pa.string()
-        kind = max(self.counts, key=lambda name: self.counts[name])
         if kind == "an object":
             fields = [(name, seen) for name, seen in self.fields.items() if seen.times > more_than]
-            types = [(name, seen.type(pa, more_than, depth + 1)) for name, seen in fields]
-            return pa.struct([(name, kind) for name, kind in types if kind is not None])
+            return pa.struct([(name, seen.type(pa, more_than, depth + 1)) for name, seen in fields])
         if kind == "an array":
             assert self.items is not None
-            item = self.items.type(pa, more_than, depth + 1)
-            return None if item is None else pa.list_(item)
+            return pa.list_(self.items.type(pa, more_than, depth + 1))
         if kind == "a number":
-            return pa.float64() if self.float else pa.decimal128(38, 0) if self.wide else pa.int64()
+            return self._number(pa)
         return pa.bool_() if kind == "a boolean" else pa.string()
+
+    def _number(self, pa: Any) -> Any:
+        if self.huge or (self.float and self.inexact):
+            return pa.string()
+        return pa.float64() if self.float else pa.decimal128(_DECIMAL_DIGITS, 0) if self.wide else pa.int64()
 
 
 def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
-    """Return the most frequent type of JSON texts.
+    """Return a common type of JSON texts.
 
     Parameters
     ----------
@@ -335,9 +353,15 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
     Returns
     -------
     pyarrow.DataType
-        Each field has its most frequent kind. Integers are int64, or decimal128(38, 0) if one exceeds it, or float64 if
-        other numbers occur too. Fields that are always null, and texts that look like times, are strings. The type has
-        at most 1000 fields, the most frequent ones, and at most 64 levels.
+        Integers are int64, or decimal128(38, 0) if one exceeds it, or float64 if other numbers occur too. Fields with
+        values of several kinds are strings, and so are numbers that neither type represents exactly, fields that are
+        always null, arrays and objects beyond 64 levels, and texts that look like times. If most texts are objects, the
+        type is a struct. It has at most 1000 fields, the most frequent ones.
+
+    Notes
+    -----
+    ``JsonParser(infer_json(samples), "keep")`` parses all values with the type, as ``values_json()`` does: strings
+    take the JSON text of other values.
 
     Examples
     --------
@@ -360,4 +384,4 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
         except ValueError:
             continue
     times = sorted(seen.all_times(), reverse=True)
-    return seen.type(pa, times[_MAX_FIELDS] if len(times) > _MAX_FIELDS else 0) or pa.string()
+    return seen.type(pa, times[_MAX_FIELDS] if len(times) > _MAX_FIELDS else 0)

@@ -16,6 +16,7 @@ from kbatch.records.arrow import to_arrow
 from kbatch.records.data import TableData
 from kbatch.records.display import short_repr
 from kbatch.tuning import VALUES_PART_BYTES, VALUES_PART_ROWS
+from kbatch.values.deviations import DeviationTable, FieldDeviation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,9 +25,12 @@ __all__ = [
     "ByteSlices",
     "On",
     "Parsed",
+    "ParsedColumn",
     "ParsedValues",
     "Parser",
     "TextParser",
+    "bad_columns",
+    "bad_types",
     "expand",
     "parse_column",
     "sample",
@@ -50,11 +54,15 @@ class Parsed(NamedTuple):
     Attributes
     ----------
     values : pyarrow.Array
-        One value per row; null where the bytes are null or bad.
+        One value per row; null where the bytes are null or can't be parsed.
     bad : ndarray of int64
-        Rows with bytes that can't be parsed, ascending.
+        Rows whose bytes the value does not represent completely, ascending.
     errors : list of str
         The reason for each bad row.
+    schema_ids : ndarray of int64, optional
+        The schema id in the prefix of each row, or -1. None without framing.
+    deviations : sequence of FieldDeviation
+        The fields of JSON that do not fit an inferred schema.
 
     Examples
     --------
@@ -68,6 +76,8 @@ class Parsed(NamedTuple):
     values: pa.Array
     bad: npt.NDArray[np.int64]
     errors: list[str]
+    schema_ids: npt.NDArray[np.int64] | None = None
+    deviations: Sequence[FieldDeviation] = ()
 
     def __repr__(self) -> str:
         return short_repr(self, self._fields)
@@ -145,12 +155,21 @@ def _parts(column: pa.Array) -> Iterator[pa.Array]:
         start = stop
 
 
-def parse_column(
-    parser: Parser, chunks: Sequence[pa.Array]
-) -> tuple[pa.ChunkedArray, npt.NDArray[np.int64], list[str]]:
+class ParsedColumn(NamedTuple):
+    """A parsed column of any size, as `Parsed`; the schema ids are an Arrow column, with null for -1."""
+
+    values: pa.ChunkedArray
+    bad: npt.NDArray[np.int64]
+    errors: list[str]
+    schema_ids: pa.ChunkedArray
+    deviations: list[FieldDeviation]
+
+
+def parse_column(parser: Parser, chunks: Sequence[pa.Array]) -> ParsedColumn:
     """Parse the chunks of a column of any size; bad rows are numbered over the whole column."""
     pa = require("pyarrow", "arrow", "parsing values")
-    values, bad, errors = [], [np.empty(0, np.int64)], []
+    values, bad, errors, ids = [], [np.empty(0, np.int64)], [], []
+    deviations = DeviationTable()
     row = 0
     for chunk in chunks:
         for part in _parts(chunk):
@@ -159,8 +178,40 @@ def parse_column(
             values.append(parsed.values)
             bad.append(parsed.bad + row)
             errors += parsed.errors
+            ids.append(_ids_array(pa, parsed.schema_ids, len(part)))
+            for each in parsed.deviations:
+                deviations.add((each.kind, each.field, each.reason), each.occurrences, (each.row + row,))
             row += len(part)
-    return pa.chunked_array(values, parser.type), np.concatenate(bad), errors
+    return ParsedColumn(
+        pa.chunked_array(values, parser.type),
+        np.concatenate(bad),
+        errors,
+        pa.chunked_array(ids, pa.int64()),
+        [FieldDeviation._make((*key, count, *place)) for key, (count, place) in deviations.found.items()],
+    )
+
+
+def _ids_array(pa: Any, ids: npt.NDArray[np.int64] | None, n: int) -> Any:
+    return pa.nulls(n, pa.int64()) if ids is None else pa.array(ids, mask=ids < 0)
+
+
+def bad_types() -> dict[str, pa.DataType]:
+    """Return the types of the columns about bad values, by the end of their names, such as ``value_bad``."""
+    pa = require("pyarrow", "arrow", "parsing values")
+    return {"bad": pa.binary(), "error": pa.string(), "schema_id": pa.int64()}
+
+
+def bad_columns(raw: Any, bad: npt.NDArray[np.int64], errors: Sequence[str]) -> tuple[pa.Array, pa.Array]:
+    """Return the bytes of bad rows and the reasons, null for other rows."""
+    pa = require("pyarrow", "arrow", "parsing values")
+    if not len(bad):
+        return pa.nulls(len(raw), raw.type), pa.nulls(len(raw), pa.string())
+    places, missing = np.zeros(len(raw), np.int64), np.ones(len(raw), np.bool_)
+    places[bad] = np.arange(len(bad))
+    missing[bad] = False
+    chosen = pa.array(places, mask=missing)
+    rows = pa.array(np.where(missing, 0, np.arange(len(raw))), mask=missing)
+    return raw.take(rows), pa.array(errors, pa.string()).take(chosen)
 
 
 @dataclass(frozen=True)
@@ -173,18 +224,23 @@ class ParsedValues(Generic[TableT]):
     on : {"value", "key"}
         Whether values or keys were parsed.
     values : pyarrow.ChunkedArray
-        One value per record; null where the bytes are null or bad.
+        One value per record; null where the bytes are null or can't be parsed.
     bad : ndarray of int64
-        Records with bytes that can't be parsed with the format and schema, ascending.
+        Records whose bytes the value does not represent completely, ascending. Their values are null, or lack the
+        fields that do not fit an inferred schema of JSON.
     errors : list of str
         The reason for each bad record.
+    schema_ids : pyarrow.ChunkedArray
+        The registry's schema id of each record, as int64, with ``framing="confluent"``; otherwise null.
+    deviations : list of FieldDeviation
+        The fields of JSON that do not fit an inferred schema, the first hundred of them.
 
     Examples
     --------
     >>> import kbatch
     >>> parsed = kbatch.decode(b"").values_text()
     >>> parsed.values.type, parsed.bad, parsed.to_arrow(["offset"]).column_names
-    (DataType(string), array([], dtype=int64), ['value', 'offset', 'value_bad'])
+    (DataType(string), array([], dtype=int64), ['value', 'offset', 'value_bad', 'value_error', 'value_schema_id'])
     """
 
     table: TableT
@@ -192,6 +248,8 @@ class ParsedValues(Generic[TableT]):
     values: pa.ChunkedArray
     bad: npt.NDArray[np.int64]
     errors: list[str]
+    schema_ids: pa.ChunkedArray
+    deviations: list[FieldDeviation]
 
     def __repr__(self) -> str:
         kind = " ".join(str(self.values.type).split())
@@ -206,7 +264,7 @@ class ParsedValues(Generic[TableT]):
         return [value for row in self.bad.tolist() if (value := get(row)) is not None]
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the records with the parsed column in place of the bytes, and a column with the bad bytes.
+        """Return the records with the parsed column in place of the bytes, and columns about bad values.
 
         Parameters
         ----------
@@ -217,27 +275,25 @@ class ParsedValues(Generic[TableT]):
         Returns
         -------
         pyarrow.Table
-            The columns, and as the last one ``value_bad`` (or ``key_bad``): the bytes of bad records, null for others.
+            The columns, and as the last ones ``value_bad`` and ``value_error`` (the bytes of bad records and the
+            reason, null for other records) and ``value_schema_id``. For keys they are ``key_bad``, ``key_error`` and
+            ``key_schema_id``.
         """
-        pa = require("pyarrow", "arrow", "to_arrow()")
-        import pyarrow.compute
-
         if columns is None:
             base = to_arrow(self.table)
         else:
             base = to_arrow(self.table, columns=columns if self.on in columns else [self.on, *columns])
         place = base.schema.get_field_index(self.on)
-        raw = base.column(place)
-        mask = np.zeros(len(self.table), np.bool_)
-        mask[self.bad] = True
-        bad = pyarrow.compute.if_else(pa.array(mask), raw, pa.scalar(None, raw.type))
-        return base.set_column(place, self.on, self.values).append_column(f"{self.on}_bad", bad)
+        bad, errors = bad_columns(base.column(place), self.bad, self.errors)
+        table = base.set_column(place, self.on, self.values)
+        for name, column in zip(bad_types(), (bad, errors, self.schema_ids), strict=True):
+            table = table.append_column(f"{self.on}_{name}", column)
+        return table
 
     @classmethod
     def of(cls, table: TableT, on: On, parser: Parser) -> ParsedValues[TableT]:
         """Parse a table's values or keys."""
-        values, bad, errors = parse_column(parser, raw_column(table, on).chunks)
-        return cls(table, on, values, bad, errors)
+        return cls(table, on, *parse_column(parser, raw_column(table, on).chunks))
 
 
 def raw_column(table: TableData, on: On) -> pa.ChunkedArray:

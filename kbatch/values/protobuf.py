@@ -147,10 +147,11 @@ class ProtobufParser:
 
         read = self._class  # type: ignore[attr-defined]
         errors: dict[int, str] = {}
+        ids = None
         framed = self.framing == "confluent"
         path = _path(read.DESCRIPTOR)
         if framed:
-            errors = read_prefixes(slices_of(column)).errors
+            ids, errors = read_prefixes(slices_of(column))
         parts = []
         for start in range(0, len(column), PROTOBUF_ROWS):
             messages: list[Any] = []
@@ -179,7 +180,7 @@ class ProtobufParser:
                         parts.append(pa.nulls(1, self.type))
         bad = sorted(errors)
         values = pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
-        return Parsed(values, np.array(bad, np.int64), [errors[row] for row in bad])
+        return Parsed(values, np.array(bad, np.int64), [errors[row] for row in bad], ids)
 
 
 def _path(descriptor: Any) -> tuple[int, ...]:

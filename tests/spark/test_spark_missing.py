@@ -16,9 +16,9 @@ import kbatch.spark  # noqa: E402
 from kbatch.cli import main  # noqa: E402
 from kbatch.plan.read_options import parse_options  # noqa: E402
 from kbatch.plan.select import choose_logs  # noqa: E402
+from kbatch.plan.value_columns import parsers_of  # noqa: E402
 from kbatch.sinks.summary import ExportSummary  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
-from kbatch.spark.values import parsers_of  # noqa: E402
 
 pytestmark = pytest.mark.spark
 ASKED = json.dumps({"t": {"0": 5}})

@@ -46,7 +46,7 @@ def test_conflicting_value_options_are_refused() -> None:
         ({"valueFormat": "json", "valueFraming": "confluent"}, "valueFormat json does not take valueFraming"),
         ({"keySchema": "a int"}, "keyFormat binary does not take keySchema"),
         ({"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"}, "exclude"),
-        ({"valueFormat": "json", "valueUnknownFields": "keep"}, "'ignore', 'bad'"),
+        ({"valueFormat": "json", "valueUnknownFields": "nosuch"}, "'ignore', 'bad'"),
         ({"valueFormat": "avro", "valueSchema": "{}", "valueFraming": "glue"}, "valueFraming must be"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -100,8 +100,8 @@ def test_the_transform_of_an_export_parses_values() -> None:
     import pyarrow as pa
 
     from kbatch.plan.read_options import ReadOptions
+    from kbatch.plan.value_columns import value_columns
     from kbatch.records.kafka_columns import spark_batches, spark_schema
-    from kbatch.spark.values import value_columns
 
     assert value_columns(ValueOptions(), [], ReadOptions()) is None
     options = ValueOptions(FormatOptions("string"), FormatOptions("struct", "n:<u4"))
@@ -110,7 +110,10 @@ def test_the_transform_of_an_export_parses_values() -> None:
     columns = pickle.loads(pickle.dumps(made))
     names = ("offset", "value", "key")
     schema = columns.schema(spark_schema(names))
-    assert schema.names == ["offset", "value", "key", "key_bad", "value_bad"]
+    assert schema.names == [
+        "offset", "value", "key",
+        "key_bad", "key_error", "key_schema_id", "value_bad", "value_error", "value_schema_id",
+    ]  # fmt: skip
     assert schema.field("value").type == pa.struct([("n", pa.int64())])
     table = table_of([b"\1\0\0\0", None, b"x"], [b"a", b"\xff", None])
     (batch,) = (columns.apply(batch) for batch in spark_batches(table, names))
@@ -120,15 +123,19 @@ def test_the_transform_of_an_export_parses_values() -> None:
         "value": [{"n": 1}, None, None],
         "key": ["a", None, None],
         "key_bad": [None, b"\xff", None],
+        "key_error": [None, "byte 0: not UTF-8", None],
+        "key_schema_id": [None] * 3,
         "value_bad": [None, None, b"x"],
+        "value_error": [None, None, "expected 4 bytes, found 1"],
+        "value_schema_id": [None] * 3,
     }
     # A log without keys has no keys to parse.
-    assert columns.schema(spark_schema(["value"])).names == ["value", "value_bad"]
+    assert columns.schema(spark_schema(["value"])).names == ["value", "value_bad", "value_error", "value_schema_id"]
 
 
 @pytest.mark.spark
 def test_json_fields_are_inferred_from_a_sample(spark: Any, tmp_path: Path) -> None:
-    values = [b'{"id":1,"tags":["a"],"in":{"x":1.5}}', b"oops", None, b'{"id":2,"new":1}', b'{"id":"x"}']
+    values = [b'{"id":1,"tags":["a"],"in":{"x":1.5}}', b"oops", None, b'{"id":2,"new":1}', b"[1]"]
     keys = [b"a", b"\xff", None, b"", b"b"]
     root = write_log(tmp_path, "t", values * 50, keys * 50)
     frame = load(spark, root, valueFormat="json", keyFormat="string")
@@ -136,7 +143,8 @@ def test_json_fields_are_inferred_from_a_sample(spark: Any, tmp_path: Path) -> N
         "struct<id:bigint,tags:array<string>,in:struct<x:double>,new:bigint>"
     )
     assert frame.columns == [
-        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "key_bad", "value_bad",
+        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType",
+        "key_bad", "key_error", "key_schema_id", "value_bad", "value_error", "value_schema_id",
     ]  # fmt: skip
     rows = frame.orderBy("offset").limit(5).collect()
     assert [row.value and row.value.asDict(True) for row in rows] == [
@@ -146,7 +154,8 @@ def test_json_fields_are_inferred_from_a_sample(spark: Any, tmp_path: Path) -> N
         {"id": 2, "tags": None, "in": None, "new": 1},
         None,
     ]
-    assert [row.value_bad for row in rows] == [None, b"oops", None, None, b'{"id":"x"}']
+    assert [row.value_bad for row in rows] == [None, b"oops", None, None, b"[1]"]
+    assert rows[4].value_error == "expected an object, found an array"
     assert [row.key for row in rows] == ["a", None, None, "", "b"]
     assert [row.key_bad for row in rows] == [None, b"\xff", None, None, None]
     assert frame.where("value_bad is not null").count() == 100
@@ -175,6 +184,9 @@ def test_json_fields_follow_a_ddl_or_user_schema(spark: Any, tmp_path: Path) -> 
     schema = "offset long, value_bad binary, value struct<id: int>"
     rows = load(spark, root, schema, valueFormat="json").orderBy("offset").collect()
     assert rows[1].value_bad == values[1]
+    assert (rows[0].value["id"], rows[1].value["id"]) == (1, None)
+    rows = load(spark, root, "offset long, value_error string", valueFormat="json").orderBy("offset").collect()
+    assert [row.value_error for row in rows] == [None] * 3
     assert load(spark, root, "offset long", valueFormat="json").count() == 3
     with pytest.raises(Exception, match="expected a type"):
         load(spark, root, valueFormat="json", valueSchema="id nothing").collect()
@@ -206,6 +218,9 @@ def test_avro_with_confluent_framing(spark: Any, tmp_path: Path) -> None:
     assert found == {"id": 1, "tags": {"a": 1, "b": None}, "kind": "B", "sizes": [1.5]}
     # The last timestamp does not fit in microseconds, so Spark cannot represent the value, and its bytes are kept.
     assert [row.value_bad for row in rows] == [None, values[1], b"x", None, far]
+    assert [row.value_schema_id for row in rows] == [7, 8, None, None, 7]
+    assert rows[1].value_error == "unknown schema id 8; expected one of 7"
+    assert "timestamp beyond microseconds" in rows[4].value_error
     assert frame.selectExpr("value.tags['a'] as a").where("a = 1").count() == 1
 
 
@@ -227,7 +242,7 @@ def test_a_schema_is_inferred_from_a_batch_of_any_size(tmp_path: Path) -> None:
 
     from kbatch import Log
     from kbatch.plan.read_options import ReadOptions
-    from kbatch.spark.values import sample_logs
+    from kbatch.plan.value_columns import sample_logs
     from kbatch.tuning import MIN_SPLIT_TABLE
 
     value = b"{}" + b" " * MIN_SPLIT_TABLE

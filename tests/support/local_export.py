@@ -12,6 +12,7 @@ from kbatch.plan.following import SegmentWalker
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import choose_logs
 from kbatch.plan.split import Split
+from kbatch.plan.value_columns import value_columns
 from kbatch.sinks.counters import Progress
 from kbatch.sinks.outputs import open_place
 from kbatch.sinks.running import ExportRun, open_target
@@ -45,7 +46,8 @@ def export(
     target = open_target(place, chosen, table=table, catalog=catalog)
     logs = choose_logs([os.fspath(logdir)], options)
     summary = ExportSummary(os.fspath(logdir), place.url, options.isolation, chosen.format)
-    with ExportRun(target, logs, options, chosen, None) as run:
+    transform = value_columns(options.values, logs, options)
+    with ExportRun(target, logs, options, chosen, transform) as run:
         run.run(LocalExecutor(), summary, None)
         run.commit(summary)
     return summary

@@ -97,6 +97,8 @@ def table(table: kbatch.RecordTable) -> None:
 def values(table: kbatch.RecordTable, column: pa.Array) -> None:
     parsed = table.values_json(on="key", unknown="ignore")
     assert_type(parsed, kbatch.values.ParsedValues[kbatch.RecordTable])
+    assert_type(parsed.deviations, list[kbatch.values.FieldDeviation])
+    assert_type(parsed.schema_ids, pa.ChunkedArray)
     assert_type(table.values_avro("schema.avsc"), kbatch.values.ParsedValues[kbatch.RecordTable])
     assert_type(table.values_protobuf(b"", "Message"), kbatch.values.ParsedValues[kbatch.RecordTable])
     assert_type(table.values_struct("id:>i8"), kbatch.values.ParsedValues[kbatch.RecordTable])

@@ -145,13 +145,16 @@ def test_types_of_the_largest_depth_are_accepted() -> None:
         JsonParser(pa.list_(kind))
 
 
-def test_inferred_types_leave_out_what_is_nested_too_deep() -> None:
+def test_inferred_types_have_text_for_levels_that_are_too_deep() -> None:
     text = b'{"a": 1, "b": ' + b"[" * 100 + b"]" * 100 + b', "c": ' + b'{"d": ' * 100 + b"1" + b"}" * 101
-    kind = infer_json([text])
-    assert kind.get_field_index("b") == -1
-    parsed = JsonParser(kind).parse(pa.array([text]))
-    assert parsed.values[0].as_py()["a"] == 1
-    assert infer_json([b"[" * 100 + b"]" * 100]) == pa.string()
+    parsed = JsonParser(infer_json([text]), "keep").parse(pa.array([text]))
+    assert parsed.bad.tolist() == []
+    found = parsed.values[0].as_py()
+    assert found["a"] == 1
+    inner = found["b"]
+    for _ in range(MAX_NESTING - 2):
+        (inner,) = inner
+    assert inner == "[" * (100 - MAX_NESTING + 2) + "]" * (100 - MAX_NESTING + 2)
 
 
 def test_the_sizes_of_schema_texts_and_files_are_limited(tmp_path: Path) -> None:

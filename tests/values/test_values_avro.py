@@ -483,3 +483,21 @@ def test_the_kernel_rejects_invalid_node_tables() -> None:
         columns.decode(np.zeros(3, np.int32), one, one, 0, one.copy(), np.zeros(1, np.int32))
     with pytest.raises(IndexError):
         columns.column(1)
+
+
+def test_schema_ids_and_errors_are_columns() -> None:
+    """The id of the prefix is known also where the datum is bad; without framing it is null."""
+    values = [b"\0\0\0\0\7\2", b"\0\xff\xff\xff\xff\2", b"\0\0\0\0\7", b"x", None]
+    parsed = table_of(values).values_avro("long", framing="confluent")
+    assert parsed.schema_ids.to_pylist() == [7, 2**32 - 1, 7, None, None]
+    found = parsed.to_arrow(["offset"])
+    assert found.column_names == ["value", "offset", "value_bad", "value_error", "value_schema_id"]
+    assert found["value_error"].to_pylist() == [
+        None,
+        None,
+        "byte 5: ends within the datum",
+        "no Confluent framing: 1 bytes, fewer than the prefix of 5",
+        None,
+    ]
+    assert found["value_schema_id"].to_pylist() == parsed.schema_ids.to_pylist()
+    assert table_of([b"\2", None]).values_avro("long").schema_ids.to_pylist() == [None, None]

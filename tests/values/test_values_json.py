@@ -163,7 +163,7 @@ def test_bad_rows_are_found_among_many(share: int) -> None:
 def test_values_larger_than_a_block_are_parsed() -> None:
     """A value of 5 MB between small ones exceeds Arrow's blocks of 2 MiB."""
     values = [b'{"name":"a"}', json.dumps({"name": "x" * 5_000_000}).encode(), b'{"name":"b"}', b"[]"]
-    parsed, bad, _ = parse_column(JsonParser(pa.struct(list(SCHEMA))), [pa.array(values, pa.binary())])
+    parsed, bad, *_ = parse_column(JsonParser(pa.struct(list(SCHEMA))), [pa.array(values, pa.binary())])
     assert [value and len(value["name"]) for value in parsed.to_pylist()] == [1, 5_000_000, 1, None]
     assert bad.tolist() == [3]
 
@@ -182,8 +182,12 @@ def test_keys_are_parsed_like_values() -> None:
     parsed = table_of([b"v", None], [b'{"a":1}', b"x"]).values_json(on="key")
     assert parsed.values.to_pylist() == [{"a": 1}, None]
     assert parsed.to_arrow(["offset"]).to_pydict() == {
-        "key": [{"a": 1}, None], "offset": [0, 1], "key_bad": [None, b"x"],
-    }  # fmt: skip
+        "key": [{"a": 1}, None],
+        "offset": [0, 1],
+        "key_bad": [None, b"x"],
+        "key_error": [None, "Expecting value: line 1 column 1 (char 0)"],
+        "key_schema_id": [None, None],
+    }
     with pytest.raises(ValueError, match="on must be"):
         table_of([b"1"]).values_json(pa.int64(), on="headers")  # type: ignore[arg-type]
 
@@ -202,19 +206,21 @@ def test_unknown_fields_are_ignored_or_bad() -> None:
     assert strict.bad.tolist() == [1, 2]
     assert strict.values.to_pylist() == [{"l": [{"x": 1}]}, None, None, {"l": None}, {"l": []}]
     with pytest.raises(ValueError, match="unknown must be"):
-        table_of(values).values_json(lists, unknown="keep")  # type: ignore[arg-type]
+        table_of(values).values_json(lists, unknown="nosuch")  # type: ignore[arg-type]
 
 
 def test_a_schema_is_inferred_from_a_sample() -> None:
     assert infer_json([b'{"a":1}', b'{"a":2.5}', b"oops", None, b'{"b":[{"c":null}]}']) == pa.struct(
         [("a", pa.float64()), ("b", pa.list_(pa.struct([("c", pa.string())])))]
     )
-    # Fields have their most frequent kind; times stay strings; large integers keep their precision.
-    assert infer_json([b'{"a":1}', b'{"a":2}', b'{"a":"x"}']) == pa.struct([("a", pa.int64())])
+    # Fields of several kinds are text; times stay strings; large integers keep their precision.
+    assert infer_json([b'{"a":1}', b'{"a":2}', b'{"a":"x"}']) == pa.struct([("a", pa.string())])
     assert infer_json([b'"2024-01-01T00:00:00Z"']) == pa.string()
     assert infer_json([b"1", b"18446744073709551615"]) == pa.decimal128(38, 0)
-    assert infer_json([b"1" * 50]) == pa.float64()
-    assert infer_json([b"9" * 100_000]) == pa.float64()
+    assert infer_json([b"1" * 50]) == pa.string()
+    assert infer_json([b"9" * 100_000]) == pa.string()
+    assert infer_json([b"9007199254740992", b"1.5"]) == pa.float64()
+    assert infer_json([b"9007199254740993", b"1.5"]) == pa.string()
     assert infer_json([]) == pa.string()
     parsed = table_of([b"1", b"18446744073709551615"]).values_json()
     assert parsed.values.to_pylist() == [Decimal(1), Decimal(2**64 - 1)]
@@ -228,6 +234,9 @@ def test_a_schema_is_inferred_from_a_sample() -> None:
     values[1234] = b'{"a":1,"late":true}'
     parsed = table_of(values).values_json()
     assert (parsed.bad.tolist(), parsed.bad_values) == ([1234], [values[1234]])
+    assert parsed.values[1234].as_py() == {"a": 1}
+    # The same without the fields that fit, if the caller asks for it.
+    assert table_of(values).values_json(unknown="bad").values[1234].as_py() is None
 
 
 def test_strings_and_numbers_are_converted_to_the_type() -> None:

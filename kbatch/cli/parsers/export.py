@@ -69,8 +69,8 @@ _STATUSES = {
     3: "done, but with losses, which OUT/_losses lists, with missing offsets, which the summary lists, or with batches "
     "accepted despite a wrong checksum",
     4: "done without losses, but --isolation read_committed withheld records: OUT/_transactions lists the transactions",
-    5: "done without losses, but more keys and values than --max-bad allows cannot be parsed: key_bad and value_bad "
-    "have their bytes",
+    5: "done without losses, but more keys and values than --max-bad allows cannot be parsed completely: key_bad and "
+    "value_bad have their bytes, key_error and value_error the reason",
     130: "interrupted: nothing is written",
 }
 
