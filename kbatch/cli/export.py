@@ -30,6 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     with usage():
         options, writing = _read_options(arguments), _write_options(arguments)
+        if writing.flatten and not options.values.parsed:
+            raise ValueError("--flatten needs --values or --keys")
     with ProgressLine("starting Spark ...") as line:
         summary = export(
             arguments.logdirs,

@@ -10,19 +10,19 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
 
 from kbatch.errors import KbatchError
 from kbatch.sinks.names import FileNames
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.parquet import ParquetFile
 from kbatch.sinks.write_options import WriteOptions, parse_compression
-from kbatch.tuning import FILE_REST, FILE_SLACK, GROUP_SLACK, PAGE_BYTES, PAGE_ROWS
+from kbatch.tuning import FILE_REST, FILE_SLACK, GROUP_SLACK
 
 __all__ = ["DAY_MICROSECONDS", "HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name", "file_size"]
 
@@ -322,7 +322,7 @@ class DataFiles:
         name = self._names.data_file(self._log, date, first_offset, self._task, self._options.suffix)
         written = WrittenFile(name, date=date)
         self.written.append(written)
-        file = _OpenFile(self._names.place, written, self._schema, self._options, ascending, day.nbytes // day.rows)
+        file = _OpenFile(self._names.place, written, self._schema, self._options, ascending)
         self._open[key] = file
         return file
 
@@ -349,13 +349,12 @@ class _OpenFile:
         schema: pa.Schema,
         options: WriteOptions,
         ascending: bool,
-        row_bytes: int,
     ) -> None:
         self._written = written
         self._ascending = ascending
         self._raw = 0
         self._stream = place.create(written.name)
-        self._format = _format_writer(self._stream, schema, options, ascending, row_bytes)
+        self._format = _format_writer(self._stream, schema, options, ascending)
 
     @property
     def size(self) -> int:
@@ -389,25 +388,11 @@ class _OpenFile:
 def file_size(batches: list[pa.RecordBatch], schema: pa.Schema, options: WriteOptions) -> int:
     """Return the bytes that batches take in a file, without its footer."""
     stream = pa.MockOutputStream()
-    rows = max(1, sum(batch.num_rows for batch in batches))
-    file = _format_writer(stream, schema, options, True, sum(batch.nbytes for batch in batches) // rows)
+    file = _format_writer(stream, schema, options, True)
     file.write(batches)
     size: int = stream.size()
     file.close()
     return size
-
-
-class _ParquetFile:
-    def __init__(self, writer: pyarrow.parquet.ParquetWriter, schema: pa.Schema) -> None:
-        self._writer = writer
-        self._schema = schema
-
-    def write(self, batches: list[pa.RecordBatch]) -> None:
-        table = pa.Table.from_batches(batches, self._schema)
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class _ArrowFile:
@@ -422,37 +407,10 @@ class _ArrowFile:
         self._writer.close()
 
 
-def _format_writer(
-    stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions, ascending: bool, row_bytes: int
-) -> _FormatWriter:
+def _format_writer(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions, ascending: bool) -> _FormatWriter:
     if options.format == "arrow":
         return _arrow_file(stream, schema, options)
-    return _parquet_file(stream, schema, options, ascending, row_bytes)
-
-
-def _parquet_file(
-    stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions, ascending: bool, row_bytes: int
-) -> _FormatWriter:
-    codec, level = parse_compression(options.compression)
-    settings: dict[str, Any] = {"compression_level": level} if level is not None else {}
-    # Deltas of steadily increasing offsets and timestamps are small, and faster to write than compressed plain values.
-    deltas = [name for name in ("offset", "timestamp") if name in schema.names and name not in options.dictionary]
-    if ascending and "offset" in schema.names:
-        settings["sorting_columns"] = pyarrow.parquet.SortingColumn.from_ordering(schema, [("offset", "ascending")])
-    writer = pyarrow.parquet.ParquetWriter(
-        stream,
-        schema,
-        compression=codec,
-        use_dictionary=_leaves(schema, options.dictionary),
-        column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
-        # None for keys and values, whose minimum and maximum may have any size and would be in every footer.
-        write_statistics=[each.name for each in schema if _is_small(each.type)],
-        write_page_index=True,
-        # The number of rows after which it checks whether a page is full: few calls for small rows, no huge pages.
-        write_batch_size=min(max(PAGE_BYTES // max(1, row_bytes), 1), PAGE_ROWS),
-        **settings,
-    )
-    return _ParquetFile(writer, schema)
+    return ParquetFile(stream, schema, options, ascending)
 
 
 def _arrow_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions) -> _FormatWriter:
@@ -460,16 +418,6 @@ def _arrow_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions)
     compression = None if codec == "none" else pa.Codec("lz4_frame" if codec == "lz4" else codec, level)
     ipc = pa.ipc.IpcWriteOptions(compression=compression)
     return _ArrowFile(pa.ipc.new_file(stream, schema, options=ipc))
-
-
-def _leaves(schema: pa.Schema, names: tuple[str, ...]) -> list[str]:
-    """Return Parquet's names of the dictionary columns: for headers their keys. Constant columns are included."""
-    chosen = [name for name in (*names, "topic", "partition") if name in schema.names]
-    return [("headers.list.element.key" if name == "headers" else name) for name in chosen]
-
-
-def _is_small(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_primitive(kind) or pa.types.is_string(kind))
 
 
 def _piece(batch: pa.RecordBatch, offsets: npt.NDArray[np.int64], timestamps: pa.Array) -> _FileRows:

@@ -118,12 +118,19 @@ class WriteOptions:
     dictionary: tuple[str, ...] = option(
         ValueKind(_parse_columns, "key,timestampType", _check_columns, metavar="COLUMN,...", show=",".join),
         ("key", "timestampType", "headers"),
-        flag="--dictionary", help="columns that Parquet may encode with a dictionary, or none",
+        flag="--dictionary",
+        help="columns that Parquet may encode with a dictionary if their values repeat, as it may all parsed fields; or "
+        "none",
     )  # fmt: skip
     max_bad: str = option(
         ValueKind(str, "1%", _check_max_bad, metavar="N|P%"), "0", flag="--max-bad",
         help="how many keys and values may be unparsed or incomplete, as a number or in percent; with more, the exit "
         "status is 5",
+    )  # fmt: skip
+    flatten: bool = option(
+        opts.BOOLEAN, False, flag="--flatten",
+        help="write the fields of parsed values and keys as columns; one with the name of another column gets the "
+        "prefix value_ or key_",
     )  # fmt: skip
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 

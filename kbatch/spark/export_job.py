@@ -147,10 +147,12 @@ def export(
     place = open_place(out, writing.storage)
     if transform is not None and options.values.parsed:
         raise ValueError("give either a transform or formats of keys and values, not both")
+    if writing.flatten and not options.values.parsed:
+        raise ValueError("flatten needs a format of keys or values, such as json")
     target = open_target(place, writing, table=table, catalog=catalog)
     check_parent(place)
     logs = _export_logs(logdirs, options)
-    transform = transform or value_columns(options.values, logs, options)
+    transform = transform or value_columns(options.values, logs, options, flatten=writing.flatten)
     summary = ExportSummary(",".join(logdirs), place.url, options.isolation, writing.format)
     with contextlib.ExitStack() as to_the_end, ExportRun(target, logs, options, writing, transform) as run:
         began = time.monotonic()

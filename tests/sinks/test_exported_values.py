@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from value_tables import batch_of
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyarrow.dataset")
 
+import iceberg_catalog  # noqa: E402
 import pyarrow.dataset as ds  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
 from local_export import export  # noqa: E402
 
 from kbatch.cli.export import summary_lines  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.plan.value_options import FormatOptions, ValueOptions  # noqa: E402
+from kbatch.sinks import parquet  # noqa: E402
 
 JSON = ReadOptions(values=ValueOptions(value=FormatOptions("json")))
 
@@ -146,3 +150,158 @@ def test_the_errors_and_schema_ids_of_avro_are_exported(tmp_path: Path) -> None:
         None,
     ]
     assert (summary.bad_values, summary.incomplete_values, summary.deviations) == (3, 0, [])
+
+
+def columns_of(out: Path) -> dict[str, Any]:
+    """Return the column chunks of the first row group, by path."""
+    file = pq.ParquetFile(sorted(out.rglob("*.parquet"))[0])
+    group = file.metadata.row_group(0)
+    return {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+
+
+def orders(count: int) -> list[bytes | None]:
+    return [
+        json.dumps(
+            {
+                "id": i,
+                "user": {"name": f"n{i % 50}", "session": f"s{i:040d}"},
+                "lines": [{"x": i % 3}],
+                "tags": ["a", "b"],
+                "offset": i % 4,
+                "ok": i % 2 == 0,
+            }
+        ).encode()
+        for i in range(count)
+    ]
+
+
+def test_fields_have_statistics_and_dictionaries_where_they_pay(tmp_path: Path) -> None:
+    """A sample decides for each field: repeated values get a dictionary, unique ones do not."""
+    root = write_json(tmp_path / "logs", orders(3000), keys=[b"k%d" % i for i in range(3000)])
+    export(root, tmp_path / "out", JSON)
+    columns = columns_of(tmp_path / "out")
+    repetitive = {"value.user.name", "value.lines.list.element.x", "value.tags.list.element", "value.offset"}
+    unique = {"value.id", "value.user.session", "key", "offset"}
+    for path in repetitive:
+        assert "RLE_DICTIONARY" in columns[path].encodings, path
+    for path in unique:
+        assert "RLE_DICTIONARY" not in columns[path].encodings, path
+    for path in (repetitive | unique | {"value.ok", "value_error"}) - {"key"}:
+        assert columns[path].statistics is not None, path
+    assert (columns["value.id"].statistics.min, columns["value.id"].statistics.max) == (0, 2999)
+    assert columns["key"].statistics is None
+    export(root, tmp_path / "none", JSON, dictionary=())
+    assert not any("RLE_DICTIONARY" in column.encodings for column in columns_of(tmp_path / "none").values())
+
+
+def test_repeated_keys_have_a_dictionary(tmp_path: Path) -> None:
+    root = write_json(tmp_path / "logs", orders(1000), keys=[b"k%d" % (i % 9) for i in range(1000)])
+    export(root, tmp_path / "out")
+    assert "RLE_DICTIONARY" in columns_of(tmp_path / "out")["key"].encodings
+
+
+def test_a_filter_on_a_field_reads_the_row_groups_that_can_match(tmp_path: Path) -> None:
+    root = write_json(tmp_path / "logs", orders(3000))
+    export(root, tmp_path / "out", JSON, flatten=True, row_group_rows=500)
+    (path,) = (tmp_path / "out").rglob("*.parquet")
+    (fragment,) = ds.dataset(path, format="parquet").get_fragments()
+    assert fragment.num_row_groups == 6
+    (group,) = fragment.subset(ds.field("id") == 1234).row_groups
+    assert group.id == 2
+    # The same for nested fields: the ranges of the row groups are disjoint.
+    export(root, tmp_path / "nested", JSON, row_group_rows=500)
+    (path,) = (tmp_path / "nested").rglob("*.parquet")
+    metadata = pq.ParquetFile(path).metadata
+    for name, first in (("value.id", 0), ("value.user.session", f"s{0:040d}")):
+        at = [metadata.row_group(0).column(i).path_in_schema for i in range(metadata.num_columns)].index(name)
+        found = [metadata.row_group(i).column(at).statistics for i in range(6)]
+        assert found[0].min == first
+        assert all(before.max < after.min for before, after in itertools.pairwise(found))
+
+
+def test_keys_have_bloom_filters(tmp_path: Path) -> None:
+    """Readers skip row groups by them; a writer without them writes the same rows."""
+    if not parquet._has_bloom_filters():
+        pytest.skip("this pyarrow writes no Bloom filters")
+    keys = [b"key-%d" % i for i in range(3000)]
+    root = write_json(tmp_path / "logs", orders(3000), keys=keys)
+    export(root, tmp_path / "out", row_group_rows=1000)
+    (path,) = (tmp_path / "out").rglob("*.parquet")
+    metadata = pq.ParquetFile(path).metadata
+    for number in range(3):
+        columns = {column.path_in_schema: column for column in map(metadata.row_group(number).column, range(6))}
+        assert columns["key"].bloom_filter_length > 0
+        assert columns["value"].bloom_filter_offset is None
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as connection:
+        query = (
+            f"select row_group_id, bloom_filter_excludes from parquet_bloom_probe('{path}', 'key', 'key-1500'::blob)"
+        )
+        assert connection.execute(query).fetchall() == [(0, True), (1, False), (2, True)]
+    strings = ReadOptions(values=ValueOptions(key=FormatOptions("string")))
+    export(root, tmp_path / "strings", strings)
+    assert columns_of(tmp_path / "strings")["key"].bloom_filter_length > 0
+
+
+def test_a_writer_without_bloom_filters_writes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "_has_bloom_filters", lambda: False)
+    root = write_json(tmp_path / "logs", orders(10), keys=[b"k"] * 10)
+    export(root, tmp_path / "out")
+    assert columns_of(tmp_path / "out")["key"].bloom_filter_offset is None
+    assert [row["key"] for row in read(tmp_path / "out")] == [b"k"] * 10
+
+
+def test_flatten_writes_fields_as_columns(tmp_path: Path) -> None:
+    """Names of Kafka's columns get a prefix, in any case of letters; the fields of keys give way to those of values."""
+    values: list[bytes | None] = [
+        b'{"id": 1, "Offset": 7, "deep": {"x": 1}, "value_bad": "b"}',
+        None,
+        b"{}",
+        b"no",
+        b"null",
+    ]
+    keys = [b'{"id": 5, "name": "n"}', None, b"{}", b"{", b"{}"]
+    root = write_json(tmp_path / "logs", values, keys=keys)
+    both = ReadOptions(values=ValueOptions(FormatOptions("json"), FormatOptions("json")))
+    summary = export(root, tmp_path / "out", both, flatten=True)
+    assert (summary.bad_keys, summary.bad_values) == (1, 1)
+    rows = read(tmp_path / "out")
+    assert list(rows[0]) == [
+        "key_id", "name", "id", "value_Offset", "deep", "value_value_bad", "offset", "timestamp", "timestampType",
+        "headers", "key_is_null", "key_bad", "key_error", "key_schema_id", "value_is_null", "value_bad", "value_error",
+        "value_schema_id", "topic", "partition",
+    ]  # fmt: skip
+    first = rows[0]
+    assert (first["key_id"], first["name"], first["id"], first["value_Offset"]) == (5, "n", 1, 7)
+    assert (first["deep"], first["value_value_bad"], first["offset"]) == ({"x": 1}, "b", 0)
+    assert [row["id"] for row in rows] == [1, None, None, None, None]
+    # Without this column, an empty object and a tombstone could not be distinguished.
+    assert [row["value_is_null"] for row in rows] == [False, True, False, True, True]
+    assert [row["value_bad"] for row in rows] == [None, None, None, b"no", None]
+
+
+def test_flatten_leaves_values_without_fields_as_they_are(tmp_path: Path) -> None:
+    root = write_json(tmp_path / "logs", [b"1", b"2"])
+    export(root, tmp_path / "out", JSON, flatten=True)
+    assert [row["value"] for row in read(tmp_path / "out")] == [1, 2]
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+@pytest.mark.parametrize("written", ["delta", "iceberg"])
+def test_tables_take_parsed_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, flatten: bool
+) -> None:
+    where = {}
+    if written == "iceberg":
+        iceberg_catalog.use(tmp_path, monkeypatch)
+        where = {"table": iceberg_catalog.TABLE, "catalog": iceberg_catalog.NAME}
+    root = write_json(tmp_path / "logs", [*orders(150), b"no json", None], keys=[b"k"] * 152)
+    export(root, tmp_path / "out", JSON, format=written, flatten=flatten, **where)
+    if written == "delta":
+        table = pytest.importorskip("deltalake").DeltaTable(str(tmp_path / "out")).to_pyarrow_table()
+    else:
+        table = iceberg_catalog.table().scan().to_arrow()
+    rows = sorted(table.to_pylist(), key=lambda row: row["offset"])
+    assert [(row if flatten else row["value"] or {}).get("id") for row in rows] == [*range(150), None, None]
+    assert rows[150]["value_bad"] == b"no json"
+    assert rows[150]["value_error"]

@@ -46,7 +46,7 @@ def export(
     target = open_target(place, chosen, table=table, catalog=catalog)
     logs = choose_logs([os.fspath(logdir)], options)
     summary = ExportSummary(os.fspath(logdir), place.url, options.isolation, chosen.format)
-    transform = value_columns(options.values, logs, options)
+    transform = value_columns(options.values, logs, options, flatten=chosen.flatten)
     with ExportRun(target, logs, options, chosen, transform) as run:
         run.run(LocalExecutor(), summary, None)
         run.commit(summary)
