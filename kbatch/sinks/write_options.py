@@ -119,8 +119,8 @@ class WriteOptions:
         ValueKind(_parse_columns, "key,timestampType", _check_columns, metavar="COLUMN,...", show=",".join),
         ("key", "timestampType", "headers"),
         flag="--dictionary",
-        help="columns that Parquet may encode with a dictionary if their values repeat, as it may all parsed fields; or "
-        "none",
+        help="columns that Parquet may encode with a dictionary if their values repeat, as it may all parsed fields; "
+        "or none",
     )  # fmt: skip
     max_bad: str = option(
         ValueKind(str, "1%", _check_max_bad, metavar="N|P%"), "0", flag="--max-bad",
