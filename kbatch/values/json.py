@@ -39,6 +39,7 @@ _PREFIX, _SUFFIX = b'{"v":', b"}\n"
 
 # The maximum number of fields of an inferred schema: every field takes memory for every value.
 _MAX_FIELDS = 1000
+_SURROGATES = re.compile("[\ud800-\udfff]")
 # The maximum precision of decimal128.
 _DECIMAL_DIGITS = 38
 
@@ -327,7 +328,12 @@ class _Seen:
         if mixed or (depth == MAX_NESTING and kind in ("an object", "an array")):
             return pa.string()
         if kind == "an object":
-            fields = [(name, seen) for name, seen in self.fields.items() if seen.times > more_than]
+            # Arrow has no names with lone surrogates, which JSON can write as escapes.
+            fields = [
+                (name, seen)
+                for name, seen in self.fields.items()
+                if seen.times > more_than and not _SURROGATES.search(name)
+            ]
             return pa.struct([(name, seen.type(pa, more_than, depth + 1)) for name, seen in fields])
         if kind == "an array":
             assert self.items is not None

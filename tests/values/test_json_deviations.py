@@ -222,6 +222,13 @@ def test_a_lone_surrogate_is_not_a_name() -> None:
         assert parsed.bad.tolist() == [0]
 
 
+def test_names_with_lone_surrogates_are_unknown_fields() -> None:
+    """Arrow cannot represent them; their values are kept as bytes."""
+    parsed = table_of([b'{"a":1,"\\udd1e":2}']).values_json()
+    assert parsed.values.to_pylist() == [{"a": 1}]
+    assert parsed.bad_values == [b'{"a":1,"\\udd1e":2}']
+
+
 def test_a_text_that_does_not_fit_into_the_memory_is_copied() -> None:
     column = pa.array([b'{"id":1}', b'{"id":"x"}', b'{"id":2}'], pa.binary())
     slices = slices_of(column)

@@ -266,7 +266,7 @@ def test_deep_brackets_do_not_crash() -> None:
     code = """
 import pyarrow as pa, kbatch
 from kbatch.values import JsonParser, infer_json
-for unknown in ("ignore", "bad"):
+for unknown in ("ignore", "bad", "keep"):
     for text in (b'{"x":' + b"[" * 100000 + b"]" * 100000 + b"}", b"[" * 1000000, b'{"a":' * 100000):
         parsed = JsonParser(pa.struct([("a", pa.int64())]), unknown).parse(pa.array([text, b'{"a":1}'], pa.binary()))
         assert parsed.bad.tolist() == [0], parsed
@@ -275,10 +275,10 @@ assert infer_json([text]) == pa.string()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     deepest = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
-    for unknown in ("ignore", "bad"):
+    for unknown in ("ignore", "bad", "keep"):
         parser = JsonParser(pa.struct([("a", pa.int64())]), unknown)
         values = pa.array([b'{"a":1,"x":' + deepest[1:-1] + b"}"], pa.binary())
-        assert parser.parse(values).bad.tolist() == ([0] if unknown == "bad" else [])
+        assert parser.parse(values).bad.tolist() == ([] if unknown == "ignore" else [0])
 
 
 @given(st.binary(max_size=30) | st.text(max_size=20).map(str.encode))

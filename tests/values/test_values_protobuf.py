@@ -176,6 +176,10 @@ def test_confluent_framing_checks_the_message_path() -> None:
     assert [row and row["id"] for row in parsed.values.to_pylist()] == [3, 3] + [None] * 8
     assert parsed.bad.tolist() == [2, 3, 4, 5, 6, 7, 8]
     assert parsed.errors[0] == "expected message path [0], found [1]"
+    assert parsed.schema_ids.to_pylist() == [7] * 7 + [None] * 3
+    columns = parsed.to_arrow(["offset"])
+    assert columns["value_error"].to_pylist() == [None, None, *parsed.errors, None]
+    assert columns["value_schema_id"].to_pylist() == parsed.schema_ids.to_pylist()
     inner = message_class("t.One.Inner")(f=1.5).SerializeToString()
     index = One.DESCRIPTOR.nested_types.index(next(n for n in One.DESCRIPTOR.nested_types if n.name == "Inner"))
     framed = [prefix + zigzag(2) + zigzag(0) + zigzag(index) + inner]
