@@ -43,6 +43,10 @@ MIN_RESERVED = 256 << 10
 # A column is parsed in parts of this size, so that values fit int32 offsets and memory is bounded.
 VALUES_PART_BYTES = 16 << 20
 VALUES_PART_ROWS = 1 << 20
+# The memory that the values of a part may take, in bytes, or this multiple of their own bytes if that is more. A part
+# that needs more is halved. A single value that needs more is bad.
+VALUES_PART_MEMORY = 128 << 20
+VALUES_MEMORY_RATIO = 64
 
 # -- values/protobuf.py
 

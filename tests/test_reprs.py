@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import io
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from golden_logs import LOGS
+from public_api import MODULES
 
 import kbatch
 import kbatch.log
@@ -109,3 +111,12 @@ def test_dir_lists_the_public_names() -> None:
     packages = {"log", "protocol", "spark", "values"}
     assert {*kbatch.__all__} <= {*dir(kbatch)} <= {*kbatch.__all__} | packages
     assert all(hasattr(kbatch, name) for name in dir(kbatch))
+
+
+@pytest.mark.parametrize("name", MODULES[1:])
+def test_dir_of_every_public_package_lists_its_public_names_only(name: str) -> None:
+    if name == "kbatch.spark":
+        pytest.importorskip("pyspark")
+    module = importlib.import_module(name)
+    assert {*dir(module)} - {"primitives"} == {*module.__all__}
+    assert all(hasattr(module, each) for each in dir(module))

@@ -94,8 +94,8 @@ def frame_batches(
     data: npt.NDArray[np.uint8],
     rows: PooledRows,
     *,
-    origin: int = 0,
-    position: int = 0,
+    origin: int,
+    position: int,
     max_batches: int | None = None,
     max_size: int | None = None,
 ) -> tuple[int, Finding | None]:

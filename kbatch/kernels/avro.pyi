@@ -11,7 +11,11 @@ class Contents(NamedTuple):
 
 class Columns:
     def __new__(
-        cls, nodes: npt.NDArray[np.int32], limits: npt.NDArray[np.uint64], children: npt.NDArray[np.int32]
+        cls,
+        nodes: npt.NDArray[np.int32],
+        limits: npt.NDArray[np.uint64],
+        children: npt.NDArray[np.int32],
+        max_bytes: int,
     ) -> Columns: ...
     def decode(
         self,
@@ -21,5 +25,5 @@ class Columns:
         skip: int,
         verdicts: npt.NDArray[np.uint8],
         places: npt.NDArray[np.int32],
-    ) -> None: ...
+    ) -> bool: ...
     def column(self, number: int) -> Contents: ...

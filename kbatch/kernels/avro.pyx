@@ -2,7 +2,8 @@
 
 Each datum is a separate slice of bytes, so that an invalid one cannot affect the next: it becomes a null and gets a
 verdict. Counts and lengths are compared with the remaining bytes. The number of items that take no bytes (null, an
-empty record) is limited by the size of the datum plus a constant.
+empty record) is limited by the size of the datum plus a constant. A datum may still take far more memory than it has
+bytes, because every item of a list has a row in each column below it: the memory of all columns is limited.
 """
 
 from typing import NamedTuple
@@ -52,7 +53,7 @@ cdef enum AvroVerdict:
     V_MEMORY = 12
 
 cdef enum:
-    # A datum may have this many items without bytes, plus one per byte.
+    # The columns below items without bytes may have this many rows for a datum, plus one per byte.
     FREE_ITEMS = 1024
 
 
@@ -63,6 +64,7 @@ cdef struct Node:
     int32_t count
     int32_t least  # minimum size of a datum in bytes
     int32_t null_branch  # of a union, or -1
+    int32_t nodes  # of the node and all nodes below it
     uint64_t limit_low  # exclusive upper bound of a decimal (10 ** precision) or of a time of day
     uint64_t limit_high
     # The rows decoded so far.
@@ -74,6 +76,7 @@ cdef struct Node:
     int64_t data_capacity
     int32_t* offsets  # the end of each row of bytes (a null fixed has none) or of a list
     int64_t offsets_capacity
+    int64_t* free_bytes  # the memory that all columns may still take; negative if they need more
 
 
 cdef struct Cursor:
@@ -82,7 +85,7 @@ cdef struct Cursor:
     int64_t free_items
 
 
-cdef bint reserve(void** memory, int64_t* capacity, int64_t needed) noexcept nogil:
+cdef bint reserve(Node* node, void** memory, int64_t* capacity, int64_t needed) noexcept nogil:
     cdef int64_t size = capacity[0]
     cdef void* larger
     if needed <= size:
@@ -90,16 +93,22 @@ cdef bint reserve(void** memory, int64_t* capacity, int64_t needed) noexcept nog
     size = size * 2 if size * 2 > needed else needed
     if size < 1024:
         size = 1024
+    if size - capacity[0] > node.free_bytes[0]:
+        node.free_bytes[0] = -1
+        return False
     larger = realloc(memory[0], size)
     if larger == NULL:
         return False
+    node.free_bytes[0] -= size - capacity[0]
     memory[0] = larger
     capacity[0] = size
     return True
 
 
 cdef inline bint push_valid(Node* node, uint8_t valid) noexcept nogil:
-    if node.rows >= node.valid_capacity and not reserve(<void**> &node.valid, &node.valid_capacity, node.rows + 1):
+    if node.rows >= node.valid_capacity and not reserve(
+        node, <void**> &node.valid, &node.valid_capacity, node.rows + 1
+    ):
         return False
     node.valid[node.rows] = valid
     node.rows += 1
@@ -110,7 +119,7 @@ cdef inline bint push_data(Node* node, const void* source, int64_t size) noexcep
     if size == 0:
         return True
     if size > node.data_capacity - node.used and not reserve(
-        <void**> &node.data, &node.data_capacity, node.used + size
+        node, <void**> &node.data, &node.data_capacity, node.used + size
     ):
         return False
     memcpy(node.data + node.used, source, size)
@@ -121,10 +130,11 @@ cdef inline bint push_data(Node* node, const void* source, int64_t size) noexcep
 cdef inline bint push_offset(Node* node, int64_t end) noexcept nogil:
     # Called before `push_valid`, which counts the row.
     if 4 * (node.rows + 1) > node.offsets_capacity and not reserve(
-        <void**> &node.offsets, &node.offsets_capacity, 4 * (node.rows + 1)
+        node, <void**> &node.offsets, &node.offsets_capacity, 4 * (node.rows + 1)
     ):
         return False
     if end > INT32_MAX:
+        node.free_bytes[0] = -1
         return False
     node.offsets[node.rows] = <int32_t> end
     return True
@@ -254,9 +264,9 @@ cdef AvroVerdict read_items(Node* nodes, const int32_t* children, Node* node, Cu
             if count > (c.end - c.p) // least:
                 return V_COUNT
         else:
-            if count > c.free_items:
+            if count > c.free_items // (node.nodes - 1):
                 return V_COUNT
-            c.free_items -= count
+            c.free_items -= count * (node.nodes - 1)
         for _i in range(count):
             for k in range(node.count):
                 verdict = read(nodes, children, children[node.first + k], c)
@@ -405,10 +415,13 @@ cdef class Columns:
         Low and high half of the exclusive upper bound of a decimal (10 ** precision) or a time of day; 0 is none.
     children : ndarray of int32
         Indices of nodes; the children of a node are `count` entries from `first` on.
+    max_bytes : int
+        The memory that the columns may take.
     """
 
     cdef Node* nodes
     cdef int32_t count
+    cdef int64_t _free_bytes
     cdef int32_t[::1] _children
 
     def __cinit__(
@@ -416,6 +429,7 @@ cdef class Columns:
         const int32_t[:, ::1] nodes not None,
         const uint64_t[:, ::1] limits not None,
         const int32_t[::1] children not None,
+        int64_t max_bytes,
     ):
         cdef Py_ssize_t i, k
         cdef Py_ssize_t n = nodes.shape[0]
@@ -437,6 +451,7 @@ cdef class Columns:
             raise MemoryError
         memset(self.nodes, 0, n * sizeof(Node))
         self.count = <int32_t> n
+        self._free_bytes = max_bytes
         self._children = np.array(children, np.int32) if children.shape[0] else np.zeros(1, np.int32)
         for i in range(n):
             self.nodes[i].kind = nodes[i, 0]
@@ -447,6 +462,11 @@ cdef class Columns:
             self.nodes[i].null_branch = nodes[i, 5]
             self.nodes[i].limit_low = limits[i, 0]
             self.nodes[i].limit_high = limits[i, 1]
+            self.nodes[i].free_bytes = &self._free_bytes
+        for i in range(n - 1, -1, -1):
+            self.nodes[i].nodes = 1
+            for k in range(nodes[i, 3]):
+                self.nodes[i].nodes += self.nodes[children[nodes[i, 2] + k]].nodes
 
     def __dealloc__(self):
         if self.nodes == NULL:
@@ -481,6 +501,11 @@ cdef class Columns:
             0 for a valid datum, or one not selected; otherwise an `AvroVerdict`, and the row is null.
         places : ndarray of int32, shape (n,)
             Number of bytes of the datum that were read, not counting those skipped.
+
+        Returns
+        -------
+        bool
+            False if the columns need more memory than `max_bytes`, or one of them exceeds 2 GiB.
 
         Raises
         ------
@@ -534,8 +559,9 @@ cdef class Columns:
                     break
         if bad >= 0:
             raise IndexError(f"datum {bad} isn't within the data")
-        if not memory:
-            raise MemoryError("no memory for the columns of these datums, or a column passes 2 GiB")
+        if not memory and self._free_bytes >= 0:
+            raise MemoryError("no memory for the columns of these datums")
+        return memory
 
     def column(self, int32_t number):
         """Return a copy of a node's column.

@@ -58,3 +58,8 @@ __all__ = [
     "transaction_state",
     "write_log",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return list(__all__)

@@ -119,3 +119,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return message_class(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, and the module of primitive types."""
+    return [*__all__, "primitives"]

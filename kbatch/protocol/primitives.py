@@ -448,3 +448,8 @@ def _not_null(value: T | None, position: int) -> T:
     if value is None:
         raise WireError(f"byte {position}: null where the schema has none")
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return list(__all__)

@@ -57,6 +57,8 @@ class BatchReader:
         Whether the last table has decompressed payloads instead of the window's bytes.
     is_splitting : bool
         Whether the next table continues the batch at `position`, which is larger than a table.
+    is_full : bool
+        Whether the last table has its maximum size, or the next batch does not fit it.
     error : KbatchError or None
         The error that the next call of `read` raises, under ``on_error="raise"``: the damage after the last table.
     """
@@ -69,6 +71,7 @@ class BatchReader:
         self.stopped = False
         self.is_undecided = False
         self.decompressed = False
+        self.is_full = False
         self.error: KbatchError | None = None
         self.damage = DamageEngine(options)
         # The builder of the batch that is split.
@@ -78,6 +81,10 @@ class BatchReader:
     def is_splitting(self) -> bool:
         """Whether the next table continues the batch at `position`."""
         return self._splitting is not None
+
+    def has_ended_early(self, end: int) -> bool:
+        """Whether the last table ended before a batch that does not fit it, in a source that ends at `end`."""
+        return self.is_splitting or (self.is_full and self.position < end)
 
     def read(
         self,
@@ -243,7 +250,7 @@ class _TableReader:
                 break
             goes_on = self._step()
         self._note_offset()
-        reader.decompressed = self.builder.decompresses
+        reader.decompressed, reader.is_full = self.builder.decompresses, self.builder.is_full
         if self.builder.split is not None:
             return reader.read_part(self.builder, self.begin, self.losses)
         return self.builder.finish(consumed=reader.position - self.begin, losses=self.losses, source=reader.source)

@@ -170,11 +170,15 @@ class StreamDecoder:
         self._needed = origin + LOG_OVERHEAD
         # The position up to which tables have reported the stream.
         self._reported = origin
+        # The first table of `finish`, if there are several. `flush` returns it.
+        self._kept: RecordTable | None = None
         self._finished = False
 
     @property
     def position(self) -> int:
         """Position in the stream of the first byte that no flush has processed."""
+        if self._kept is not None:
+            return self._reported
         return self._bytes.end if self.stopped else self._decoding.position
 
     @property
@@ -216,8 +220,8 @@ class StreamDecoder:
             After `finish`.
         """
         array = byte_array(chunk)
-        self._check_open()
-        self._bytes.append(array, self._expected_bytes())
+        _check_open(self._bytes)
+        self._bytes.append(array, _batch_capacity(self._bytes, self._needed))
         self._count()
         return self._ready
 
@@ -252,8 +256,8 @@ class StreamDecoder:
         """
         if size < 1:
             raise ValueError(f"size must be positive, got {size}")
-        self._check_open()
-        count = readinto(self._bytes.free(size, self._expected_bytes()).data)
+        _check_open(self._bytes)
+        count = readinto(self._bytes.free(size, _batch_capacity(self._bytes, self._needed)).data)
         if count is None:
             raise BlockingIOError(_NOT_READY)
         if not 0 <= count <= size:
@@ -261,15 +265,6 @@ class StreamDecoder:
         self._bytes.end += count
         self._count()
         return count
-
-    def _check_open(self) -> None:
-        if self._finished:
-            raise ValueError("the stream is finished; use another StreamDecoder for another stream")
-
-    def _expected_bytes(self) -> int:
-        """Return the capacity that the next batch needs, limited because its length may be damaged."""
-        kept = self._bytes.end - self._bytes.start
-        return min(self._needed - self._bytes.start, kept + _MAX_TRUSTED)
 
     def _count(self) -> None:
         """Count the batches that are complete by now."""
@@ -325,7 +320,9 @@ class StreamDecoder:
             Under ``on_error="raise"``, if there is damage and no batch before it that this table could have; under
             read_committed, if there is no decided batch before it.
         """
-        table = self._read(table_limit(self._decoding.options.limits))
+        table, self._kept = self._kept, None
+        if table is None:
+            table = self._read(table_limit(self._decoding.options.limits))
         self._settle(table.consumed)
         if not len(table.batches) and not table.losses:
             _raise_error(self._decoding, self._first_reader)
@@ -343,6 +340,9 @@ class StreamDecoder:
 
         Raises
         ------
+        LimitExceededError
+            If the rest does not fit one table of ``limits.max_table_bytes``. Nothing is lost: `flush` returns the rest
+            in several tables, and `finish` must be called again after them.
         TruncatedBatchError
             Under ``on_error="raise"``, if the stream ends within a batch. The decoder is then unchanged: `flush` still
             returns the complete batches before it, and `feed` takes the rest.
@@ -353,20 +353,26 @@ class StreamDecoder:
             return RecordTable._empty(self._decoding.options.table_columns)
         raises = self._decoding.options.on_error == "raise"
         reader = self._decoding
-        _check_not_split(reader)
+        if self._kept is not None or reader.is_splitting:
+            raise _too_large(reader, self.position)
         if raises:
             # An error leaves the decoder as it is.
             self._decoding = reader.restarted()
         self._bytes.is_final = True
         try:
-            table = self._read()
+            self._decoding.is_full = False
+            table = self._read(_NEVER)
+            if self._decoding.has_ended_early(self._bytes.end):
+                self._kept = table
+                raise _too_large(reader, self.position)
             pending = {} if self._front is None else self._front.pending(is_finished=True)
             if raises:
                 _raise_error(self._decoding, self._first_reader)
             losses = [*table.losses, *_lost_end(self._decoding, self._bytes)]
         except KbatchError:
-            self._decoding = reader
-            self._bytes.is_final = False
+            if self._kept is None:
+                self._decoding = reader
+                self._bytes.is_final = False
             raise
         consumed = self.position - self._reported
         self._settle(consumed)
@@ -426,7 +432,7 @@ class StreamDecoder:
             del table
         _raise_error(self._decoding, self._first_reader)
 
-    def _read(self, max_bytes: int | None = None) -> RecordTable:
+    def _read(self, max_bytes: int) -> RecordTable:
         """Read the next table of complete and decided batches."""
         data, reader, front = self._bytes, self._decoding, self._front
         if self.stopped:
@@ -457,6 +463,16 @@ class StreamDecoder:
         self._needed = max(first.needed, first.position + LOG_OVERHEAD)
 
 
+def _check_open(data: ChunkBuffer) -> None:
+    if data.is_final:
+        raise ValueError("the stream is finished; use another StreamDecoder for another stream")
+
+
+def _batch_capacity(data: ChunkBuffer, needed: int) -> int:
+    """Return the capacity for a batch that ends at `needed`, limited because its length may be damaged."""
+    return min(needed - data.start, data.end - data.start + _MAX_TRUSTED)
+
+
 def _raise_error(*readers: BatchReader) -> None:
     """Raise the error that follows the last table of a reader, if there is one."""
     for reader in readers:
@@ -464,13 +480,14 @@ def _raise_error(*readers: BatchReader) -> None:
             raise reader.error
 
 
-def _check_not_split(reader: BatchReader) -> None:
-    if reader.is_splitting:
-        raise LimitExceededError(
-            "a batch is split over several tables; call flush() until it returns no records, and then finish()",
-            source=reader.source,
-            position=reader.position,
-        )
+def _too_large(reader: BatchReader, position: int) -> LimitExceededError:
+    """Return the error of `StreamDecoder.finish` if the rest is more than one table."""
+    return LimitExceededError(
+        "the rest of the stream does not fit one table (Limits(max_table_bytes=...)); call flush() until it returns no "
+        "batches, and then finish()",
+        source=reader.source,
+        position=position,
+    )
 
 
 def _limited(reader: BatchReader, max_bytes: SizeLike | None) -> int:

@@ -35,3 +35,8 @@ __all__ = [
     "register",
     "spark_session",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return list(__all__)

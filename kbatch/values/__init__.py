@@ -24,3 +24,8 @@ __all__ = [
     "TextParser",
     "infer_json",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return list(__all__)

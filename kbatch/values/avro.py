@@ -24,6 +24,7 @@ from kbatch.records.display import short_repr
 from kbatch.values.avro_resolution import resolved_array
 from kbatch.values.avro_schema import AVRO_PRIMITIVES, AVRO_SCHEMA, AvroCompiler, AvroNode, NodeKind
 from kbatch.values.framing import PREFIX_BYTES, check_framing, read_prefixes
+from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, memory_of_type
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
 from kbatch.values.schema_limits import MAX_NESTING, check_text_size, read_file
 
@@ -77,28 +78,35 @@ class _SchemaDecoder:
             return number
 
         add(self.root)
+        self.row_bytes = memory_of_type(self.root.type).row
         self.table = (np.array(rows, np.int32), np.array(limits, np.uint64), np.array(children, np.int32))
 
-    def decode(self, slices: ByteSlices, chosen: npt.NDArray[np.bool_], skip: int) -> tuple[Any, dict[int, str]]:
+    def decode(
+        self, slices: ByteSlices, chosen: npt.NDArray[np.bool_], skip: int, budget: MemoryBudget
+    ) -> tuple[Any, dict[int, str]]:
         n = len(chosen)
-        columns = Columns(*self.table)
+        # Fails early if there are too many rows.
+        MemoryBudget(budget.rest).take(n * self.row_bytes)
+        # The columns are copied to the array.
+        columns = Columns(*self.table, budget.rest // 2)
         verdicts, places = np.zeros(n, np.uint8), np.zeros(n, np.int32)
-        columns.decode(slices.offsets, slices.content, chosen.view(np.uint8), skip, verdicts, places)
+        if not columns.decode(slices.offsets, slices.content, chosen.view(np.uint8), skip, verdicts, places):
+            budget.take(budget.rest + 1)
         errors = {
             int(row): f"byte {skip + int(places[row])}: {_AVRO_ERRORS[verdicts[row]]}"
             for row in np.flatnonzero(verdicts)
         }
-        return self._array(columns, self.root, 0), errors
+        return self._array(columns, self.root, 0, budget), errors
 
-    def _array(self, columns: Columns, node: AvroNode, number: int) -> Any:
+    def _array(self, columns: Columns, node: AvroNode, number: int, budget: MemoryBudget) -> Any:
         pa = self.pa
         if node.kind == NodeKind.NULLABLE:
-            return self._array(columns, node.children[0], self.below[number][0])
+            return self._array(columns, node.children[0], self.below[number][0], budget)
         rows, valid, data, offsets = columns.column(number)
         nulls = rows - int(np.count_nonzero(valid))
         bits = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
         below = zip(node.children, self.below[number], strict=True)
-        children = [self._array(columns, child, its_number) for child, its_number in below]
+        children = [self._array(columns, child, its_number, budget) for child, its_number in below]
         kind = node.type
         if node.kind == NodeKind.NULL:
             return pa.nulls(rows)
@@ -115,6 +123,7 @@ class _SchemaDecoder:
             data = np.packbits(data, bitorder="little")
         if node.kind == NodeKind.ENUM:
             numbers = pa.Array.from_buffers(pa.int32(), rows, [bits, pa.py_buffer(data)], nulls)
+            budget.take(int(np.array([len(symbol.encode()) for symbol in node.symbols])[data.view(np.int32)].sum()))
             return pa.array(node.symbols, pa.string()).take(numbers)
         return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(data)], nulls)
 
@@ -244,7 +253,9 @@ class AvroParser:
         object.__setattr__(self, "_reader", reader)
         for key, decoder in decoders.items():
             try:
-                resolved_array(pa, pa.nulls(0, decoder.root.type), decoder.root, reader.root)
+                resolved_array(
+                    pa, pa.nulls(0, decoder.root.type), decoder.root, reader.root, MemoryBudget(MAX_PARSED_BYTES)
+                )
             except ValueError as error:
                 raise ValueError(f"schema{'' if key is None else f' {key}'}: {error}") from None
 
@@ -261,8 +272,9 @@ class AvroParser:
         """The Arrow type of the reader's schema."""
         return self._reader.root.type  # type: ignore[attr-defined]
 
-    def parse(self, column: pa.Array) -> Parsed:
-        """Parse a binary array."""
+    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+        """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
+        budget = MemoryBudget(max_bytes)
         pa = require("pyarrow", "arrow", "values_avro()")
         decoders: dict[int | None, _SchemaDecoder] = self._decoders  # type: ignore[attr-defined]
         root: AvroNode = self._reader.root  # type: ignore[attr-defined]
@@ -277,8 +289,8 @@ class AvroParser:
             ids, errors = read_prefixes(slices)
             chosen = ids >= 0
         if None in decoders:
-            made, found = decoders[None].decode(slices, chosen, skip)
-            values = resolved_array(pa, made, decoders[None].root, root)
+            made, found = decoders[None].decode(slices, chosen, skip, budget)
+            values = resolved_array(pa, made, decoders[None].root, root, budget)
             errors |= found
         else:
             parts, order = [], [np.empty(0, np.int64)]
@@ -288,9 +300,10 @@ class AvroParser:
                     known = ", ".join(str(key) for key in sorted(key for key in decoders if key is not None)[:10])
                     errors |= dict.fromkeys(rows.tolist(), f"unknown schema id {number}; expected one of {known}")
                     continue
-                made, found = decoders[number].decode(slices, chosen & (ids == number), skip)
+                made, found = decoders[number].decode(slices, chosen & (ids == number), skip, budget)
                 errors |= found
-                parts.append(resolved_array(pa, made.take(pa.array(rows)), decoders[number].root, root))
+                parts.append(resolved_array(pa, made.take(pa.array(rows)), decoders[number].root, root, budget))
+                budget.take(parts[-1].nbytes)
                 order.append(rows)
             values = pa.concat_arrays(parts) if parts else pa.nulls(0, root.type)
             values = expand(values, np.concatenate(order), n)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kbatch.values.avro_schema import AvroNode, NodeKind
+from kbatch.values.memory import MemoryBudget, memory_of_type
 
 __all__ = ["resolved_array"]
 
@@ -31,7 +32,9 @@ _JSON_TYPES: dict[NodeKind, type] = {
 _JSON_NAMES: dict[type, str] = {bool: "a boolean", str: "a string", list: "an array", dict: "an object"}
 
 
-def resolved_array(pa: Any, array: Any, writer: AvroNode, reader: AvroNode, where: str = "") -> Any:
+def resolved_array(
+    pa: Any, array: Any, writer: AvroNode, reader: AvroNode, budget: MemoryBudget, where: str = ""
+) -> Any:
     """Convert values of the writer's schema to the reader's (the specification's schema resolution)."""
     while writer.kind == NodeKind.NULLABLE:
         writer = writer.children[0]
@@ -47,9 +50,10 @@ def resolved_array(pa: Any, array: Any, writer: AvroNode, reader: AvroNode, wher
             if found is not None:
                 place = writer.names[found]
                 child = array.field(place)
-                children.append(resolved_array(pa, child, writer.children[place], node, f"{where}.{name}"))
+                children.append(resolved_array(pa, child, writer.children[place], node, budget, f"{where}.{name}"))
             elif "default" in reader.defaults[i]:
-                children.append(_default_array(pa, reader.defaults[i]["default"], node, len(array), f"{where}.{name}"))
+                default = reader.defaults[i]["default"]
+                children.append(_default_array(pa, default, node, len(array), budget, f"{where}.{name}"))
             else:
                 missing = f"{where}.{name}"[1:]
                 raise ValueError(f"field {missing}: missing in the writer's schema, and without a default")
@@ -57,9 +61,9 @@ def resolved_array(pa: Any, array: Any, writer: AvroNode, reader: AvroNode, wher
         return pa.StructArray.from_arrays(children, fields=list(reader.type), mask=mask)
     if kinds == (NodeKind.ARRAY, NodeKind.ARRAY) or kinds == (NodeKind.MAP, NodeKind.MAP):
         if kinds[0] == NodeKind.ARRAY:
-            inner = resolved_array(pa, array.values, writer.children[0], reader.children[0], where)
+            inner = resolved_array(pa, array.values, writer.children[0], reader.children[0], budget, where)
         else:
-            items = resolved_array(pa, array.items, writer.children[1], reader.children[1], where)
+            items = resolved_array(pa, array.items, writer.children[1], reader.children[1], budget, where)
             fields = [reader.type.key_field, reader.type.item_field]
             inner = pa.StructArray.from_arrays([array.keys, items], fields=fields)
         return pa.Array.from_buffers(
@@ -75,15 +79,17 @@ def resolved_array(pa: Any, array: Any, writer: AvroNode, reader: AvroNode, wher
     if reader.kind in wider.get(writer.kind, ()):
         return array.cast(reader.type, safe=writer.kind == NodeKind.BYTES)
     if writer.kind == NodeKind.NULL:
+        budget.take(len(array) * memory_of_type(reader.type).row)
         return pa.nulls(len(array), reader.type)
     raise ValueError(f"field {where[1:] or '(top level)'}: {array.type} can't be read as {reader.type}")
 
 
-def _default_array(pa: Any, value: Any, node: AvroNode, n: int, where: str) -> Any:
+def _default_array(pa: Any, value: Any, node: AvroNode, n: int, budget: MemoryBudget, where: str) -> Any:
     try:
         one = pa.array([_default_value(value, node)], node.type)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"field {where[1:]}: the default does not match the type: {error}") from None
+    budget.take(n * one.nbytes)
     return one.take(pa.array(np.zeros(n, np.int64)))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.extras import require
+from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, memory_of_type
 from kbatch.values.parsed import Parsed, slices_of
 
 if TYPE_CHECKING:
@@ -75,10 +76,12 @@ class FixedParser:
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "type", _fixed_array(pa, np.empty(0, dtype)).type)
 
-    def parse(self, column: pa.Array) -> Parsed:
-        """Parse a binary array."""
+    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+        """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         pa = require("pyarrow", "arrow", "values_struct()")
         dtype = np.dtype(self.dtype)
+        # The bytes are gathered, and then become columns.
+        MemoryBudget(max_bytes).take(len(column) * (2 * dtype.itemsize + memory_of_type(self.type).row))
         slices = slices_of(column)
         starts = slices.offsets[:-1].astype(np.int64)
         lengths = slices.offsets[1:] - starts

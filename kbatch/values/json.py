@@ -22,6 +22,7 @@ from kbatch.records.display import short_repr
 from kbatch.tuning import JSON_BLOCK_BYTES, JSON_PARTS
 from kbatch.values.deviations import FieldDeviation
 from kbatch.values.json_fields import fit_texts
+from kbatch.values.memory import MAX_PARSED_BYTES, ListMemory, MemoryBudget, TypeMemory, memory_of_type
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
 from kbatch.values.schema_limits import MAX_NESTING, check_type
 
@@ -105,13 +106,15 @@ class JsonParser:
         if self.unknown not in get_args(Unknown):
             raise ValueError(f"unknown must be 'ignore', 'bad' or 'keep', got {self.unknown!r}")
         check_type(self.type, "the JSON schema")
+        object.__setattr__(self, "_memory", memory_of_type(self.type))
+        object.__setattr__(self, "_lists", ListMemory.of(self.type))
         try:
             self._parse_lines(b'{"v":null}\n', _wire_type(pa, self.type))
         except pa.ArrowNotImplementedError as error:
             raise TypeError(f"JSON can't be read as {self.type}: {error}") from None
 
-    def parse(self, column: pa.Array) -> Parsed:
-        """Parse a binary array."""
+    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+        """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         pa = require("pyarrow", "arrow", "values_json()")
         slices = slices_of(column)
         rows = np.flatnonzero(slices.valid).astype(np.int64, copy=False)
@@ -126,6 +129,7 @@ class JsonParser:
         incomplete: dict[int, str] = {}
         if self.unknown == "keep":
             slices, incomplete, deviations = fit_texts(self.type, slices, rows)
+        self._check_memory(slices, MemoryBudget(max_bytes))
         good: list[tuple[npt.NDArray[np.int64], Any]] = []
         self._parse(pa, slices, rows, good, bad)
         bad = incomplete | bad
@@ -134,6 +138,24 @@ class JsonParser:
         order = sorted(bad)
         values = expand(values, places, len(column))
         return Parsed(values, np.array(order, np.int64), [bad[row] for row in order], None, deviations)
+
+    def _check_memory(self, slices: ByteSlices, budget: MemoryBudget) -> None:
+        """Raise ValuesTooLargeError if the columns may need more memory than allowed."""
+        memory: TypeMemory = self._memory  # type: ignore[attr-defined]
+        n = len(slices.valid)
+        content = slices.content[slices.offsets[0] : slices.offsets[n]]
+        # The text is copied, and Arrow keeps its parts before it makes the columns. Items of lists of numbers take at
+        # most eight times the memory of their text.
+        rows = 8 * len(content) + 2 * n * memory.row
+        if rows + len(content) * memory.item > budget.rest and memory.item:
+            # An item that takes more memory than its text is an object, an array or null.
+            items = sum(int(np.count_nonzero(content == byte)) for byte in b"{[")
+            items += int(np.count_nonzero(content == ord("n"))) if items else 0
+            exact = rows + 2 * items * memory.item
+            if exact > budget.rest and n == 1:
+                exact = rows + 2 * _memory_of_items(content.tobytes(), self._lists, exact)  # type: ignore[attr-defined]
+            rows = exact
+        budget.take(rows)
 
     def _parse(
         self,
@@ -202,6 +224,28 @@ class JsonParser:
         except ValueError as error:
             return str(error)
         return _misfit(pa, value, self.type, self.unknown == "bad")
+
+
+class _Object(list[tuple[str, Any]]):
+    """The fields of an object, with repeated names."""
+
+
+def _memory_of_items(text: bytes, lists: ListMemory, bound: int) -> int:
+    """Return the memory of the items of all lists in a text; `bound` if it is not valid JSON."""
+    try:
+        value = json.loads(text, object_pairs_hook=_Object)
+    except (ValueError, RecursionError):
+        return bound
+    stack, size = [(value, lists)], 0
+    while stack:
+        value, node = stack.pop()
+        if isinstance(value, _Object):
+            stack += [(each, node.fields[name]) for name, each in value if name in node.fields]
+        elif isinstance(value, list) and node.item:
+            size += len(value) * node.item
+            if node.below is not None:
+                stack += [(each, node.below) for each in value]
+    return size
 
 
 class _Digits(str):

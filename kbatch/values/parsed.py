@@ -10,13 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import TypeVar
 
+from kbatch.errors import LimitExceededError
 from kbatch.escaping import counted
 from kbatch.extras import require
+from kbatch.format import INT64_MAX
 from kbatch.records.arrow import to_arrow
 from kbatch.records.data import TableData
 from kbatch.records.display import short_repr
-from kbatch.tuning import VALUES_PART_BYTES, VALUES_PART_ROWS
+from kbatch.tuning import VALUES_MEMORY_RATIO, VALUES_PART_BYTES, VALUES_PART_MEMORY, VALUES_PART_ROWS
 from kbatch.values.deviations import DeviationTable, FieldDeviation
+from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, ValuesTooLargeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,8 +101,8 @@ class Parser(Protocol):
     def type(self) -> pa.DataType:
         """The Arrow type of the values."""
 
-    def parse(self, column: pa.Array) -> Parsed:
-        """Parse a binary array; its contents never raise."""
+    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+        """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
 
 
 class ByteSlices(NamedTuple):
@@ -165,23 +168,57 @@ class ParsedColumn(NamedTuple):
     deviations: list[FieldDeviation]
 
 
-def parse_column(parser: Parser, chunks: Sequence[pa.Array]) -> ParsedColumn:
-    """Parse the chunks of a column of any size; bad rows are numbered over the whole column."""
+def _parse_part(parser: Parser, part: pa.Array, rest: int) -> Iterator[tuple[Parsed, int]]:
+    """Parse a part of a column, and halves of it if it takes too much memory; yield the values with their memory.
+
+    `rest` is the memory that the whole column may still take.
+    """
+    offsets = slices_of(part).offsets
+    most = max(VALUES_PART_MEMORY, VALUES_MEMORY_RATIO * int(offsets[-1] - offsets[0]))
+    try:
+        parsed = parser.parse(part, min(most, rest))
+    except ValuesTooLargeError as error:
+        n = len(part)
+        if n > 1:
+            for half in (part.slice(0, n // 2), part.slice(n // 2)):
+                for parsed, size in _parse_part(parser, half, rest):
+                    yield parsed, size
+                    rest -= size
+            return
+        # The attempt counts, so that many such values end the parsing.
+        nothing = require("pyarrow", "arrow", "parsing values").nulls(1, parser.type)
+        yield Parsed(nothing, np.zeros(1, np.int64), [str(error)]), most
+    else:
+        assert len(parsed.values) == len(part)
+        yield parsed, parsed.values.nbytes
+
+
+def parse_column(
+    parser: Parser, chunks: Sequence[pa.Array], max_bytes: int = MAX_PARSED_BYTES, advice: str = "parse fewer at a time"
+) -> ParsedColumn:
+    """Parse the chunks of a column of any size; bad rows are numbered over the whole column.
+
+    Raises
+    ------
+    LimitExceededError
+        If the values take more than `max_bytes`; the message ends with `advice`.
+    """
     pa = require("pyarrow", "arrow", "parsing values")
     values, bad, errors, ids = [], [np.empty(0, np.int64)], [], []
     deviations = DeviationTable()
-    row = 0
-    for chunk in chunks:
-        for part in _parts(chunk):
-            parsed = parser.parse(part)
-            assert len(parsed.values) == len(part)
+    row, rest = 0, max_bytes
+    for part in (part for chunk in chunks for part in _parts(chunk)):
+        for parsed, size in _parse_part(parser, part, rest):
+            rest -= size
+            if rest < 0:
+                raise LimitExceededError(f"the parsed values take more than {max_bytes} bytes of memory; {advice}")
             values.append(parsed.values)
             bad.append(parsed.bad + row)
             errors += parsed.errors
-            ids.append(_ids_array(pa, parsed.schema_ids, len(part)))
+            ids.append(_ids_array(pa, parsed.schema_ids, len(parsed.values)))
             for each in parsed.deviations:
                 deviations.add((each.kind, each.field, each.reason), each.occurrences, (each.row + row,))
-            row += len(part)
+            row += len(parsed.values)
     return ParsedColumn(
         pa.chunked_array(values, parser.type),
         np.concatenate(bad),
@@ -292,8 +329,11 @@ class ParsedValues(Generic[TableT]):
 
     @classmethod
     def of(cls, table: TableT, on: On, parser: Parser) -> ParsedValues[TableT]:
-        """Parse a table's values or keys."""
-        return cls(table, on, *parse_column(parser, raw_column(table, on).chunks))
+        """Parse a table's values or keys; LimitExceededError if they exceed the memory of the table."""
+        memory = table._memory
+        rest = INT64_MAX if memory is None else memory.rest
+        advice = "raise limits=kbatch.Limits(max_table_bytes=...), or take a slice of the table"
+        return cls(table, on, *parse_column(parser, raw_column(table, on).chunks, rest, advice))
 
 
 def raw_column(table: TableData, on: On) -> pa.ChunkedArray:
@@ -336,9 +376,10 @@ class TextParser:
         """``string``."""
         return require("pyarrow", "arrow", "parsing values").string()
 
-    def parse(self, column: pa.Array) -> Parsed:
-        """Parse a binary array."""
+    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+        """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         pa = require("pyarrow", "arrow", "parsing values")
+        MemoryBudget(max_bytes).take(column.nbytes)
         try:
             return Parsed(column.cast(pa.string()), np.empty(0, np.int64), [])
         except pa.ArrowInvalid:

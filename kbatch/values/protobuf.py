@@ -17,7 +17,9 @@ from kbatch.options import Framing
 from kbatch.records.display import short_repr
 from kbatch.tuning import PROTOBUF_ROWS
 from kbatch.values.framing import PREFIX_BYTES, check_framing, message_path, read_prefixes
+from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget
 from kbatch.values.parsed import Parsed, slices_of
+from kbatch.values.protobuf_memory import MessageMemory
 from kbatch.values.schema_limits import TypeSize, at, check_text_size, read_file
 
 if TYPE_CHECKING:
@@ -130,6 +132,7 @@ class ProtobufParser:
         object.__setattr__(self, "_pool", pool)
         # Before the classes, which `protobuf` makes recursively for all messages in the message.
         object.__setattr__(self, "_type", _Types(pa).struct(found, (), "")[0])
+        object.__setattr__(self, "_memory", MessageMemory.of(found))
         object.__setattr__(self, "_class", message_factory.GetMessageClass(found))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -140,12 +143,13 @@ class ProtobufParser:
         """A struct with the fields of the message."""
         return self._type  # type: ignore[attr-defined]
 
-    def parse(self, column: pa.Array) -> Parsed:
-        """Parse a binary array."""
+    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+        """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         pa = require("pyarrow", "arrow", "values_protobuf()")
         from google.protobuf.message import DecodeError
 
         read = self._class  # type: ignore[attr-defined]
+        self._check_memory(column, MemoryBudget(max_bytes))
         errors: dict[int, str] = {}
         ids = None
         framed = self.framing == "confluent"
@@ -181,6 +185,28 @@ class ProtobufParser:
         bad = sorted(errors)
         values = pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
         return Parsed(values, np.array(bad, np.int64), [errors[row] for row in bad], ids)
+
+    def _check_memory(self, column: pa.Array, budget: MemoryBudget) -> None:
+        """Raise ValuesTooLargeError if the messages or columns may need more memory than allowed."""
+        memory: MessageMemory = self._memory  # type: ignore[attr-defined]
+        offsets = slices_of(column).offsets
+        content = int(offsets[-1] - offsets[0])
+        rows = len(column) * memory.row + 4 * content
+        if rows + content * memory.most <= budget.rest:
+            return
+        budget.take(rows)
+        for data in column:
+            if data.is_valid:
+                text = data.as_py()
+                budget.take(memory.of_items(text if self.framing == "none" else _unframed(text)))
+
+
+def _unframed(data: bytes) -> bytes:
+    """Return a message without its prefix; nothing if the prefix is bad."""
+    try:
+        return data[message_path(data, PREFIX_BYTES)[1] :]
+    except ValueError:
+        return b""
 
 
 def _path(descriptor: Any) -> tuple[int, ...]:

@@ -456,3 +456,53 @@ def test_conversion_of_an_empty_batch_writes_no_bytes(topic: dict[str, Any]) -> 
     """EMP-R3."""
     empty = kbatch.encode_empty(0, 4, max_timestamp=5)
     assert kbatch.accept_batch(empty, 10, kbatch.TopicConfig(**topic), origin="coordinator") == b""
+
+
+def test_an_inner_message_of_a_higher_magic_is_refused_prd_r4() -> None:
+    """LogValidator: the magic of each message must be that of the wrapper, not only lower."""
+    from oracle import build_message, build_wrapper
+
+    good, other = build_message(b"k", b"v", magic=0), build_message(b"k", b"v", magic=1, timestamp=NOW)
+    error = refusal(build_wrapper(good + other, codec="gzip", magic=0), TopicConfig(magic=0))
+    assert (error.code, error.records.tolist()) == (ErrorCode.INVALID_RECORD, [1])
+
+
+def test_the_base_offset_of_a_produced_batch_is_0_prd_r3() -> None:
+    for base_offset in (1, 2**40):
+        error = refusal(batch([b"a"], base_offset=base_offset))
+        assert error.code == ErrorCode.INVALID_RECORD
+        assert "base offset of a produced batch must be 0" in str(error)
+    kbatch.validate_batch(batch([b"a"], base_offset=1), now_ms=NOW, origin="coordinator")
+
+
+@pytest.mark.parametrize("producer_id", [0, 1, 2**40])
+def test_every_producer_id_needs_a_sequence_prd_r9(producer_id: int) -> None:
+    """0 is a producer id: -1 stands for none."""
+    good = batch([b"a"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    kbatch.validate_batch(good, now_ms=NOW)
+    error = refusal(changed(good, 53, "i", -1))
+    assert (error.code, error.position) == (ErrorCode.INVALID_RECORD, 0)
+    assert "sequence is -1 in a batch with a producer id" in str(error)
+
+
+def test_an_unknown_codec_is_an_unknown_error_in_magic_2_only() -> None:
+    """``CompressionType.forId`` throws; only message sets are checked for their codec before."""
+    assert refusal(changed(batch([b"a"]), 21, "h", 7)).code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_messages_around_a_compressed_one_are_refused_at_its_place() -> None:
+    """A compressed message is alone; after uncompressed ones it is refused itself, else the message that follows."""
+    plain, compressed = batch([b"a"], 1), batch([b"b"], 1, "gzip")
+    after = refusal(plain + compressed, TopicConfig(magic=1))
+    assert (after.position, "a compressed message after uncompressed ones" in str(after)) == (len(plain), True)
+    before = refusal(compressed + plain, TopicConfig(magic=1))
+    assert (before.position, "a second batch" in str(before)) == (len(compressed), True)
+
+
+def test_a_message_of_another_magic_is_refused_before_its_own_faults() -> None:
+    """Kafka compares the magic of a message with the first one before it looks at keys and timestamps."""
+    from oracle import build_message
+
+    good, other = build_message(b"k", b"v", magic=1, timestamp=NOW), build_message(None, b"v", magic=0)
+    error = refusal(good + other, TopicConfig(magic=1, compacted=True))
+    assert "magic is 0, but 1 in the messages before" in str(error)

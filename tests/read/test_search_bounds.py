@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 from oracle import build_batch, build_message, encode_record
 from tables import lost
 
 import kbatch
+from kbatch.format import MIN_ENTRY_SIZE
+from kbatch.kernels.search import EntryChecksums, follow_lengths
 
+# Results of `EntryChecksums.find`.
+NOT_FOUND, NEEDS_MORE = 0, 2
+# The checksum of a batch.
+CRC_AT = 17
 BATCH = build_batch([encode_record(value=b"v")])
 
 
@@ -57,3 +67,77 @@ def test_the_offset_of_a_message_after_damage_exceeds_the_last_one_frm_r12(offse
     table = kbatch.decode(first + b"\xff" * 20 + second, on_error="skip")
     assert len(table) == 1 + found
     assert lost(table) == [(len(first), len(first) + 20 + (0 if found else len(second)))]
+
+
+def test_a_search_up_to_a_known_end_needs_no_more_bytes() -> None:
+    """An entry may begin at the last place before `stop`; the bytes after it are needed only for later places."""
+    data = np.full(100, 0xFF, np.uint8)
+    options: dict[str, Any] = {"max_size": 1000, "source_end": None, "reached": None}
+    last = len(data) - MIN_ENTRY_SIZE + 1
+    assert EntryChecksums().find(data, 0, 0, last, **options).status == NOT_FOUND
+    assert EntryChecksums().find(data, 0, 0, last + 1, **options).status == NEEDS_MORE
+    assert EntryChecksums().find(data, 0, 0, last + 1, **options | {"source_end": 100}).status == NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("origin", "lowest", "position", "size"),
+    [
+        (10, 9, 20, len(BATCH)),
+        (10, 21, 20, len(BATCH)),
+        (10, 20, 20, MIN_ENTRY_SIZE - 1),
+        (10, 20, 20, len(BATCH) + 1),
+        (10, 20, 20, 60),
+    ],
+)
+def test_the_kernel_refuses_entries_outside_of_the_window(origin: int, lowest: int, position: int, size: int) -> None:
+    window = np.frombuffer(bytes(10) + BATCH, np.uint8)
+    assert EntryChecksums().holds(window, 10, 20, len(BATCH), lowest=20)
+    with pytest.raises(IndexError, match="out of range"):
+        EntryChecksums().holds(window, origin, position, size, lowest=lowest)
+
+
+def test_the_header_chain_has_rows_only_for_an_array() -> None:
+    data = np.frombuffer(BATCH, np.uint8)
+    assert follow_lengths(data, 0, 0, len(data), 1000) == (0, len(data), True, 0)
+    with pytest.raises(IndexError, match="out of range"):
+        follow_lengths(data, 0, 0, len(data), 1000, None, 1)
+
+
+@pytest.mark.parametrize("crc", ["verify", "skip"])
+@pytest.mark.parametrize("start_offset", [None, 5])
+@pytest.mark.parametrize("route", ["buffer", "stream", "log"])
+def test_entries_inside_of_a_wrong_length_need_a_good_checksum(
+    route: str, start_offset: int | None, crc: Any, tmp_path: Path
+) -> None:
+    """Also with ``crc="skip"``. The last entry is larger than the others."""
+
+    def good(offset: int, size: int = 1) -> bytes:
+        return build_batch([encode_record(value=b"v" * size)], base_offset=offset)
+
+    bad = bytearray(good(3))
+    bad[CRC_AT] ^= 1
+    inside = good(2) + bytes(bad) + good(4, 500)
+    first = bytearray(good(1))
+    first[8:12] = (len(first) - 12 + len(inside) + 10).to_bytes(4, "big")
+    data = good(0) + bytes(first) + inside + good(5) + good(6)
+    options: dict[str, Any] = {"crc": crc, "on_error": "skip", "start_offset": start_offset}
+    if route == "buffer":
+        tables = [kbatch.decode(data, **options)]
+    elif route == "stream":
+        tables = list(kbatch.decode_stream([data], **options))
+    else:
+        (tmp_path / "t-0").mkdir()
+        (tmp_path / "t-0" / f"{0:020}.log").write_bytes(data)
+        tables = list(kbatch.Log(tmp_path / "t-0").tables(**options))
+    offsets = [offset for table in tables for offset in table.records["offset"].tolist()]
+    assert offsets == [offset for offset in (0, 2, 4, 5, 6) if offset >= (start_offset or 0)]
+
+
+@pytest.mark.parametrize("tail", [b"", BATCH])
+def test_a_batch_inside_of_a_bad_one_whose_length_is_right_is_not_returned(tail: bytes) -> None:
+    """The length is right if the source ends there, or a good batch follows."""
+    outer = bytearray(build_batch([encode_record(value=BATCH)]))
+    outer[-1] ^= 1
+    table = kbatch.decode(bytes(outer) + tail, on_error="skip")
+    assert len(table) == (1 if tail else 0)
+    assert lost(table) == [(0, len(outer))]

@@ -337,3 +337,48 @@ def test_flush_returns_tables_within_the_limit() -> None:
     assert sum(sizes) == 10_000
     assert len(sizes) > 3
     assert len(decoder.finish()) == 0
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
+@pytest.mark.parametrize("sizes", [[1000] * 10, [10_000], [100, 10_000, 100]], ids=["batches", "one batch", "mixed"])
+def test_finish_does_not_lose_batches_that_exceed_a_table(sizes: list[int], on_error: Any, isolation: Any) -> None:
+    """`finish` refuses a rest of several tables, which `flush` returns; the end of the stream is a loss as ever."""
+    firsts = np.cumsum([0, *sizes])[:-1].tolist()
+    data = b"".join(batch(RECORD * n, n, "gzip", offset=at) for at, n in zip(firsts, sizes, strict=True))
+    decoder = kbatch.StreamDecoder(
+        limits=Limits(max_table_bytes=200_000), on_error=on_error, isolation=isolation, source="orders"
+    )
+    decoder.feed(data if on_error == "raise" else data + data[:50])
+    for _ in range(2):
+        with pytest.raises(LimitExceededError, match=r"the rest of the stream .* call flush\(\) until"):
+            decoder.finish()
+        assert decoder.position == 0
+    with pytest.raises(ValueError, match="stream is finished"):
+        decoder.feed(b"")
+    tables = []
+    while len((table := decoder.flush()).batches):
+        assert table.records.nbytes + table.data.nbytes <= 200_000
+        tables.append(table)
+    assert np.array_equal(np.concatenate([table.records["offset"] for table in tables]), np.repeat(firsts, sizes))
+    assert len(tables) > 3
+    assert sum(table.consumed for table in tables) == len(data)
+    last = decoder.finish()
+    losses = [loss for each in (*tables, table, last) for loss in each.losses]
+    assert [loss[:2] for loss in losses] == ([] if on_error == "raise" else [(len(data), 50)])
+    assert len(decoder.finish()) == 0
+
+
+def test_a_stream_may_be_continued_after_finish_refused_a_large_rest_with_an_incomplete_end() -> None:
+    data = b"".join(batch(RECORD * 1000, 1000, "gzip", offset=1000 * i) for i in range(10))
+    decoder = kbatch.StreamDecoder(limits=Limits(max_table_bytes=200_000))
+    decoder.feed(data[:-1])
+    with pytest.raises(LimitExceededError, match="call flush"):
+        decoder.finish()
+    total = 0
+    while len(table := decoder.flush()):
+        total += len(table)
+    with pytest.raises(kbatch.TruncatedBatchError, match="feed the rest"):
+        decoder.finish()
+    decoder.feed(data[-1:])
+    assert total + len(decoder.finish()) == 10_000

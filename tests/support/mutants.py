@@ -111,10 +111,10 @@ TARGETS = (
     Target("kbatch/broker/validation.py", ("tests/broker/test_appending.py",)),
     Target(
         "kbatch/log/indexes.py",
-        ("tests/log/test_log_segments.py", "tests/log/test_index_files.py"),
+        ("tests/log/test_log_segments.py",),
         ("tests/cli/test_cli_verify.py", "tests/log/test_storage.py", "tests/log/test_log_tables.py"),
     ),
-    Target("kbatch/log/index_checks.py", ("tests/log/test_index_files.py", "tests/cli/test_cli_verify.py")),
+    Target("kbatch/log/index_checks.py", ("tests/log/test_log_segments.py", "tests/cli/test_cli_verify.py")),
     Target(
         "kbatch/log/verification.py",
         ("tests/cli/test_cli_verify.py",),
@@ -122,21 +122,41 @@ TARGETS = (
     ),
     Target(
         "kbatch/log/write/compaction.py",
-        ("tests/log/test_log_compaction.py", "tests/log/write/test_compact.py"),
+        (
+            "tests/log/write/test_compaction_bounds.py",
+            "tests/log/test_log_compaction.py",
+            "tests/log/write/test_compact.py",
+        ),
     ),
     Target(
         "kbatch/log/write/cleaning.py",
-        ("tests/log/test_log_compaction.py", "tests/log/write/test_compact.py"),
+        (
+            "tests/log/write/test_compaction_bounds.py",
+            "tests/log/test_log_compaction.py",
+            "tests/log/write/test_compact.py",
+        ),
     ),
-    Target("kbatch/kernels/keymap.pyx", ("tests/log/write/test_compact.py",), module="keymap"),
+    Target(
+        "kbatch/kernels/keymap.pyx",
+        ("tests/kernels/test_key_hashes.py", "tests/log/write/test_compact.py"),
+        module="keymap",
+    ),
     Target(
         "kbatch/batches/framing.py",
-        ("tests/read/test_rules_framing.py", "tests/read/test_rules_message_sets.py"),
+        (
+            "tests/batches/test_framing_bounds.py",
+            "tests/read/test_rules_framing.py",
+            "tests/read/test_rules_message_sets.py",
+        ),
         ("tests/read/test_random_damage.py", "tests/log/test_log_segments.py"),
     ),
     Target(
         "kbatch/kernels/scan.pyx",
-        ("tests/read/test_rules_header.py", "tests/read/test_rules_framing.py"),
+        (
+            "tests/batches/test_framing_bounds.py",
+            "tests/read/test_rules_header.py",
+            "tests/read/test_rules_framing.py",
+        ),
         ("tests/read/test_vectors.py",),
         "scan",
     ),
@@ -148,12 +168,15 @@ TARGETS = (
     ),
     Target("kbatch/kernels/murmur.pyx", ("tests/broker/test_partitioner.py",), module="murmur"),
     Target(
-        "kbatch/kernels/search.pyx", ("tests/read/test_random_damage.py",), ("tests/read/test_damage.py",), "search"
+        "kbatch/kernels/search.pyx",
+        ("tests/read/test_search_bounds.py",),
+        ("tests/read/test_random_damage.py", "tests/read/test_damage.py"),
+        "search",
     ),
     Target(
         "kbatch/read/damage.py",
-        ("tests/read/test_random_damage.py",),
-        ("tests/read/test_damage.py", "tests/read/test_streaming.py"),
+        ("tests/read/test_search_bounds.py",),
+        ("tests/read/test_random_damage.py", "tests/read/test_damage.py", "tests/read/test_streaming.py"),
     ),
     Target(
         "kbatch/transactions/aborted.py",
@@ -283,6 +306,11 @@ class Copy:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+        missing = sorted(
+            {name for each in TARGETS for name in (*each.tests, *each.slow) if not (ROOT / name).is_file()}
+        )
+        if missing:
+            raise SystemExit(f"no such tests: {', '.join(missing)}")
         built = [str(path.relative_to(ROOT)) for path in (ROOT / "kbatch" / "kernels").glob("*.so")]
         if not built:
             raise SystemExit("the kernels are not built; run 'pip install -e .' first")

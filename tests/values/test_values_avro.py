@@ -473,8 +473,8 @@ def test_the_kernel_rejects_invalid_node_tables() -> None:
         ((8, -1, 0, 0, 1, -1), []),
     ]:
         with pytest.raises(ValueError, match="node 0"):
-            Columns(np.array([node], np.int32), limits, np.array(children, np.int32))
-    columns = Columns(np.array([(3, 0, 0, 0, 1, -1)], np.int32), limits, np.zeros(0, np.int32))
+            Columns(np.array([node], np.int32), limits, np.array(children, np.int32), 1 << 20)
+    columns = Columns(np.array([(3, 0, 0, 0, 1, -1)], np.int32), limits, np.zeros(0, np.int32), 1 << 20)
     one = np.ones(1, np.uint8)
     for offsets in ([0, 2], [1, 0], [-1, 1]):
         with pytest.raises(IndexError):

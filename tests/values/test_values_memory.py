@@ -1,0 +1,239 @@
+"""The memory of parsed values is bounded: a short value with many items, and many rows of a type with many fields."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+from support.bombs import measured
+
+import kbatch
+from kbatch import LimitExceededError, Limits
+from kbatch.tuning import VALUES_PART_MEMORY
+from kbatch.values import AvroParser, FixedParser, JsonParser, ParsedValues, Parser, ProtobufParser, TextParser
+from kbatch.values.parsed import parse_column
+
+MIB = 1 << 20
+FIELDS = 2000
+LIMIT = 256 * MIB
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+WIDE = {
+    "type": "record",
+    "name": "Wide",
+    "fields": [{"name": f"f{i}", "type": ["null", "long"]} for i in range(FIELDS)],
+}
+NULLS = {"type": "record", "name": "Nulls", "fields": [{"name": f"f{i}", "type": "null"} for i in range(500)]}
+WIDE_TYPE = pa.struct([(f"f{i}", pa.int64()) for i in range(FIELDS)])
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def protobuf() -> ProtobufParser:
+    """A message with a repeated message of many fields, repeated numbers, and repeated enums with a long name."""
+    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
+    kind = descriptor_pb2.FieldDescriptorProto
+    files = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="a.proto", syntax="proto3")
+    names = file.enum_type.add(name="Names")
+    names.value.add(name="N" * 10_000, number=0)
+    outer = file.message_type.add(name="Outer")
+    outer.field.add(name="wide", number=1, label=3, type=kind.TYPE_MESSAGE, type_name=".Wide")
+    outer.field.add(name="numbers", number=2, label=3, type=kind.TYPE_INT32)
+    outer.field.add(name="enums", number=3, label=3, type=kind.TYPE_ENUM, type_name=".Names")
+    outer.field.add(name="inner", number=4, label=1, type=kind.TYPE_MESSAGE, type_name=".Inner")
+    inner = file.message_type.add(name="Inner")
+    inner.field.add(name="wide", number=1, label=3, type=kind.TYPE_MESSAGE, type_name=".Wide")
+    wide = file.message_type.add(name="Wide")
+    for i in range(FIELDS):
+        wide.field.add(name=f"f{i}", number=i + 1, label=1, type=kind.TYPE_INT64)
+    return ProtobufParser(files.SerializeToString(), "Outer")
+
+
+def of_kind(kind: str) -> tuple[Parser, bytes, bytes]:
+    """Return a parser, a hostile value, and a good one."""
+    nullable = ["null", WIDE]
+    items = 200_000
+    if kind.startswith("avro"):
+        item, count = (nullable, items) if kind == "avro union" else (NULLS, 1 << 31)
+        if kind == "avro null":
+            item = "null"
+        elif kind == "avro empty record":
+            item = {"type": "record", "name": "Empty", "fields": []}
+        elif kind == "avro nested":
+            item, count = {"type": "array", "items": nullable}, 1
+        body = varint(2 * items) + b"\0" * items + b"\0" if kind == "avro nested" else b"\0" * items
+        schema = {"type": "array", "items": item}
+        one = {"avro union": b"\0", "avro nested": b"\x02\0\0"}.get(kind, b"")
+        return AvroParser(schema), varint(2 * count) + body + b"\0", b"\x02" + one + b"\0"
+    if kind.startswith("json"):
+        text = {"json objects": "{}", "json nulls": "null"}.get(kind, "{}")
+        if kind == "json nested":
+            parser = JsonParser(pa.struct([("a", pa.struct([("b", pa.list_(WIDE_TYPE))]))]))
+            return parser, (f'{{"a":{{"b":[{",".join([text] * items)}]}}}}').encode(), b'{"a":{"b":[{"f1":1}]}}'
+        if kind == "json kept":
+            # Every number becomes null.
+            parser = JsonParser(pa.list_(WIDE_TYPE), "keep")
+            return parser, f"[{','.join(['1'] * items)}]".encode(), b'[{"f1":1},null]'
+        return JsonParser(pa.list_(WIDE_TYPE)), f"[{','.join([text] * items)}]".encode(), b'[{"f1":1},null]'
+    parser = protobuf()
+    body = {
+        "protobuf messages": b"\x0a\0" * items,
+        "protobuf packed enums": b"\x1a" + varint(items) + b"\0" * items,
+        "protobuf nested": b"\x22" + varint(2 * items) + b"\x0a\0" * items,
+    }[kind]
+    return parser, body, b"\x0a\0\x12\x02\x01\x02\x18\0"
+
+
+KINDS = [
+    "avro union",
+    "avro nested",
+    "avro null",
+    "avro empty record",
+    "avro null record",
+    "json objects",
+    "json nulls",
+    "json nested",
+    "json kept",
+    "protobuf messages",
+    "protobuf nested",
+    "protobuf packed enums",
+]
+
+
+@linux
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_short_value_with_large_columns_is_bad_and_others_are_parsed(kind: str) -> None:
+    """200,000 items of 2,000 fields in 1 MB, and counts of 2**31 items without bytes."""
+    parser, hostile, good = of_kind(kind)
+    column = pa.array([good, hostile, None, good], pa.binary())
+    parse_column(parser, [column.slice(0, 1)])
+
+    def call() -> list[Any]:
+        values, bad, errors = parse_column(parser, [column])[:3]
+        assert values.is_valid().to_pylist() == [True, False, False, True]
+        assert values[0].as_py() == values[3].as_py()
+        return [bad.tolist(), errors]
+
+    increase, result = measured(call)
+    assert result[0] == [1], result
+    assert "bytes of memory as columns" in result[1][0] or "a count of items that exceeds" in result[1][0]
+    assert increase <= 2 * VALUES_PART_MEMORY
+
+
+ROWS = {
+    "avro": (AvroParser(["null", WIDE]), b"\0"),
+    "avro default": (
+        AvroParser(
+            {"type": "record", "name": "R", "fields": []},
+            reader_schema={
+                "type": "record",
+                "name": "R",
+                "fields": [{"name": "a", "type": "string", "default": "x" * 20_000}],
+            },
+        ),
+        b"",
+    ),
+    "avro enum": (AvroParser({"type": "enum", "name": "E", "symbols": ["x" * 20_000]}), b"\0"),
+    "json": (JsonParser(WIDE_TYPE), b"{}"),
+}
+
+
+@linux
+@pytest.mark.parametrize("kind", [*ROWS, "protobuf"])
+def test_many_rows_of_many_fields_are_refused_at_the_limit_of_the_table(kind: str) -> None:
+    """50,000 values of 16 to 20 KB in columns take a gigabyte; smaller slices of the table are parsed."""
+    if kind == "protobuf":
+        parser: Parser = ProtobufParser(protobuf().descriptors, "Wide")
+        value = b""
+    else:
+        parser, value = ROWS[kind]
+    data = kbatch.encode([value] * 50_000, timestamps=0)
+    table = kbatch.decode(data, limits=Limits(max_table_bytes=len(data) + LIMIT))
+    parsed = ParsedValues.of(table[:2000], "value", parser)
+    assert parsed.bad.tolist() == []
+    increase, result = measured(lambda: len(ParsedValues.of(table, "value", parser).values))
+    assert isinstance(result, str), result
+    assert "LimitExceededError" in result
+    assert "max_table_bytes=...), or take a slice of the table" in result
+    assert increase <= 2 * LIMIT
+
+
+@linux
+def test_short_values_of_a_large_struct_are_bad_in_bounded_memory() -> None:
+    column = pa.array([b""] * 50_000)
+    increase, bad = measured(lambda: len(parse_column(FixedParser("S20000"), [column])[1]))
+    assert bad == 50_000
+    assert increase <= 2 * VALUES_PART_MEMORY
+
+
+def test_values_of_many_items_are_not_refused() -> None:
+    """Numbers take less than 64 times their bytes, also packed; nulls of fields are not items."""
+    numbers = JsonParser(pa.list_(pa.int64())).parse(pa.array([b"[" + b"1," * 3_000_000 + b"1]"]))
+    assert (len(numbers.values[0]), numbers.errors) == (3_000_001, [])
+    count = 3_000_000
+    packed = parse_column(protobuf(), [pa.array([b"\x12" + varint(count) + b"\x01" * count])])
+    assert (len(packed[0][0]["numbers"]), packed[2]) == (count, [])
+    nulls = b"[" + b",".join([json.dumps(dict.fromkeys(WIDE_TYPE.names)).encode()] * 300) + b"]"
+    parsed = parse_column(JsonParser(pa.list_(WIDE_TYPE)), [pa.array([nulls])])
+    assert (len(parsed[0][0]), parsed[2]) == (300, [])
+
+
+@pytest.mark.parametrize(
+    ("parser", "value"),
+    [
+        (TextParser(), b"x" * 1000),
+        (FixedParser("S1000"), b"x" * 1000),
+        (JsonParser(pa.string()), b'"' + b"x" * 1000 + b'"'),
+        (AvroParser("string"), b"\xd0\x0f" + b"x" * 1000),
+    ],
+    ids=["text", "struct", "json", "avro"],
+)
+def test_parse_has_a_limit(parser: Parser, value: bytes) -> None:
+    column = pa.array([value] * 1000)
+    assert len(parser.parse(column, 20_000_000).values) == 1000
+    with pytest.raises(LimitExceededError, match="takes more than 500000 bytes of memory as columns"):
+        parser.parse(column, 500_000)
+
+
+def test_parts_that_are_too_large_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows keep their places, and bad rows their numbers."""
+    monkeypatch.setattr("kbatch.values.parsed.VALUES_PART_MEMORY", 100_000)
+    monkeypatch.setattr("kbatch.values.parsed.VALUES_MEMORY_RATIO", 1)
+    values = [str(i).encode() if i % 7 else b"bad" for i in range(10_000)]
+    parsed = parse_column(JsonParser(pa.int64()), [pa.array(values[:6000]), pa.array(values[6000:])])
+    assert parsed[0].num_chunks > 2
+    assert parsed[0].to_pylist() == [i if i % 7 else None for i in range(10_000)]
+    assert parsed[1].tolist() == list(range(0, 10_000, 7))
+    assert len(parsed[2]) == len(parsed[1])
+
+
+def test_damaged_messages_are_measured_up_to_the_damage() -> None:
+    parser = protobuf()
+    memory = parser._memory  # type: ignore[attr-defined]
+    item = memory.fields[1].item
+    for data, items in [
+        (b"\x0a\0\x0a\0", 2),
+        (b"\x0a\0\xff", 1),
+        (b"\x0a\0\x0a", 2),
+        (b"\x0a\0\x0f\x0a\0", 1),
+        (b"\x08\x01\x0d1234\x091234567812", 3),
+        (b"\x2b\x0a\0\x2c\x0a\0", 1),
+        (b"\x80" * 11, 0),
+    ]:
+        assert memory.of_items(data) == items * item, data
+    assert np.all(np.array([memory.most, memory.row]) > 0)
