@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
+import numpy as np
+
 from kbatch.log import Log
 from kbatch.log.ranges import count_back
 from kbatch.log.topics import first_names
@@ -65,7 +67,7 @@ def check_partitions(
     if given is None:
         return
     named = {(topic, number) for topic, numbers in given.items() for number in numbers}
-    unknown = {name for name in named - read if not options.leaves_out(name[1])}
+    unknown = {name for name in named - read if not options.leaves_out(*name)}
     for text, names in (("missing", read - named), ("unknown", unknown)):
         if names:
             listed = first_names(sorted(f"{topic}-{number}" for topic, number in names))
@@ -101,6 +103,24 @@ def _resolve(log: Log, options: ReadOptions) -> tuple[int | None, int | None]:
         start = first if since is None else max(first, start or 0)
     if end is not None:
         stop = end if stop is None else min(end, stop)
+    return _pruned(log, start, stop, options)
+
+
+def _pruned(log: Log, start: int | None, stop: int | None, options: ReadOptions) -> tuple[int | None, int | None]:
+    """Narrow the bounds to the offsets that ``options.prune`` does not exclude."""
+    prune = options.prune
+    if prune.offset.high is not None:
+        stop = prune.offset.high + 1 if stop is None else min(stop, prune.offset.high + 1)
+    # The read must see the damage at which it stops.
+    if options.on_error == "stop":
+        return start, stop
+    if prune.offset.low is not None:
+        start = prune.offset.low if start is None else max(start, prune.offset.low)
+    if prune.since is not None:
+        # An integer far from the present would give a warning.
+        since = np.datetime64(prune.since, "ms")
+        found = log.offset_for_timestamp(since, start_offset=start, crc=options.crc, on_error=options.on_error)
+        start = log.end_offset if found is None else found if start is None else max(start, found)
     return start, stop
 
 

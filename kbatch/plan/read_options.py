@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from kbatch import options as opts
 from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError, OptionError, Overflow, ValueKind, option
+from kbatch.plan.pruning import Pruning
 from kbatch.plan.value_options import ValueOptions
 from kbatch.quantities import INT64_MAX, MAX_DECOMPRESSED_BYTES, parse_time
 
@@ -326,6 +327,11 @@ class ReadOptions:
         help="the rows: records; losses, the byte ranges lost to damage (onError is then skip by default); "
         "or transactions, the aborted, undecided and open ones, with any isolation level",
     )  # fmt: skip
+    prune: Pruning = option(
+        ValueKind(Pruning.from_json, '{"offset": [5, null, null]}', metavar="JSON", show=lambda value: "none"),
+        spark="prune", default_factory=Pruning,
+        help="what a condition on the records excludes; `kbatch.spark.read_logs` sets it",
+    )  # fmt: skip
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     values: ValueOptions = field(default_factory=ValueOptions)
     fail_on_data_loss: bool = option(
@@ -364,9 +370,10 @@ class ReadOptions:
             return None
         return key_partition(self.key, self.key_partitions)
 
-    def leaves_out(self, partition: int | None) -> bool:
-        """Whether `key` cannot be in this partition."""
-        return self.key_partition is not None and partition != self.key_partition
+    def leaves_out(self, topic: str | None, partition: int | None) -> bool:
+        """Whether no record of this topic-partition is needed: it cannot have `key`, or `prune` excludes it."""
+        is_other = self.key_partition is not None and partition != self.key_partition
+        return is_other or self.prune.excludes(topic, partition)
 
 
 def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:

@@ -51,7 +51,7 @@ class Selection:
                 f"keyPartitions is {count}, but there is {topic}-{partition}: set it to the number of partitions that "
                 "the topic was written with, or omit it"
             )
-        return not self._options.leaves_out(partition)
+        return not self._options.leaves_out(topic, partition)
 
     def _matches(self, topic: str | None, partition: int | None) -> bool:
         options = self._options

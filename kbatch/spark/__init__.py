@@ -17,6 +17,7 @@ from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.datasource import KbatchDataSource, register
 from kbatch.spark.driver.session import SparkStartError, spark_session
 from kbatch.spark.export_job import export
+from kbatch.spark.frames import read_logs
 from kbatch.spark.functions import MapInArrow, decode_batches, decode_frame, decode_in_arrow
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "decode_frame",
     "decode_in_arrow",
     "export",
+    "read_logs",
     "register",
     "spark_session",
 ]

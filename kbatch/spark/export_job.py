@@ -35,7 +35,7 @@ from kbatch.sinks.task import ExportJob, TaskReport, reports_of
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.jobs import run_job
-from kbatch.spark.driver.session import spark_session
+from kbatch.spark.driver.session import active_session, is_connect, spark_session
 from kbatch.spark.walk_job import segment_walker
 from kbatch.unfinished import unbroken
 
@@ -101,7 +101,8 @@ def export(
     TableCommitError
         If a Delta or Iceberg table does not accept the files.
     ValueError
-        For options that conflict with each other or with the logs.
+        For options that conflict with each other or with the logs, and for a session of Spark Connect, which has no
+        RDDs.
 
     Notes
     -----
@@ -149,6 +150,7 @@ def export(
         raise ValueError("give either a transform or formats of keys and values, not both")
     if writing.flatten and not options.values.parsed:
         raise ValueError("flatten needs a format of keys or values, such as json")
+    _refuse_connect(master)
     target = open_target(place, writing, table=table, catalog=catalog)
     check_parent(place)
     logs = _export_logs(logdirs, options)
@@ -169,6 +171,17 @@ def export(
                 held.finish()
             summary.seconds = round(time.monotonic() - ready, 3)
     return summary
+
+
+def _refuse_connect(master: str | None) -> None:
+    """Raise if the export would run in a session of Spark Connect."""
+    active = active_session() if master is None else None
+    if (master or "").startswith("sc://") or (active is not None and is_connect(active)):
+        raise ValueError(
+            "an export runs as a job of RDDs, which Spark Connect does not have: run it where PySpark itself is "
+            "installed, with the master of the cluster (kbatch export --master spark://...), or write a DataFrame: "
+            "kbatch.spark.read_logs(spark, path).write.parquet(...)"
+        )
 
 
 def _export_logs(logdirs: Sequence[str], options: ReadOptions) -> list[Log]:

@@ -12,7 +12,7 @@ from kbatch.quantities import parse_duration
 
 __all__ = ["StreamReadOptions", "parse_stream_options"]
 
-_BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "table")
+_BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "prune", "table")
 
 
 def _parse_starting(text: str) -> int | PerPartition:

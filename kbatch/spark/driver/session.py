@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from kbatch.errors import KbatchError
+from kbatch.errors import KbatchError, MissingDependencyError
+from kbatch.extras import install_command
 from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.java import ensure_java
+from kbatch.spark.driver.kept_errors import keep_readable
 from kbatch.unfinished import forget_unfinished, register_unfinished
 
-__all__ = ["SparkStartError", "spark_session"]
+__all__ = ["SparkStartError", "active_session", "is_connect", "spark_session"]
 
 # Seconds that a JVM has to end by itself.
 _GRACE = 10.0
@@ -40,7 +40,8 @@ def spark_session(
     Parameters
     ----------
     master : str, optional
-        Spark's master URL; None is the active session, or else ``local[*]``.
+        Spark's master URL; None is the active session, or else ``local[*]``. The URL of a Spark Connect server,
+        ``sc://host:port``, makes a session with it.
     app_name : str
         The name of the application in Spark.
     conf : mapping of str to str, optional
@@ -49,12 +50,13 @@ def spark_session(
     Yields
     ------
     SparkSession
-        A new session has no web UI, the time zone UTC, this interpreter for its workers, and no log on the terminal.
+        A new session has no web UI, the time zone UTC, this interpreter for its workers, and no log on the terminal. A
+        session of Spark Connect has the settings of its server, and `conf`.
 
     Raises
     ------
     MissingDependencyError
-        If there is no Java that Spark can use.
+        If there is no Java that Spark can use, or only ``pyspark-client``, which cannot start Spark.
     SparkStartError
         If Spark did not start; the message has the error that it logged.
     ValueError
@@ -67,7 +69,7 @@ def spark_session(
     ...     spark.range(3).count()
     3
     """
-    active = SparkSession.getActiveSession()
+    active = active_session()
     if active is not None:
         if master is not None:
             raise ValueError("a Spark session is active in this process, so its master cannot be changed")
@@ -75,6 +77,11 @@ def spark_session(
             raise ValueError("a Spark session is active in this process, so its settings cannot be changed")
         yield active
         return
+    if master is not None and master.startswith("sc://"):
+        with _connect_session(master, app_name, conf or {}) as spark:
+            yield spark
+        return
+    _require_jvm()
     ensure_java()
     with tempfile.TemporaryDirectory(prefix="kbatch-spark-") as scratch:
         log = Path(scratch, "spark.log")
@@ -86,10 +93,55 @@ def spark_session(
             forget_unfinished(scratch)
 
 
+def active_session() -> SparkSession | None:
+    """Return the active session, if there is one."""
+    try:
+        return SparkSession.getActiveSession()
+    except ImportError:
+        # Without a JVM and without the packages of Spark Connect there can be none.
+        return None
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is one of Spark Connect, which has no RDDs and no JVM in this process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _require_jvm() -> None:
+    try:
+        import pyspark.java_gateway  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"this PySpark is a client of Spark Connect, which cannot start Spark ({error}): connect to a server with "
+            f"spark_session('sc://host:15002'), or install PySpark itself: {install_command('spark')}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _connect_session(url: str, app_name: str, given: Mapping[str, str]) -> Iterator[SparkSession]:
+    builder: Any = SparkSession.builder
+    try:
+        spark = builder.remote(url).appName(app_name).create()
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Spark Connect needs packages that are not installed ({error}): pip install 'pyspark[connect]' or "
+            "pyspark-client"
+        ) from error
+    try:
+        for key, value in given.items():
+            spark.conf.set(key, value)
+        yield spark
+    finally:
+        spark.stop()
+
+
 @contextlib.contextmanager
 def _own_session(
     master: str | None, app_name: str, given: Mapping[str, str], scratch: str, sink: IO[bytes]
 ) -> Iterator[SparkSession]:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
     # By default, workers run the `python3` of the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -123,13 +175,19 @@ def _own_session(
                 spark = SparkSession(context)
         except Exception as error:
             raise SparkStartError(f"Spark did not start: {_start_error(sink.name, error)}") from error
-        yield spark
+        try:
+            yield spark
+        except Exception as error:
+            keep_readable(error)
+            raise
     finally:
         _stop(gateway, process)
 
 
 def _stop(gateway: Any, process: subprocess.Popen[bytes] | None) -> None:
     """Stop the session and its JVM, in whatever state an interrupt has left them."""
+    from pyspark import SparkContext
+
     context = SparkContext._active_spark_context
     if context is not None:
         with contextlib.suppress(Exception):

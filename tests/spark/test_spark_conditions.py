@@ -1,0 +1,202 @@
+"""`read_logs`: a condition excludes what it can, and the result is that of a filter."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import oracle
+import pytest
+from log_batches import write_segment
+
+import kbatch
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from kbatch.plan.read_options import ReadOptions, parse_options
+from kbatch.spark.conditions import columns_used, excluded_by
+from kbatch.spark.datasource import KbatchReader
+from kbatch.spark.frames import _pruning_options
+from kbatch.spark.schema import kafka_schema
+
+pytestmark = pytest.mark.spark
+
+BEGIN = 1_700_000_000_000
+Place = tuple[str, int, int]
+
+
+@dataclass
+class Logs:
+    root: str
+    size: int
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
+    """Two topics of two partitions in several segments; some timestamps descend, and some are missing."""
+    root = tmp_path_factory.mktemp("logs")
+    draw = random.Random(3)
+    size = 0
+    for topic in ("a", "b"):
+        for partition in range(2):
+            for segment in range(3):
+                batches = []
+                for first in range(40 * segment, 40 * segment + 40, 8):
+                    base = -1 if draw.random() < 0.1 else BEGIN + 1000 * first + draw.randrange(-20_000, 20_000)
+                    deltas = [0 if base < 0 else draw.randrange(-500, 500) for _ in range(8)]
+                    keys = [draw.choice([None, b"", b"x", b"\xff", "\ufffd".encode()]) for _ in range(8)]
+                    records = [oracle.encode_record(i, deltas[i], keys[i], b"v" * 50) for i in range(8)]
+                    highest = -1 if base < 0 else base + max(deltas)
+                    batches.append(
+                        oracle.build_batch(records, base_offset=first, base_timestamp=base, max_timestamp=highest)
+                    )
+                write_segment(root / f"{topic}-{partition}", 40 * segment, batches, indexes=True)
+                size += sum(map(len, batches))
+    return Logs(str(root), size)
+
+
+ATOMS = [
+    "offset > 70", "offset >= 41 and offset < 44", "OFFSET BETWEEN 3 AND -2 + 10", "50 < `offset`", "offset <= -1",
+    "offset IN (3, 77, 119)", "offset IN (3, null)", "offset = 5.0", "offset <> 7", "offset % 2 = 0", "offset IS NULL",
+    "offset IN (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)", "offset > 9223372036854775806", "cast(offset AS string) = '5'",
+    "offset < 9223372036854775808", "partition = 1", "partition = 1L", "partition > 0 AND partition < 9",
+    "1 <> partition",
+    "cast(partition AS double) >= 0.5", "Topic = 'a'", "topic IN ('b', 'nosuch')", "topic = 'A'", "lower(topic) = 'b'",
+    "topic LIKE 'a%'", "'b' <=> topic", "topic > 'a'", "topic = 'nosuch'", "timestamp >= '2023-11-14 22:14:00'",
+    "timestamp < timestamp'2023-11-14 22:14:30Z'", "timestamp > timestamp_millis(1700000060123)", "timestamp IS NULL",
+    "timestamp BETWEEN '2023-11-14 22:14:00' AND '2023-11-14 22:14:20'", "date(timestamp) = date'2023-11-14'",
+    "timestamp = timestamp_millis(1700000000000)", "cast('2023-11-14 22:14:10.0005' AS timestamp) <= timestamp",
+    "hour(timestamp) = 22", "timestamp > now() - INTERVAL 1 HOUR", "timestamp < now()", "timestamp > current_date",
+    "key = X'78'", "cast(key AS string) = 'x'", "key = 'x'", "key IS NULL", "key = X''", "key IN (X'78', X'ff')",
+    "cast(key AS string) = '\ufffd'", "key = X'ff'", "length(value) = 50", "value = X'00'", "true", "false", "cast(null AS boolean)",
+    "1 = 1", "now() < timestamp'2000-01-01'", "timestampType = 0", "cast(key AS string) > 'w'",
+]  # fmt: skip
+
+
+def conditions() -> list[str]:
+    """Return the atoms, and combinations of them."""
+    draw = random.Random(5)
+    found = list(ATOMS)
+    for _ in range(60):
+        one, two, three = (f"({text})" for text in draw.sample(ATOMS, 3))
+        found.append(
+            draw.choice(
+                [f"{one} AND {two}", f"{one} OR {two}", f"NOT {one} AND {two}", f"{one} AND ({two} OR {three})"]
+            )
+        )
+    return found
+
+
+def places(batches: Any) -> set[Place]:
+    return {place for batch in batches for place in zip(*(batch.column(i).to_pylist() for i in range(3)), strict=True)}
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_a_condition_excludes_no_record_for_which_it_is_true(spark: Any, logs: Logs, zone: str) -> None:
+    """Over a hundred conditions, compared with Spark's own evaluation of them on all records."""
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        texts = conditions() if zone == "UTC" else [text for text in ATOMS if "time" in text]
+        whole = spark.read.format("kbatch").load(logs.root)
+        flags = [sf.coalesce(sf.expr(text), sf.lit(False)).alias(f"c{i}") for i, text in enumerate(texts)]
+        table = whole.select("topic", "partition", "offset", *flags).toArrow()
+        every = list(zip(*(table.column(i).to_pylist() for i in range(3)), strict=True))
+        empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), kafka_schema())
+        smaller = 0
+        for i, text in enumerate(texts):
+            expected = {place for place, is_true in zip(every, table.column(3 + i).to_pylist(), strict=True) if is_true}
+            given = {"path": logs.root, **_pruning_options(empty.filter(text), {})}
+            reader = KbatchReader(*parse_options(given), ("topic", "partition", "offset"))
+            partitions = reader.partitions()
+            assert expected <= places(batch for each in partitions for batch in reader.read(each)), text
+            smaller += sum(split.end - split.start for each in partitions for split in each.value) < logs.size
+        assert smaller > len(texts) // 4
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def read_bytes(spark: Any, logs: Logs, where: str) -> int:
+    """Return the bytes that the splits of a condition have."""
+    empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), kafka_schema())
+    _, options = parse_options({"path": logs.root, **_pruning_options(empty.filter(where), {})})
+    partitions = KbatchReader([logs.root], options, ("offset",)).partitions()
+    return sum(split.end - split.start for each in partitions for split in each.value or ())
+
+
+@pytest.mark.parametrize(
+    ("where", "share"),
+    [
+        ("offset >= 112", 0.1),
+        ("offset BETWEEN 3 AND -2 + 10", 0.2),
+        ("5 > Offset", 0.1),
+        ("topic = 'a' AND partition = 1L AND offset IN (41, 42)", 0.03),
+        ("topic IN ('b', 'nosuch')", 0.5),
+        ("(topic = 'a' AND offset < 8) OR (topic = 'b' AND offset < 16)", 0.2),
+        ("timestamp >= timestamp'2023-11-14 22:15:00Z'", 0.4),
+        ("timestamp > now() - INTERVAL 1 HOUR", 0.0),
+        ("offset > 9223372036854775806", 0.0),
+    ],
+)
+def test_a_condition_reduces_the_bytes_to_read(spark: Any, logs: Logs, where: str, share: float) -> None:
+    assert read_bytes(spark, logs, where) <= share * logs.size + 1
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "offset > 70 OR now() > timestamp'2100-01-01'",
+        "timestamp > timestamp'2100-01-01' - (now() - timestamp'2000-01-01')",
+        "timestamp = (SELECT max(timestamp'2100-01-01') - (now() - timestamp'2000-01-01'))",
+        "offset IN (SELECT id FROM range(3))",
+        "offset > unix_timestamp() - 1e12",
+    ],
+)
+def test_conditions_whose_value_changes_with_time_exclude_nothing(spark: Any, where: str) -> None:
+    """A DataFrame may be used again later."""
+    empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), kafka_schema())
+    assert excluded_by(empty.filter(where)) == {}
+
+
+def test_columns_of_a_condition_are_found(spark: Any) -> None:
+    empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), kafka_schema())
+    assert {name.lower() for name in columns_used(empty.filter("OFFSET > 3 AND length(value) = 2")) or ()} == {
+        "offset", "value",
+    }  # fmt: skip
+    assert columns_used(empty.filter("offset IN (SELECT id FROM range(3))")) is None
+    other = spark.createDataFrame(
+        spark.sparkContext.emptyRDD(), StructType([StructField("a", LongType()), StructField("topic", StringType())])
+    )
+    # Only columns of these names and types exclude something.
+    assert set(excluded_by(other.filter("a = 3 AND topic = 'x'"))) == {"topic"}
+
+
+def test_read_logs_returns_what_a_filter_returns(spark: Any, logs: Logs) -> None:
+    whole = spark.read.format("kbatch").load(logs.root)
+    for where in ("OFFSET > 110 AND length(value) = 50", sf.col("partition") == 1, "cast(key AS string) = 'x'"):
+        expected = sorted(map(tuple, whole.filter(where).select("topic", "offset", "key").collect()), key=repr)
+        found = kbatch.spark.read_logs(spark, logs.root, where=where, columns=["topic", "Offset", "key"])
+        assert sorted(map(tuple, found.collect()), key=repr) == expected
+    some = kbatch.spark.read_logs(
+        spark, [f"{logs.root}/a-0", f"{logs.root}/b-1"], where="offset < 8", options={"includeHeaders": True}
+    )
+    assert some.columns == [*whole.columns, "headers"]
+    assert some.count() == 16
+
+
+def test_read_logs_counts_without_columns(spark: Any, logs: Logs) -> None:
+    assert kbatch.spark.read_logs(spark, logs.root, columns=[]).count() == 480
+    assert kbatch.spark.read_logs(spark, logs.root, where="offset >= 100", columns=[]).count() == 80
+
+
+def test_errors_of_read_logs_reach_the_user(spark: Any, logs: Logs) -> None:
+    with pytest.raises(ValueError, match=r"^unknown option 'nosuch'"):
+        kbatch.spark.read_logs(spark, logs.root, options={"nosuch": 1})
+    with pytest.raises(Exception, match=r"UNRESOLVED_COLUMN.*`nosuch`"):
+        kbatch.spark.read_logs(spark, logs.root, where="nosuch > 3")
+    with pytest.raises(Exception, match=r"UNRESOLVED_COLUMN.*`nosuch`"):
+        kbatch.spark.read_logs(spark, logs.root, columns=["nosuch"])
+    assert ReadOptions().prune.since is None
