@@ -61,19 +61,19 @@ class Domain:
         members = self.members if other.members is None else other.members
         if self.members is not None and other.members is not None:
             members = self.members & other.members
-        return Domain(_known(max, self.low, other.low), _known(min, self.high, other.high), members)
+        return Domain(_of_known(max, self.low, other.low), _of_known(min, self.high, other.high), members)
 
     def either(self, other: Domain) -> Domain:
         """Return a domain that has all values of both."""
         lows, highs = (self.low, other.low), (self.high, other.high)
         return Domain(
-            None if None in lows else _known(min, *lows),
-            None if None in highs else _known(max, *highs),
+            None if None in lows else _of_known(min, *lows),
+            None if None in highs else _of_known(max, *highs),
             None if self.members is None or other.members is None else self.members | other.members,
         )
 
 
-def _known(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
+def _of_known(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else choose(one, other)
 
 

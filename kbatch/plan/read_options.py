@@ -327,11 +327,6 @@ class ReadOptions:
         help="the rows: records; losses, the byte ranges lost to damage (onError is then skip by default); "
         "or transactions, the aborted, undecided and open ones, with any isolation level",
     )  # fmt: skip
-    prune: Pruning = option(
-        ValueKind(Pruning.from_json, '{"offset": [5, null, null]}', metavar="JSON", show=lambda value: "none"),
-        spark="prune", default_factory=Pruning,
-        help="what a condition on the records excludes; `kbatch.spark.read_logs` sets it",
-    )  # fmt: skip
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     values: ValueOptions = field(default_factory=ValueOptions)
     fail_on_data_loss: bool = option(
@@ -345,6 +340,11 @@ class ReadOptions:
         help="whether it is an error if offsets to read do not exist: before the first offset of a log, after its "
         "last, or deleted by retention during the read. With false they are reported. In Spark, false also changes the "
         "default of onError to skip",
+    )  # fmt: skip
+    prune: Pruning = option(
+        ValueKind(Pruning.from_json, '{"offset": [5, null, null]}', metavar="JSON", show=lambda value: "none"),
+        spark="prune", default_factory=Pruning,
+        help="what a condition on the records excludes; `kbatch.spark.read_logs` sets it",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

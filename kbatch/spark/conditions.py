@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["columns_used", "excluded_by"]
 
 # Spark's types of the columns that can exclude something, in the forms in which a constant of them is understood.
-_TYPES = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp", "key": "binary"}
+_PRUNING_TYPES = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp", "key": "binary"}
 # Operators of a plan with the same rows as their input, or with some of them.
 _ROW_WISE = ("Filter", "Project", "BatchEvalPython", "ArrowEvalPython")
 _OPERATORS = (
     "And", "Or", "EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In",
 )  # fmt: skip
 # The optimizer replaces the current time by a constant, but a DataFrame may be used again later.
-_TIMES = frozenset(("CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime", "CurrentBatchTimestamp"))
+_CURRENT_TIMES = frozenset(
+    ("CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime", "CurrentBatchTimestamp")
+)
 # Such a time is understood below these operators only, as in `timestamp >= now() - INTERVAL 1 HOUR`: the value does not
 # decrease with time, so that a lower bound remains one.
 _MONOTONIC = frozenset((
@@ -70,7 +72,7 @@ def columns_used(filtered: DataFrame) -> set[str] | None:
     return names
 
 
-def _items(sequence: Any) -> Iterator[Any]:
+def _elements(sequence: Any) -> Iterator[Any]:
     for i in range(sequence.size()):
         yield sequence.apply(i)
 
@@ -78,7 +80,7 @@ def _items(sequence: Any) -> Iterator[Any]:
 def _has_subquery(expression: Any) -> bool:
     if expression.getClass().getSimpleName() in _SUBQUERIES:
         return True
-    return any(_has_subquery(each) for each in _items(expression.children()))
+    return any(_has_subquery(each) for each in _elements(expression.children()))
 
 
 def _times_of(plan: Any) -> tuple[bool, bool]:
@@ -95,9 +97,9 @@ def _times_of(plan: Any) -> tuple[bool, bool]:
 
 def _times(expression: Any) -> tuple[bool, bool]:
     name = expression.getClass().getSimpleName()
-    if name in _TIMES:
+    if name in _CURRENT_TIMES:
         return True, True
-    found = [_times(each) for each in _items(expression.children())]
+    found = [_times(each) for each in _elements(expression.children())]
     used = any(is_used for is_used, _ in found)
     understood = all(is_understood for _, is_understood in found)
     return used, understood and (not used or name in _MONOTONIC)
@@ -111,7 +113,7 @@ def _domains(plan: Any) -> dict[str, Domain]:
         plan = plan.child()
     if plan.children().size():
         return {}
-    columns = {each.exprId().id(): each.name() for each in _items(plan.output())}
+    columns = {each.exprId().id(): each.name() for each in _elements(plan.output())}
     domains: dict[str, Domain] = {}
     for condition in conditions:
         for name, domain in domains_of(_converted(condition, columns)).items():
@@ -123,7 +125,7 @@ def _converted(expression: Any, columns: Mapping[int, str]) -> Expression:
     """Convert an expression of the JVM; what is not understood becomes an operator without operands."""
     name = expression.getClass().getSimpleName()
     if name in _OPERATORS:
-        return Expression(name, tuple(_converted(each, columns) for each in _items(expression.children())))
+        return Expression(name, tuple(_converted(each, columns) for each in _elements(expression.children())))
     if name == "InSet":
         kind = expression.child().dataType().simpleString()
         values = expression.hset().iterator()
@@ -133,13 +135,13 @@ def _converted(expression: Any, columns: Mapping[int, str]) -> Expression:
         return Expression("In", (_converted(expression.child(), columns), *constants))
     if name == "AttributeReference":
         column = columns.get(expression.exprId().id())
-        if column in _TYPES and expression.dataType().simpleString() == _TYPES[column]:
+        if column in _PRUNING_TYPES and expression.dataType().simpleString() == _PRUNING_TYPES[column]:
             return Expression("Column", value=column)
     if name == "Cast":
         return _key_as_text(expression, columns)
     if name == "Literal":
         kind = expression.dataType().simpleString()
-        if kind in _TYPES.values():
+        if kind in _PRUNING_TYPES.values():
             return Expression("Constant", value=_constant(expression.value(), kind))
     return Expression(name)
 

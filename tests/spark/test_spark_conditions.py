@@ -72,8 +72,8 @@ ATOMS = [
     "timestamp = timestamp_millis(1700000000000)", "cast('2023-11-14 22:14:10.0005' AS timestamp) <= timestamp",
     "hour(timestamp) = 22", "timestamp > now() - INTERVAL 1 HOUR", "timestamp < now()", "timestamp > current_date",
     "key = X'78'", "cast(key AS string) = 'x'", "key = 'x'", "key IS NULL", "key = X''", "key IN (X'78', X'ff')",
-    "cast(key AS string) = '\ufffd'", "key = X'ff'", "length(value) = 50", "value = X'00'", "true", "false", "cast(null AS boolean)",
-    "1 = 1", "now() < timestamp'2000-01-01'", "timestampType = 0", "cast(key AS string) > 'w'",
+    "cast(key AS string) = '\ufffd'", "key = X'ff'", "length(value) = 50", "value = X'00'", "true", "false",
+    "cast(null AS boolean)", "1 = 1", "now() < timestamp'2000-01-01'", "timestampType = 0", "cast(key AS string) > 'w'",
 ]  # fmt: skip
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
+import kbatch
 import kbatch.spark
 from kbatch.spark.driver.kept_errors import keep_readable
 from kbatch.spark.driver.session import is_connect
@@ -26,15 +29,21 @@ import kbatch.spark
 """
 
 
-def run(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[str], str]:
+    """Run a script, and return its output. PySpark takes ``python -c`` for a doctest."""
+
+    def output_of(code: str) -> str:
+        script = tmp_path / "script.py"
+        script.write_text(code)
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return output_of
 
 
-def test_the_package_is_imported_with_the_client_of_spark_connect_alone() -> None:
+def test_the_package_is_imported_with_the_client_of_spark_connect_alone(run: Callable[[str], str]) -> None:
     """The client cannot start Spark; the error states what to do."""
     code = """
 print(kbatch.spark.KbatchDataSource({"path": "/data"}).schema().names)
@@ -102,7 +111,7 @@ def test_errors_keep_their_texts_and_class(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.spark
-def test_an_error_that_leaves_a_session_is_readable() -> None:
+def test_an_error_that_leaves_a_session_is_readable(run: Callable[[str], str]) -> None:
     """The session's JVM has ended when the caller reads the text."""
     code = """
 import warnings
@@ -119,3 +128,74 @@ except AnalysisException as error:
     out = run(code)
     assert out.startswith("AnalysisException UNRESOLVED_COLUMN")
     assert "`nosuch` cannot be resolved" in out
+
+
+# -- with a server and pyspark-client in an environment of its own: KBATCH_TEST_ALL=1, as in .ci/long
+
+SERVER = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import kbatch.spark
+settings = {"spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin", "spark.connect.grpc.binding.port": PORT}
+with kbatch.spark.spark_session("local[2]", conf=settings):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+# pyspark-client needs no py4j and no Java.
+CLIENT_PACKAGES = ("grpcio", "grpcio-status", "googleapis-common-protos", "pandas", "pyarrow", "zstandard")
+CALLS = """
+import warnings
+warnings.simplefilter("ignore")
+from kbatch.spark import decode_frame, export, read_logs, register, spark_session
+with spark_session(f"sc://localhost:{PORT}") as spark:
+    register(spark)
+    print(spark.read.format("kbatch").option("subscribe", "txn").load(ROOT).count())
+    where = "topic = 'txn' AND offset BETWEEN 100 AND 200"
+    print(read_logs(spark, ROOT, where=where, columns=["offset"]).count())
+    spark.sql(f"CREATE TEMPORARY VIEW v USING kbatch OPTIONS (path '{ROOT}', subscribe 'txn')")
+    print(spark.sql("SELECT count(*) FROM v").collect()[0][0])
+    data = open(f"{ROOT}/codec-zstd-0/00000000000000000000.log", "rb").read()
+    print(decode_frame(spark.createDataFrame([(bytearray(data),)], "bytes binary"), "bytes").count())
+    try:
+        export(ROOT, "/nowhere")
+    except ValueError as error:
+        print(error)
+"""
+
+if os.environ.get("KBATCH_TEST_ALL"):
+
+    @pytest.mark.spark
+    def test_pyspark_client_reads_logs_from_a_server(golden: Path, tmp_path: Path) -> None:
+        environment = tmp_path / "client"
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        own = ("numpy", "lz4", "cramjam", "crc32c", "typing_extensions")
+        # The client may be released later than the server.
+        pip = [
+            environment / "bin" / "python",
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "pyspark-client>=4.0",
+            *CLIENT_PACKAGES,
+            *own,
+        ]
+        subprocess.run(pip, check=True)
+        (packages,) = environment.glob("lib/python*/site-packages")
+        (packages / "kbatch.pth").write_text(str(Path(kbatch.__file__).parents[1]))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for name, code in (("server.py", SERVER), ("client.py", CALLS)):
+            (tmp_path / name).write_text(f"PORT = '{port}'\nROOT = {str(golden / 'logs')!r}\n{code}")
+        command = [sys.executable, tmp_path / "server.py"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+            command = [environment / "bin" / "python", tmp_path / "client.py"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+            server.communicate()
+        assert done.returncode == 0, done.stderr
+        counts = done.stdout.splitlines()
+        assert counts[:4] == ["337", "90", "337", "1847"]
+        assert "which Spark Connect does not have" in counts[4]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import pyspark.util
 from pyspark.sql import SparkSession
 
 from kbatch.errors import KbatchError, MissingDependencyError
@@ -108,13 +109,13 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def _require_jvm() -> None:
-    try:
-        import pyspark.java_gateway  # noqa: F401
-    except ImportError as error:
+    """Raise if only ``pyspark-client`` is installed; PySpark 3.5 has no such package."""
+    is_remote_only = getattr(pyspark.util, "is_remote_only", None)
+    if is_remote_only is not None and is_remote_only():
         raise MissingDependencyError(
-            f"this PySpark is a client of Spark Connect, which cannot start Spark ({error}): connect to a server with "
+            "this PySpark is a client of Spark Connect, which cannot start Spark: connect to a server with "
             f"spark_session('sc://host:15002'), or install PySpark itself: {install_command('spark')}"
-        ) from error
+        )
 
 
 @contextlib.contextmanager
