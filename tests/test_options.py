@@ -332,7 +332,8 @@ def page() -> str:
         ),
         (
             "Streams",
-            '`spark.readStream.format("kbatch")`: the options of reading, except `ending...` and `table`, and these:',
+            '`spark.readStream.format("kbatch")`: the options of reading, except `ending...`, `prune` and `table`, and '
+            "these:",
             options_of(StreamReadOptions),
         ),
         (

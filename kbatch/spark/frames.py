@@ -70,7 +70,7 @@ def read_logs(
     have a smaller timestamp. The option ``endingTimestamp`` stops at the first record with this timestamp or a later
     one, as in Spark's Kafka source.
 
-    ``read_logs(spark, path, columns=[]).count()`` costs about a quarter of a count of all columns, because no column is
+    ``read_logs(spark, path, columns=[]).count()`` costs about a third of a count of all columns, because no column is
     built and sent to Spark. Batches are checked as in any other read.
 
     Over Spark Connect a condition is applied, but excludes nothing, since the client cannot examine its plan. Use
