@@ -139,7 +139,9 @@ def test_the_largest_stored_batch_has_a_default() -> None:
 def test_the_headers_of_a_file_are_those_of_its_bytes(capacity: int, tmp_path: Path) -> None:
     """Headers are read in blocks; large batches are skipped."""
     large = build_batch([encode_record(value=bytes(100_000))], base_offset=21)
-    data = b"".join([*MIXED, large, *MIXED, large, three(30)]) * 3
+    # The first byte of a block matters too: offsets that need all eight bytes.
+    far = [build_batch(base_offset=number << 56) for number in (1, 0x7F, 0x10)]
+    data = b"".join([*far, *MIXED, large, *far, *MIXED, large, three(30)]) * 3
     path = tmp_path / "segment"
     path.write_bytes(data)
     expected = kbatch.scan(data)
