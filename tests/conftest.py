@@ -44,12 +44,17 @@ SERIAL = {
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Assign each test to the group that one worker runs completely (``-n 2 --dist loadgroup`` of pytest-xdist).
 
     Spark sessions and brokers need most of the memory and time, so each kind has one worker. All other tests
-    of a module stay together, so that its fixtures are created once.
+    of a module stay together, so that its fixtures are created once. Tests marked ``long`` run only with
+    KBATCH_TEST_ALL=1.
     """
+    if not os.environ.get("KBATCH_TEST_ALL"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     for item in items:
         module = item.path.stem
         if item.get_closest_marker("spark"):

@@ -35,6 +35,7 @@ from kbatch.log.write.commit import Mode, Stage, check_before, commit
 from kbatch.log.write.parts import PartFile, PartWriter
 from kbatch.log.write.rows import RowOptions, check_columns
 from kbatch.options import option
+from kbatch.spark.driver.shipping import Shipped
 from kbatch.spark.source_api import DataSourceArrowWriter, WriterCommitMessage
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class PartsMessage(WriterCommitMessage):
     parts: list[PartFile]
 
 
-class KbatchWriter(DataSourceArrowWriter):
+class KbatchWriter(Shipped, DataSourceArrowWriter):
     """Writes parts in tasks, and moves them into place on the driver. It is pickled, so it holds plain values only."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:

@@ -17,6 +17,7 @@ from kbatch.plan.tasks import task_tables
 from kbatch.plan.transactions import transaction_batches
 from kbatch.plan.value_columns import ValueColumns, parsers_of
 from kbatch.spark.datasink import KbatchWriter
+from kbatch.spark.driver.shipping import Shipped
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
 from kbatch.spark.source_api import (
     DataSource,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["KbatchDataSource", "KbatchReader", "register"]
 
 
-class KbatchDataSource(DataSource):
+class KbatchDataSource(Shipped, DataSource):
     """The data source ``kbatch``: log directories with the schema and the options of Spark's Kafka source.
 
     Columns are key, value, topic, partition, offset, timestamp, timestampType, and headers with
@@ -152,7 +153,7 @@ def _columns(schema: StructType, paths: list[str], options: ReadOptions) -> tupl
     return columns_of(schema, options.table), None
 
 
-class KbatchReader(DataSourceReader):
+class KbatchReader(Shipped, DataSourceReader):
     """Plans the splits on the driver, and reads them in tasks. It is pickled, so it holds plain values only."""
 
     def __init__(

@@ -36,6 +36,7 @@ from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.jobs import run_job
 from kbatch.spark.driver.session import active_session, is_connect, spark_session
+from kbatch.spark.driver.shipping import shipped
 from kbatch.spark.walk_job import segment_walker
 from kbatch.unfinished import unbroken
 
@@ -252,7 +253,7 @@ class SparkExecutor:
             # Elements of an RDD reach the task that they belong to. What a function refers to would reach all of them:
             # with 10^5 splits, 100 empty tasks took 94 seconds of CPU instead of 8.
             parts = context.parallelize(list(enumerate(tasks)), len(tasks))
-            found: list[str] = parts.mapPartitions(counted).collect()
+            found: list[str] = parts.mapPartitions(shipped(counted)).collect()
             return found
 
         def show() -> None:

@@ -27,6 +27,7 @@ from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import decode_tables
 from kbatch.records.data import Loss, decoded_columns
 from kbatch.records.kafka_columns import spark_batches
+from kbatch.spark.driver.shipping import shipped
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
 from kbatch.table import RecordTable
 from kbatch.tuning import ARROW_BYTES, ARROW_ROWS, SMALL_TABLE_BYTES
@@ -227,7 +228,7 @@ def decode_in_arrow(
             first_row += batch.num_rows
         log.close()
 
-    return MapInArrow(function, schema)
+    return MapInArrow(shipped(function), schema)
 
 
 def _loss_log() -> LossLog:
@@ -376,7 +377,7 @@ def decode_batches(
                 yield from map(make, zip(*columns, strict=True))
         log.close()
 
-    return function
+    return shipped(function)
 
 
 def _options(

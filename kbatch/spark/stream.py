@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,6 @@ from kbatch.batches.framing import first_offsets
 from kbatch.errors import LogDirectoryError
 from kbatch.format import INT64_MAX
 from kbatch.log import Log
-from kbatch.log.committed import segment_before
 from kbatch.log.names import parse_segment_name
 from kbatch.log.segment import inode_of, planned_segment
 from kbatch.plan.bounds import check_partitions
@@ -23,7 +23,9 @@ from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions
 from kbatch.plan.rows import Transform, transformed_batches
 from kbatch.plan.split import Split, good_row, plan_ranges
 from kbatch.plan.tasks import task_tables
+from kbatch.plan.trigger_limits import bytes_from, offset_after_bytes, offset_after_records, shares
 from kbatch.plan.watching import LogState, TopicPartition, WatchedLogs, open_log
+from kbatch.spark.driver.shipping import Shipped
 from kbatch.spark.source_api import (
     HAS_LIMITS,
     DataSourceStreamReader,
@@ -45,12 +47,15 @@ __all__ = ["KbatchStreamReader"]
 
 # The end offset of a query's first micro-batch has its start under this key, which is not a valid topic name.
 _START = "$start"
+_LAG = "$lag"
+# A line of the log names at most this number of topic-partitions.
+_LOGGED_LAGS = 10
 # How often a task looks up records whose file was replaced meanwhile.
 _READ_ATTEMPTS = 10
 Offsets = dict[TopicPartition, int]
 
 
-class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows logs from micro-batch to micro-batch.
 
     Offsets are ``{"topic": {"0": next}}``, as in Spark's Kafka source: the next offset to read of each partition. The
@@ -82,6 +87,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached: dict[str, Any] | None = None
         self._states: dict[TopicPartition, LogState] = {}
         self._latest: Offsets = {}
+        self._planned: Offsets = {}
         self._until_now: Offsets | None = None
         self._is_until_now = False
         self._last_batch = float("-inf")
@@ -112,6 +118,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = ends
         if not (HAS_LIMITS and isinstance(limit, ReadAllAvailable)):
             ends = self._limited(begin, ends)
+        self._planned = ends
         if ends == begin and not first:
             return start
         return {**_to_json(ends), _START: start} if first else _to_json(ends)
@@ -128,8 +135,11 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the end of the logs at the last poll, for the query's progress."""
-        return _to_json(self._latest) or None
+        """Return the end of the logs at the last poll, for the query's progress; and how far each one is ahead.
+
+        The number of offsets from the end of the micro-batch to the end of the log is under ``"$lag"``.
+        """
+        return {**_to_json(self._latest), _LAG: _to_json(self._lag(self._planned))} if self._latest else None
 
     def prepareForTriggerAvailableNow(self) -> None:
         """End the query where the logs end at the next poll."""
@@ -152,6 +162,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A first batch that is repeated begins where it did. Spark calls `initialOffset` again, and the latest offset
         # may have changed.
         begin, until = _from_json(end.get(_START, start)), _from_json(end)
+        _log_lag(self._lag(until))
         return [InputPartition(task) for task in retry_if_gone(lambda: self._plan(begin, until))]
 
     def _plan(self, begin: Offsets, until: Offsets) -> list[tuple[Split, ...]]:
@@ -187,6 +198,9 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watched = None
         self._followed.clear()
         self._stable.clear()
+
+    def _lag(self, until: Offsets) -> Offsets:
+        return {key: max(0, end - until.get(key, end)) for key, end in self._latest.items()}
 
     # -- where logs begin and end
 
@@ -313,7 +327,11 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.max_offsets is None and options.min_offsets is None and options.max_bytes is None:
             return ends
         states = self._states
-        starts = {key: begin.get(key, states[key].start_offset if key in states else 0) for key in ends}
+        # Offsets below the first one that exists are deleted; `_range` reports them.
+        starts = {
+            key: max(begin.get(key, 0), states[key].start_offset) if key in states else begin.get(key, 0)
+            for key in ends
+        }
         backlog = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
         if options.min_offsets is not None and not self._is_until_now:
             now = time.monotonic()
@@ -322,8 +340,11 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last_batch = now
         out = dict(ends)
         if options.max_offsets is not None:
-            for key, share in _shares(backlog, options.max_offsets).items():
-                out[key] = min(out[key], starts[key] + share)
+            for key, share in shares(backlog, options.max_offsets).items():
+                if share < backlog[key]:
+                    log = open_log(states[key].path, options.read.storage) if key in states else None
+                    stop = starts[key] + share if log is None else offset_after_records(log, starts[key], share)
+                    out[key] = min(out[key], stop)
         if options.max_bytes is not None:
             out.update(self._limited_bytes(starts, {key: out[key] for key in backlog}, states, options.max_bytes))
         return out
@@ -334,48 +355,30 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         storage = self.options.read.storage
         opened = ((key, open_log(states[key].path, storage)) for key in ends if key in states)
         logs = {key: log for key, log in opened if log is not None}
-        sizes = {key: _bytes_from(log, starts[key], states[key]) for key, log in logs.items()}
+        sizes = {key: bytes_from(log, starts[key], states[key]) for key, log in logs.items()}
         return {
-            key: min(ends[key], max(_offset_after(logs[key], starts[key], share), starts[key] + 1))
-            for key, share in _shares(sizes, limit).items()
+            key: min(ends[key], max(offset_after_bytes(logs[key], starts[key], share), starts[key] + 1))
+            for key, share in shares(sizes, limit).items()
         }
 
 
-def _shares(backlog: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Divide a limit in proportion, with at least one for each, as ``KafkaMicroBatchStream.rateLimit``."""
-    total = sum(backlog.values())
-    if total <= limit:
-        return dict(backlog)
-    return {key: max(1, limit * size // total) for key, size in backlog.items()}
-
-
-def _bytes_from(log: Log, start: int, state: LogState) -> int:
-    number = segment_before(log.segments, start)
-    size = sum(segment.size for segment in log.segments[number:])
-    if log.segments[-1].path == state.last:
-        size -= log.segments[-1].size - state.position
-    return max(1, size - log.segments[number].seek_offset(start))
-
-
-def _offset_after(log: Log, start: int, size: int) -> int:
-    """Return the offset after the batch that ends `size` or more bytes after the offset `start`."""
-    number = segment_before(log.segments, start)
-    position = log.segments[number].seek_offset(start)
-    offset = start
-    for segment in log.segments[number:]:
-        if segment.size - position <= size and segment is not log.segments[-1]:
-            size -= segment.size - position
-            position = 0
-            continue
-        for rows in segment.scan(position):
-            ends = rows["position"] + rows["size"] - position
-            beyond = ends >= size
-            offset = int(rows["last_offset"][int(beyond.argmax()) if beyond.any() else -1]) + 1
-            if beyond.any():
-                return offset
-        size -= segment.size - position
-        position = 0
-    return offset
+def _log_lag(lags: Offsets) -> None:
+    """Log how far a micro-batch ends before the ends of the logs."""
+    if not lags:
+        # After a restart, Spark repeats the last micro-batch before the first poll.
+        return
+    logger = logging.getLogger(__name__)
+    if not logger.hasHandlers():
+        # Spark starts a process for the reader, whose standard error is in the log of the driver.
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.INFO)
+    behind = sorted(((lag, key) for key, lag in lags.items() if lag), reverse=True)
+    if not behind:
+        logger.info("the micro-batch ends at the end of the logs (topic-partitions: %d)", len(lags))
+        return
+    named = ", ".join(f"{_name(key)} by {lag}" for lag, key in behind[:_LOGGED_LAGS])
+    more = f" and {len(behind) - _LOGGED_LAGS} more" if len(behind) > _LOGGED_LAGS else ""
+    logger.info("the micro-batch ends %d offsets before the end of the logs: %s%s", sum(lags.values()), named, more)
 
 
 # -- tasks

@@ -57,7 +57,10 @@ class StreamReadOptions:
         help="where a new query begins: earliest (-2), latest (-1), or offsets by topic and partition",
     )  # fmt: skip
     max_offsets: int | None = option(
-        opts.whole_number(1), None, spark="maxOffsetsPerTrigger", help="maximum number of offsets in a micro-batch"
+        opts.whole_number(1),
+        None,
+        spark="maxOffsetsPerTrigger",
+        help="maximum number of records in a micro-batch; offsets that no longer exist do not count",
     )
     min_offsets: int | None = option(
         opts.whole_number(1), None, spark="minOffsetsPerTrigger",

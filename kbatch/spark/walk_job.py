@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pyspark.sql import SparkSession
 
@@ -10,6 +10,7 @@ from kbatch.log import Segment
 from kbatch.log.committed import SegmentTransactions, segment_transactions
 from kbatch.plan.following import SegmentWalker
 from kbatch.read.decode_options import DecodeOptions
+from kbatch.spark.driver.shipping import shipped
 from kbatch.tuning import WALK_TASK_BYTES
 
 __all__ = ["segment_walker"]
@@ -22,6 +23,10 @@ def segment_walker(spark: SparkSession) -> SegmentWalker:
         context = spark.sparkContext
         tasks = max(1, sum(segment.size for segment, _ in segments) // WALK_TASK_BYTES, context.defaultParallelism)
         walked = context.parallelize(segments, min(len(segments), tasks))
-        return walked.map(lambda each: segment_transactions(*each, options)).collect()
+
+        def follow(given: Iterable[tuple[Segment, int | None]]) -> Iterator[SegmentTransactions]:
+            return (segment_transactions(segment, below, options) for segment, below in given)
+
+        return list(walked.mapPartitions(shipped(follow)).collect())
 
     return walk

@@ -20,6 +20,7 @@ import pytest
 import kbatch
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
+pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 if not sys.platform.startswith("linux"):
@@ -64,6 +65,10 @@ def offsets(logs: Path) -> dict[int, np.ndarray[Any, Any]]:
     }
 
 
+# The packages that tasks import.
+PACKAGES = ("cramjam", "crc32c", "lz4", "numpy", "pyarrow", "python-snappy", "typing_extensions", "zstandard")
+
+
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An archive of the packages that executors need, as `pip install --target` writes them."""
@@ -71,7 +76,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("archive") / "deps.tar"
     with tarfile.open(path, "w") as tar:
         tar.add(Path(kbatch.__file__).parent, "kbatch")
-        for name in ("cramjam", "crc32c", "lz4", "numpy", "pyarrow", "python-snappy", "typing_extensions", "zstandard"):
+        for name in PACKAGES:
             for file in importlib.metadata.files(name) or ():
                 if ".." not in file.parts and "__pycache__" not in file.parts:
                     tar.add(str(file.locate()), file.as_posix())
@@ -112,9 +117,10 @@ class Driver:
             "spark.driver.extraJavaOptions": JVM,
             "spark.executor.extraJavaOptions": JVM,
         }
+        self.directory: Path | None = None
         self.names = {"logs": str(logs), "master": cluster.master}
         # A name, not a path: the driver finds the interpreter with kbatch, and each executor finds its own.
-        self._environment = os.environ | {
+        self.environment = os.environ | {
             "PYSPARK_PYTHON": "python3",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -126,7 +132,8 @@ class Driver:
         head = "\n".join(f"{name} = {value!r}" for name, value in {**self.names, **names, "conf": conf}.items())
         process = subprocess.Popen(
             [sys.executable, "-W", "error", "-c", f"{HEAD}\n{head}\n{code}"],
-            env=self._environment,
+            env=self.environment,
+            cwd=self.directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -190,6 +197,18 @@ with spark_session(master, conf=conf) as spark:
 """
 
 
+FAILED = """
+with spark_session(master, conf=conf) as spark:
+    register(spark)
+    try:
+        {}
+    except Exception as error:
+        print(error)
+"""
+FRAME = FAILED.format('kbatch.spark.decode_frame(spark.createDataFrame([(bytearray(61),)], "value binary")).collect()')
+SOURCE = FAILED.format('spark.read.format("kbatch").load(logs).collect()')
+
+
 @pytest.fixture
 def driver(cluster: Cluster, archive: Path, logs: Path) -> Iterator[Driver]:
     one = Driver(cluster, archive, logs)
@@ -223,9 +242,26 @@ def test_a_missing_archive_gives_an_error_with_instructions(driver: Driver, gold
     driver.conf["spark.cores.max"] = "1"
     logs = str(golden / "logs" / "codec-lz4-0")
     output = driver.run(EXPORT, without="spark.archives", logs=logs, out=str(tmp_path / "out"))
-    assert output.startswith("KbatchError: the Python of Spark's workers does not have kbatch")
-    assert "`pip install --target`" in output
+    assert output.startswith("KbatchError: the Python of Spark's workers cannot import kbatch (No module named '")
+    assert "venv-pack" in output
+    assert output.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [FRAME, SOURCE], ids=["decode_frame", "data source"])
+def test_without_an_archive_the_workers_name_the_remedy(
+    driver: Driver, golden: Path, tmp_path: Path, code: str
+) -> None:
+    driver.conf["spark.cores.max"] = "1"
+    # Workers import pyarrow before they get anything of kbatch.
+    driver.conf["spark.executorEnv.PYTHONPATH"] = str(tmp_path)
+    for path in Path(pa.__file__).parent.parent.iterdir():
+        if path.name.startswith(("numpy", "pyarrow")):
+            (tmp_path / path.name).symlink_to(path)
+    output = driver.run(code, without="spark.archives", logs=str(golden / "logs" / "codec-lz4-0"))
+    assert "ModuleNotFoundError: the Python of Spark's workers cannot import kbatch (No module named " in output
+    assert "venv-pack (or conda-pack)" in output
+    assert "--py-files does not work" in output
 
 
 def test_executors_import_kbatch_from_the_archive(
@@ -271,3 +307,30 @@ def test_the_export_ends_with_an_error_when_all_workers_are_killed(driver: Drive
     output = driver.result(process)
     assert output.startswith(f"ExecutorsLostError: {driver.cluster.master} has had no executor for this job for ")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+def test_a_packed_virtual_environment_reaches_the_workers(
+    driver: Driver, archive: Path, tmp_path: Path, offsets: dict[int, np.ndarray[Any, Any]]
+) -> None:
+    """As docs/spark.md describes: the data source and the export run in the environment that venv-pack has packed."""
+    venv_pack = pytest.importorskip("venv_pack")
+    environment = tmp_path / "environment"
+    venv.create(environment, symlinks=True, with_pip=False)
+    with tarfile.open(archive) as tar:
+        tar.extractall(next(environment.glob("lib/python*/site-packages")), filter="data")
+    # Not as .tar: Spark unpacks that with Java, which refuses the link to the interpreter.
+    packed = tmp_path / "environment.tar.gz"
+    venv_pack.pack(prefix=str(environment), output=str(packed), compress_level=1)
+    driver.conf["spark.archives"] = f"{packed}#environment"
+    del driver.conf["spark.executorEnv.PYTHONPATH"]
+    driver.environment["PYSPARK_PYTHON"] = "./environment/bin/python"
+    # The data source is planned on the driver, with the same relative path.
+    driver.directory = tmp_path
+    total = sum(map(len, offsets.values()))
+    assert int(driver.run(EXPORT, out=str(tmp_path / "exported"))) == total
+    assert_rows(tmp_path / "exported", offsets)
+    rows, paths = json.loads(driver.run(DATA_SOURCE, out=str(tmp_path / "read")))
+    assert sum(n for _, n, _ in rows) == total
+    works = tuple(f"{work}/" for work in driver.cluster.workers.values())
+    assert all(path.startswith(works) and "/environment/lib/" in path for path in paths)

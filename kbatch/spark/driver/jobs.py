@@ -16,6 +16,7 @@ import kbatch.errors
 from kbatch.errors import KbatchError
 from kbatch.spark.driver.executors import ExecutorWatch
 from kbatch.spark.driver.interrupts import HeldInterrupts
+from kbatch.spark.driver.shipping import WORKER_IMPORT_ERROR
 
 __all__ = ["run_job"]
 
@@ -82,11 +83,9 @@ def _task_error(error: BaseException) -> BaseException:
         cls = getattr(kbatch.errors, name, KbatchError)
         made: BaseException = cls(text.strip())
         return made
-    if re.search(r"No module named '(kbatch|pyarrow)\b", str(error)):
-        return KbatchError(
-            "the Python of Spark's workers does not have kbatch or one of its dependencies; install kbatch there, or "
-            "send the output of `pip install --target` or `venv-pack` with the setting spark.archives"
-        )
+    cannot_import = re.search(rf"{WORKER_IMPORT_ERROR} .+", str(error))
+    if cannot_import:
+        return KbatchError(cannot_import[0].strip())
     if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # The cause is the last line of a worker's traceback; without a traceback, the first line of Spark's message.

@@ -1,0 +1,91 @@
+"""Where a micro-batch of a stream ends, if the number of its records or bytes is limited."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from kbatch.log import Log
+from kbatch.log.committed import segment_before
+from kbatch.plan.watching import LogState
+
+__all__ = ["bytes_from", "offset_after_bytes", "offset_after_records", "shares"]
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+def shares(backlog: Mapping[KeyT, int], limit: int) -> dict[KeyT, int]:
+    """Divide a limit in proportion, with at least one for each, as ``KafkaMicroBatchStream.rateLimit``."""
+    total = sum(backlog.values())
+    if total <= limit:
+        return dict(backlog)
+    return {key: max(1, limit * size // total) for key, size in backlog.items()}
+
+
+def bytes_from(log: Log, start: int, state: LogState) -> int:
+    """Return the number of bytes from the offset `start` to the last complete batch."""
+    number = segment_before(log.segments, start)
+    size = sum(segment.size for segment in log.segments[number:])
+    if log.segments[-1].path == state.last:
+        size -= log.segments[-1].size - state.position
+    return max(1, size - log.segments[number].seek_offset(start))
+
+
+def offset_after_bytes(log: Log, start: int, size: int) -> int:
+    """Return the offset after the batch that ends `size` or more bytes after the offset `start`."""
+    number = segment_before(log.segments, start)
+    position = log.segments[number].seek_offset(start)
+    offset = start
+    for segment in log.segments[number:]:
+        if segment.size - position <= size and segment is not log.segments[-1]:
+            size -= segment.size - position
+            position = 0
+            continue
+        for rows in segment.scan(position):
+            ends = rows["position"] + rows["size"] - position
+            beyond = ends >= size
+            offset = int(rows["last_offset"][int(beyond.argmax()) if beyond.any() else -1]) + 1
+            if beyond.any():
+                return offset
+        size -= segment.size - position
+        position = 0
+    return offset
+
+
+def offset_after_records(log: Log, start: int, limit: int) -> int:
+    """Return the offset up to which a log has `limit` records from the offset `start` on, by its batch headers.
+
+    Offsets that retention or compaction removed do not count, however many they are. Only a batch in which no offset is
+    missing is divided: others, and compressed message sets, whose headers have no count, are included as a whole if
+    they come first, and otherwise left out. If the log ends before, or is damaged, the result is `limit` offsets after
+    `start`, or the offset after the last batch if that is more.
+    """
+    number = segment_before(log.segments, start)
+    position = log.segments[number].seek_offset(start)
+    reached, taken = start, 0
+    for segment in log.segments[number:]:
+        end = position
+        for rows in segment.scan(position):
+            last = rows["last_offset"]
+            # Where each batch begins to count: at its first offset, which message sets do not have, or at `start`.
+            before = np.maximum(np.concatenate([[reached], last[:-1] + 1]), reached)
+            first = np.where(rows["base_offset"] < 0, before, np.maximum(rows["base_offset"], reached))
+            counts = np.where(rows["record_count"] < 0, last - before + 1, rows["record_count"])
+            counts = np.clip(counts, 0, np.maximum(last - first + 1, 0))
+            totals = taken + np.cumsum(counts)
+            beyond = int(np.searchsorted(totals, limit))
+            if beyond < len(rows):
+                more = int(totals[beyond]) - limit
+                if more and rows["record_count"][beyond] == last[beyond] - rows["base_offset"][beyond] + 1:
+                    return int(last[beyond]) + 1 - more
+                if more and totals[beyond] > counts[beyond]:
+                    return int(before[beyond])
+                return int(last[beyond]) + 1
+            taken, reached = int(totals[-1]), max(reached, int(last[-1]) + 1)
+            end = int(rows["position"][-1] + rows["size"][-1])
+        if end < segment.size:
+            break
+        position = 0
+    return max(reached, start + limit)
