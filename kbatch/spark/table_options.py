@@ -1,7 +1,7 @@
 """The options of tables that ``CREATE TABLE ... USING kbatch`` makes.
 
 Spark passes the properties of such a table when it asks for the schema, but no options at all when the table is read
-(4.0 to 4.3). The schema is passed in both cases, so the options are stored in the metadata of its first column.
+(tried with 4.3). The schema is passed in both cases, so the options are stored in the metadata of its first column.
 """
 
 from __future__ import annotations
