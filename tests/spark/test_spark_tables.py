@@ -16,7 +16,7 @@ from kbatch.spark.datasource import KbatchDataSource
 from kbatch.spark.table_options import created_options, read_table_options, with_options
 
 SCHEMA = StructType([StructField("offset", LongType())])
-# Properties that Spark 4.3 passes, by all clauses of CREATE TABLE together, and `is_managed_location`, which it reserves.
+# Properties that Spark 4.3 passes for the clauses of CREATE TABLE, and `is_managed_location`, which it reserves.
 PROPERTIES = {
     "location": "file:/data", "path": "file:/data", "subscribe": "txn", "option.subscribe": "txn", "owner": "me",
     "provider": "kbatch", "comment": "c", "collation": "UTF8_BINARY", "external": "true", "is_managed_location": "true",
