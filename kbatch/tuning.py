@@ -197,6 +197,11 @@ FOLLOW_JOB_BYTES = 1 << 30
 # Segments per thread that are followed before their results are joined.
 FOLLOW_AHEAD = 2
 
+# -- plan/many.py
+
+# The number of logs from which planning is worth a job or the work of the tasks: a second or two in one process.
+MANY_LOGS = 1000
+
 # -- plan/select.py
 
 # Remote logs that are examined at the same time: each needs round trips.
@@ -259,5 +264,6 @@ SIZING_BYTES = 1 << 20
 
 # -- spark/walk_job.py
 
-# Bytes of segments per task.
+# Bytes of segments per task, and logs per task.
 WALK_TASK_BYTES = 1 << 30
+PLAN_TASK_LOGS = 1024

@@ -13,7 +13,7 @@ from kbatch.plan.missing import MissingOffsets, missing_offsets, report_data_los
 from kbatch.plan.read_options import Bound, PerPartition, ReadOptions
 from kbatch.plan.select import map_logs
 
-__all__ = ["check_partitions", "resolve_bounds"]
+__all__ = ["check_bounds", "check_partitions", "resolve_bounds", "resolve_log"]
 
 
 def resolve_bounds(
@@ -40,15 +40,8 @@ def resolve_bounds(
         If offsets or timestamps are given per partition and do not name the partitions that are read, or no record has
         a starting timestamp or a later one.
     """
-    read = {(log.topic, log.partition) for log in logs}
-    for side, bound in (("starting", options.starting), ("ending", options.ending)):
-        check_partitions(side, bound.offsets if bound.offsets is not None else bound.timestamps, read, options)
-
-    def resolve(log: Log) -> tuple[tuple[int | None, int | None], list[MissingOffsets]]:
-        bounds = _resolve(log, options)
-        return bounds, _missing_of(log, bounds, options)
-
-    resolved = map_logs(logs, resolve, logs)
+    check_bounds(logs, options)
+    resolved = map_logs(logs, lambda log: resolve_log(log, options), logs)
     found = [each for _, ranges in resolved for each in ranges]
     if missing is None:
         warn_missing(found)
@@ -72,6 +65,24 @@ def check_partitions(
         if names:
             listed = first_names(sorted(f"{topic}-{number}" for topic, number in names))
             raise ValueError(f"{side} offsets must name exactly the partitions that are read; {text}: {listed}")
+
+
+def check_bounds(logs: Sequence[Log], options: ReadOptions) -> None:
+    """Raise if offsets or timestamps per partition do not name the partitions that are read.
+
+    Raises
+    ------
+    ValueError
+    """
+    read = {(log.topic, log.partition) for log in logs}
+    for side, bound in (("starting", options.starting), ("ending", options.ending)):
+        check_partitions(side, bound.offsets if bound.offsets is not None else bound.timestamps, read, options)
+
+
+def resolve_log(log: Log, options: ReadOptions) -> tuple[tuple[int | None, int | None], list[MissingOffsets]]:
+    """Return the start and the stop of one log, as `resolve_bounds`, and the offsets that it does not have."""
+    bounds = _resolve(log, options)
+    return bounds, _missing_of(log, bounds, options)
 
 
 def _resolve(log: Log, options: ReadOptions) -> tuple[int | None, int | None]:

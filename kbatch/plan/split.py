@@ -31,7 +31,17 @@ from kbatch.plan.select import map_logs
 from kbatch.transactions import AbortedRanges, Transactions
 from kbatch.tuning import MAX_OPENED, OPEN_COST, SHARE_SLACK
 
-__all__ = ["LogRange", "Split", "good_row", "plan", "plan_logs", "plan_ranges"]
+__all__ = [
+    "LogRange",
+    "Split",
+    "divide_logs",
+    "divide_splits",
+    "good_row",
+    "log_splits",
+    "plan",
+    "plan_logs",
+    "plan_ranges",
+]
 
 
 PartT = TypeVar("PartT")
@@ -148,38 +158,66 @@ def plan_ranges(
     withheld : bool
         As for `plan`.
     """
-
-    def splits_of(each: tuple[Log, int | None, int | None, Transactions | None]) -> list[tuple[Segment, Split]]:
-        log, start, stop, known = each
-        if known is not None:
-            check_markers(log, known, options, stop)
-        stable = None if known is None or withheld else known.last_stable_offset
-        if known is not None and stable is not None and (stop is None or stable < stop):
-            logging.getLogger(__name__).warning(
-                "%s: read_committed returns no records from offset %d on, since %d transactions are open; "
-                "option('table', 'transactions') lists them as a DataFrame",
-                printable(log.path),
-                stable,
-                len(known.open),
-            )
-            stop = stable
-        return list(_log_splits(log, start, stop, known))
-
     ranges = list(ranges)
     logs = [log for log, *_ in ranges]
+    found = map_logs(logs, lambda each: log_splits(*each, options, withheld=withheld), ranges)
+    return divide_splits(list(zip(logs, found, strict=True)), options)
+
+
+def log_splits(
+    log: Log,
+    start: int | None,
+    stop: int | None,
+    transactions: Transactions | None,
+    options: ReadOptions,
+    *,
+    withheld: bool = True,
+) -> list[Split]:
+    """Return the byte range of each segment that holds offsets of a range, in order; the parameters are as for `plan`.
+
+    Raises
+    ------
+    CorruptBatchError, TruncatedBatchError, CrcMismatchError
+        As `plan`.
+    """
+    if transactions is not None:
+        check_markers(log, transactions, options, stop)
+    stable = None if transactions is None or withheld else transactions.last_stable_offset
+    if transactions is not None and stable is not None and (stop is None or stable < stop):
+        logging.getLogger(__name__).warning(
+            "%s: read_committed returns no records from offset %d on, since %d transactions are open; "
+            "option('table', 'transactions') lists them as a DataFrame",
+            printable(log.path),
+            stable,
+            len(transactions.open),
+        )
+        stop = stable
+    return list(_segment_splits(log, start, stop, transactions))
+
+
+def divide_splits(found: Sequence[tuple[Log, Sequence[Split]]], options: ReadOptions) -> list[tuple[Split, ...]]:
+    """Divide the splits of whole segments (`log_splits`) among tasks, as `plan` does."""
     units: list[_Unit[Split]] = []
-    for log, found in zip(logs, map_logs(logs, splits_of, ranges), strict=True):
+    for log, splits in found:
         if options.on_error == "stop":
             # Damage before the start offset doesn't stop the read: seeking has passed it.
-            if found:
-                units.append(_Unit([split for _, split in found], sum(split.end - split.start for _, split in found)))
-        elif options.max_records_per_partition is not None:
-            for segment, split in found:
+            if splits:
+                units.append(_Unit(list(splits), sum(split.end - split.start for split in splits)))
+            continue
+        segments = {segment.path: segment for segment in log.segments}
+        for split in splits:
+            segment = segments[split.path]
+            if options.max_records_per_partition is not None:
                 end = log.end_offset if split.below is None else split.below
                 units += _cut_by_offsets(segment, split, end, options.max_records_per_partition)
-        else:
-            units += (_Unit([split], split.end - split.start, segment=segment) for segment, split in found)
+            else:
+                units.append(_Unit([split], split.end - split.start, segment=segment))
     return _divide(units, options)
+
+
+def divide_logs(logs: Sequence[Log], options: ReadOptions) -> list[tuple[Log, ...]]:
+    """Divide whole logs among tasks."""
+    return _divide([_Unit([log], log.size) for log in logs], options)
 
 
 def plan_logs(
@@ -256,9 +294,9 @@ def _divide(units: Iterable[_Unit[PartT]], options: ReadOptions) -> list[tuple[P
     return tasks
 
 
-def _log_splits(
+def _segment_splits(
     log: Log, start: int | None, stop: int | None, transactions: Transactions | None
-) -> Iterator[tuple[Segment, Split]]:
+) -> Iterator[Split]:
     """Yield the byte range of each segment of a log that holds the offsets from `start` to `stop`, in order."""
     aborted = undecided = stable = None
     if transactions is not None:
@@ -281,24 +319,21 @@ def _log_splits(
         if begin >= end:
             continue
         offsets = (segment.base_offset or 0, INT64_MAX if below is None else below)
-        yield (
-            segment,
-            Split(
-                segment.path,
-                begin,
-                end,
-                segment.size,
-                segment.live,
-                log.topic,
-                log.partition,
-                start,
-                stop,
-                below,
-                None if aborted is None else aborted.within(*offsets),
-                None if undecided is None else undecided.within(*offsets),
-                stable,
-                segment.path == segment.storage.named,
-            ),
+        yield Split(
+            segment.path,
+            begin,
+            end,
+            segment.size,
+            segment.live,
+            log.topic,
+            log.partition,
+            start,
+            stop,
+            below,
+            None if aborted is None else aborted.within(*offsets),
+            None if undecided is None else undecided.within(*offsets),
+            stable,
+            segment.path == segment.storage.named,
         )
 
 

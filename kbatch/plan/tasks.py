@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from kbatch.log.names import parse_segment_name
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import check_order, last_offset, planned_segment
 from kbatch.plan.missing import is_gone, report_data_loss
-from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.plan.split import Split
 from kbatch.plan.watching import open_log
 from kbatch.read.decode_options import DecodeOptions
@@ -23,7 +24,12 @@ from kbatch.records.data import decoded_columns
 from kbatch.table import RecordTable
 from kbatch.tuning import TABLE_BYTES
 
-__all__ = ["task_tables"]
+__all__ = ["task_options", "task_tables"]
+
+
+def task_options(options: ReadOptions) -> ReadOptions:
+    """Return the options without those that only planning needs: bounds and partitions of 10^5 logs take megabytes."""
+    return replace(options, starting=Bound(), ending=Bound(), assign=None, topics=None, partitions=None)
 
 
 def task_tables(

@@ -19,13 +19,14 @@ import pyarrow.parquet
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log
-from kbatch.plan.bounds import resolve_bounds
-from kbatch.plan.following import SegmentWalker, log_transactions
+from kbatch.plan.following import SegmentWalker
+from kbatch.plan.many import LogMapper, plan_reads
 from kbatch.plan.missing import MissingOffsets, report_data_loss, warn_missing
 from kbatch.plan.positions import LogChange, Position, Positions, continued_starts
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
-from kbatch.plan.split import LogRange, Split, plan_ranges
+from kbatch.plan.split import LogRange, Split, divide_splits
+from kbatch.plan.tasks import task_options
 from kbatch.plan.transactions import pending_table
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, RunTarget
 from kbatch.sinks.counters import Progress
@@ -59,6 +60,8 @@ class Executor(Protocol):
     cores : int
     walker : SegmentWalker or None
         As for `kbatch.plan.following.log_transactions`.
+    mapper : LogMapper or None
+        As for `kbatch.plan.many.plan_reads`.
     """
 
     cores: int
@@ -66,6 +69,10 @@ class Executor(Protocol):
     @property
     def walker(self) -> SegmentWalker | None:
         """Follows segments in parallel, if they are many."""
+
+    @property
+    def mapper(self) -> LogMapper | None:
+        """Plans the reads of logs in parallel, if they are many."""
 
     def run(self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None) -> list[TaskReport]:
         """Run the job for each task; return the reports in the order of the tasks."""
@@ -210,7 +217,7 @@ class ExportRun:
     def run(self, executor: Executor, summary: ExportSummary, progress: Progress | None) -> None:
         """Plan, run the tasks, and fill in the summary; `commit` is the next step."""
         began = time.monotonic()
-        job = ExportJob(self._options, self._target.names(), self._writing, self._transform)
+        job = ExportJob(task_options(self._options), self._target.names(), self._writing, self._transform)
         planned = self._plan(executor, job)
         at = time.monotonic()
         summary.plan_seconds = round(at - began, 3)
@@ -236,14 +243,14 @@ class ExportRun:
 
     def _plan(self, executor: Executor, job: ExportJob) -> _Planned:
         logs, options = self._logs, self._options
-        bounds = resolve_bounds(logs, options, self._missing)
-        ranges = [
-            (first if start is None else start, end) for start, (first, end) in zip(self._starts, bounds, strict=True)
-        ]
         options = replace(options, split_bytes=task_bytes(executor.cores, logs, job))
-        transactions = log_transactions(logs, options, ranges, executor.walker)
-        pieces = [(log, *ends, known) for log, ends, known in zip(logs, ranges, transactions, strict=True)]
-        return _Planned(ranges, transactions, plan_ranges(pieces, options))
+        reads = plan_reads(logs, options, self._starts, walker=executor.walker, mapper=executor.mapper)
+        self._missing += [each for read in reads for each in read.missing]
+        return _Planned(
+            [(read.start, read.stop) for read in reads],
+            [read.transactions for read in reads],
+            divide_splits([(log, read.splits) for log, read in zip(logs, reads, strict=True)], options),
+        )
 
     def _collect(self, planned: _Planned, reports: Sequence[TaskReport], summary: ExportSummary) -> Commit:
         files = [

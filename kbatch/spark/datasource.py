@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
 from kbatch.plan.losses import loss_batches
+from kbatch.plan.many import UnplannedLogs, plan_or_defer
 from kbatch.plan.missing import retry_if_gone
 from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.rows import transformed_batches
 from kbatch.plan.select import choose_logs
-from kbatch.plan.split import plan, plan_logs
-from kbatch.plan.tasks import task_tables
+from kbatch.plan.split import plan_logs
+from kbatch.plan.tasks import task_options, task_tables
 from kbatch.plan.transactions import transaction_batches
 from kbatch.plan.value_columns import ValueColumns, parsers_of
 from kbatch.spark.datasink import KbatchWriter
@@ -164,21 +165,31 @@ class KbatchReader(Shipped, DataSourceReader):
         self.columns = columns
         self.values = values
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Only tasks get a pickled reader, and all of them the same one.
+        return {**self.__dict__, "options": task_options(self.options)}
+
     def partitions(self) -> list[InputPartition]:
-        """Return a partition for each task; its value is a tuple of `Split`, or of `LogRange` for transactions."""
+        """Return a partition for each task.
+
+        Its value is a tuple of `Split`, or `UnplannedLogs`, or a tuple of `LogRange` for transactions.
+        """
 
         def tasks() -> Sequence[object]:
             logs = choose_logs(self.paths, self.options)
             if self.options.table == "transactions":
                 return plan_logs(logs, self.options)
-            return plan(logs, self.options, withheld=False)
+            return plan_or_defer(logs, self.options)
 
         return [InputPartition(task) for task in retry_if_gone(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits or logs of one partition."""
         # Spark replaces an empty list by InputPartition(None).
-        task, columns, options = partition.value or (), self.columns, self.options
+        task: Any = partition.value or ()
+        columns, options = self.columns, self.options
+        if isinstance(task, UnplannedLogs):
+            task = task.splits(options)
         if options.table == "transactions":
             return transaction_batches(task, columns, options)
         if options.table == "losses":

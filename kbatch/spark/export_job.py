@@ -21,6 +21,7 @@ from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.log import Log
 from kbatch.log.discovery import root_list
 from kbatch.plan.following import SegmentWalker
+from kbatch.plan.many import LogMapper
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
 from kbatch.plan.select import choose_logs, map_logs
@@ -37,7 +38,7 @@ from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.jobs import run_job
 from kbatch.spark.driver.session import active_session, is_connect, spark_session
 from kbatch.spark.driver.shipping import shipped
-from kbatch.spark.walk_job import segment_walker
+from kbatch.spark.walk_job import log_mapper, segment_walker
 from kbatch.unfinished import unbroken
 
 __all__ = ["SparkExecutor", "export"]
@@ -235,6 +236,14 @@ class SparkExecutor:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self.cores = max(1, spark.sparkContext.defaultParallelism)
+
+    @property
+    def mapper(self) -> LogMapper | None:
+        """Plans the reads of logs in a Spark job; None on a local master, where this process needs less CPU."""
+        if self._spark.sparkContext._jsc.sc().isLocal():
+            return None
+        apply = log_mapper(self._spark)
+        return lambda function, items: run_job(self._spark, lambda: apply(function, items))
 
     @property
     def walker(self) -> SegmentWalker:

@@ -22,7 +22,7 @@ from kbatch.plan.missing import report_data_loss, retry_if_gone
 from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions
 from kbatch.plan.rows import Transform, transformed_batches
 from kbatch.plan.split import Split, good_row, plan_ranges
-from kbatch.plan.tasks import task_tables
+from kbatch.plan.tasks import task_options, task_tables
 from kbatch.plan.trigger_limits import bytes_from, offset_after_bytes, offset_after_records, shares
 from kbatch.plan.watching import LogState, TopicPartition, WatchedLogs, open_log
 from kbatch.spark.driver.shipping import Shipped
@@ -91,6 +91,11 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         self._until_now: Offsets | None = None
         self._is_until_now = False
         self._last_batch = float("-inf")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get a pickled reader, and all of them the same one: without the state, which grows with the logs.
+        options = replace(self.options, read=task_options(self.options.read), starting=LATEST)
+        return KbatchStreamReader(self.paths, options, self.columns, self.values).__dict__
 
     # -- methods that Spark calls
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.plan.following import SegmentWalker
+from kbatch.plan.many import LogMapper
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import choose_logs
 from kbatch.plan.split import Split
@@ -26,6 +27,7 @@ class LocalExecutor:
 
     cores = 2
     walker: SegmentWalker | None = None
+    mapper: LogMapper | None = None
 
     def run(self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None) -> list[TaskReport]:
         return reports_of(job(enumerate(tasks)))
