@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from kbatch.errors import KbatchError, MissingDependencyError
 from kbatch.extras import install_command
 from kbatch.spark.driver.interrupts import HeldInterrupts
-from kbatch.spark.driver.java import ensure_java
+from kbatch.spark.driver.java import ensure_java, local_java_options
 from kbatch.spark.driver.kept_errors import keep_readable
 from kbatch.unfinished import forget_unfinished, register_unfinished
 
@@ -147,7 +147,8 @@ def _own_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf(loadDefaults=False)
-    conf.setMaster(master or "local[*]").setAppName(app_name)
+    master = master or "local[*]"
+    conf.setMaster(master).setAppName(app_name)
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -157,6 +158,7 @@ def _own_session(
         # imported there instead of the installed one.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
+        **local_java_options(master, given),
         **given,
     }
     for key, value in settings.items():
