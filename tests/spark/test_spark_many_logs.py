@@ -27,8 +27,10 @@ from kbatch.sinks.running import ExportRun, open_target  # noqa: E402
 from kbatch.sinks.summary import ExportSummary  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 from kbatch.spark.datasource import KbatchReader  # noqa: E402
+from kbatch.spark.export_job import SparkExecutor  # noqa: E402
 from kbatch.spark.stream import KbatchStreamReader  # noqa: E402
 from kbatch.spark.stream_options import StreamReadOptions  # noqa: E402
+from kbatch.spark.walk_job import log_mapper  # noqa: E402
 
 # The timestamp in the middle of the log with transactions.
 MIDDLE = 1_700_000_021_998
@@ -43,16 +45,24 @@ def test_an_export_planned_in_a_job_writes_the_same_records(
         shutil.copytree(golden / "logs" / "txn-0", tmp_path / "logs" / f"txn-{number}")
     options = ReadOptions(isolation="read_committed", starting=Bound(timestamp=MIDDLE))
     calls: list[int] = []
-    mapper = many.plan_reads
 
-    def counted(logs: Any, *rest: Any, **named: Any) -> Any:
-        calls.append(len(logs))
-        return mapper(logs, *rest, **named)
+    def mapper(executor: SparkExecutor) -> Any:
+        apply = log_mapper(executor._spark)
 
+        def counted(function: Any, items: Any) -> Any:
+            calls.append(len(items))
+            return apply(function, items)
+
+        return counted
+
+    # On a local master the executor has none, because one process then needs less CPU.
+    assert SparkExecutor(spark).mapper is None
+    monkeypatch.setattr(SparkExecutor, "mapper", property(mapper))
     summaries = []
     for out, limit in (("one", 1000), ("many", 2)):
         monkeypatch.setattr(many, "MANY_LOGS", limit)
         summaries.append(kbatch.spark.export(tmp_path / "logs", tmp_path / out, options=options))
+    assert calls == [3]
     one, other = summaries
     assert one.records == other.records > 100
     assert one.partitions == other.partitions
