@@ -9,6 +9,7 @@ the modules that use their values.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 import string
 import warnings
@@ -72,6 +73,9 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 Overflow = Literal["raise", "null"]
 Match = Literal["offset", "order", "key"]
 Framing = Literal["none", "confluent"]
+On = Literal["key", "value"]
+Unknown = Literal["ignore", "bad", "keep"]
+Binary = Literal["binary", "large_binary", "binary_view"]
 
 
 class OptionError(ValueError):
@@ -396,8 +400,10 @@ def choice(*names: str) -> ValueKind:
 
 def _between(minimum: int, maximum: int) -> Callable[[Any], None]:
     def test(value: Any) -> None:
-        if not isinstance(value, int):
-            raise ValueError(f"must be a whole number, got {value!r}")
+        try:
+            operator.index(value)
+        except TypeError:
+            raise ValueError(f"must be a whole number, got {value!r}") from None
         if not minimum <= value <= maximum:
             raise ValueError(f"must be {bounds_text(minimum, maximum, value)}")
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types, numpy_dtype
 from kbatch.kernels.slices import gather_fixed, header_keys, header_values
+from kbatch.options import Binary, Framing, On, Unknown
 from kbatch.records.data import Rows, TableData
 from kbatch.records.display import table_html, table_repr
 
@@ -18,11 +20,8 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-    from kbatch.options import Framing
-    from kbatch.records.arrow import Binary
     from kbatch.values.avro import Schema
-    from kbatch.values.json import Unknown
-    from kbatch.values.parsed import On, ParsedValues
+    from kbatch.values.parsed import ParsedValues
 
 __all__ = ["RecordTable"]
 
@@ -105,8 +104,7 @@ class RecordTable(TableData):
 
     def head(self, n: int = 5) -> RecordTable:
         """Return the first `n` records; with a negative `n`, all records except the last ``-n``."""
-        if not isinstance(n, int | np.integer):
-            raise TypeError(f"n must be an integer, got {n!r}")
+        check_types(RecordTable.head, locals())
         return self[:n]
 
     def headers_of(self, row: int) -> list[tuple[bytes, bytes | None]]:
@@ -175,9 +173,9 @@ class RecordTable(TableData):
         >>> kbatch.decode(b"").values_as(">i8")
         array([], dtype='>i8')
         """
-        dtype = np.dtype(dtype)
+        dtype = numpy_dtype(dtype)
         if dtype.hasobject or dtype.itemsize == 0:
-            raise TypeError(f"dtype {dtype} must have a fixed size and no Python objects")
+            raise TypeError(f"dtype must have a fixed size and no Python objects, got {dtype}")
         self.require("value")
         rows = self._records
         # In a structured dtype a subarray is one element, and any dtype can be viewed as bytes.
@@ -185,7 +183,10 @@ class RecordTable(TableData):
         pattern = None
         if fill is not None:
             pattern = np.zeros(1, out.dtype)
-            pattern["value"] = fill
+            try:
+                pattern["value"] = fill
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"fill must be a value of dtype {dtype}, got {fill!r}") from None
             pattern = pattern.view(np.uint8)
         bad = gather_fixed(rows, self.data, dtype.itemsize, out.view(np.uint8), pattern)
         if bad >= 0:
@@ -232,6 +233,7 @@ class RecordTable(TableData):
         >>> kbatch.decode(b"").values_json().values.to_pylist()
         []
         """
+        check_types(RecordTable.values_json, locals())
         from kbatch.values.json import JsonParser, infer_json, type_of
         from kbatch.values.parsed import ParsedValues, sample
 
@@ -274,6 +276,7 @@ class RecordTable(TableData):
         ValueError
             If a schema is invalid, contains itself, or cannot be resolved to the reader's schema.
         """
+        check_types(RecordTable.values_avro, locals())
         from kbatch.values.avro import AvroParser, read_schema, read_schemas
         from kbatch.values.parsed import ParsedValues
 
@@ -312,6 +315,7 @@ class RecordTable(TableData):
         ValueError
             If the message is unknown, or contains itself.
         """
+        check_types(RecordTable.values_protobuf, locals())
         from kbatch.values.parsed import ParsedValues
         from kbatch.values.protobuf import ProtobufParser, read_descriptors
 
@@ -343,6 +347,7 @@ class RecordTable(TableData):
         >>> kbatch.decode(b"").values_struct("id:>i8,price:>f8").values.type
         StructType(struct<id: int64, price: double>)
         """
+        check_types(RecordTable.values_struct, locals())
         from kbatch.values.fixed import FixedParser
         from kbatch.values.parsed import ParsedValues
 
@@ -359,12 +364,14 @@ class RecordTable(TableData):
         -------
         ParsedValues
         """
+        check_types(RecordTable.values_text, locals())
         from kbatch.values.parsed import ParsedValues, TextParser
 
         return ParsedValues.of(self, on, TextParser())
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, binary: Binary = "binary") -> pyarrow.Table:
         """Return the records as an Arrow table; see `kbatch.records.arrow.to_arrow`."""
+        check_types(RecordTable.to_arrow, locals())
         from kbatch.records import arrow
 
         return arrow.to_arrow(self, columns=columns, binary=binary)
@@ -373,12 +380,14 @@ class RecordTable(TableData):
         self, *, columns: Sequence[str] | None = None, dtype_backend: Literal["numpy", "pyarrow"] = "numpy"
     ) -> pandas.DataFrame:
         """Return the records as a pandas DataFrame; see `kbatch.records.arrow.to_pandas`."""
+        check_types(RecordTable.to_pandas, locals())
         from kbatch.records import arrow
 
         return arrow.to_pandas(self, columns=columns, dtype_backend=dtype_backend)
 
     def to_polars(self, *, columns: Sequence[str] | None = None) -> polars.DataFrame:
         """Return the records as a Polars DataFrame; see `kbatch.records.arrow.to_polars`."""
+        check_types(RecordTable.to_polars, locals())
         from kbatch.records import arrow
 
         return arrow.to_polars(self, columns=columns)

@@ -24,6 +24,7 @@ LAYERS = [
     "errors",
     "extras",
     "options",
+    "arguments",
     "unfinished",
     "kernels",
     "batches",

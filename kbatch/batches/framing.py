@@ -75,7 +75,7 @@ class Scan(NamedTuple):
     finding: Finding | None
 
 
-def byte_array(data: BytesLike) -> npt.NDArray[np.uint8]:
+def byte_array(data: BytesLike, name: str = "data") -> npt.NDArray[np.uint8]:
     """View anything with the buffer protocol as a read-only array of bytes, without a copy.
 
     The array holds the buffer, so that a ``bytearray`` cannot be resized meanwhile.
@@ -84,10 +84,10 @@ def byte_array(data: BytesLike) -> npt.NDArray[np.uint8]:
         return np.frombuffer(memoryview(cast("Buffer", data)).toreadonly(), np.uint8)
     except TypeError:
         raise TypeError(
-            f"data must support the buffer protocol (bytes, memoryview, mmap, ...), got {type(data)}"
+            f"{name} must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data).__name__}"
         ) from None
     except (ValueError, BufferError) as error:
-        raise ValueError(f"data must be a contiguous buffer: {error}") from None
+        raise ValueError(f"{name} must be a contiguous buffer: {error}") from None
 
 
 def frame_batches(

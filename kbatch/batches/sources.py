@@ -38,6 +38,8 @@ def input_bytes(data: PathOrBytes, function: str) -> tuple[npt.NDArray[np.uint8]
         memoryview(cast("Any", data))
     except TypeError:
         pass
+    except ValueError as error:
+        raise ValueError(f"data can't be read as a buffer: {error}") from None
     else:
         return byte_array(cast("BytesLike", data)), None
     if isinstance(data, io.TextIOBase):
@@ -46,7 +48,7 @@ def input_bytes(data: PathOrBytes, function: str) -> tuple[npt.NDArray[np.uint8]
         name = getattr(data, "name", None) if isinstance(data, io.IOBase) else None
         return byte_array(cast("BinaryFile", data).read()), name
     raise TypeError(
-        f"{function} takes one buffer (bytes, memoryview, mmap, ...), a path or a binary file, got "
+        f"{function} takes one buffer (bytes, memoryview, mmap, ...), a path or a binary file as data, got "
         f"{type(data).__name__}; kbatch.decode_stream takes an iterable of buffers"
     )
 

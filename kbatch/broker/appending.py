@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.broker.messages import count_numbered
 from kbatch.broker.offsets import assign_offsets, write_times
@@ -83,6 +84,7 @@ def accept_batch(
     >>> kbatch.scan(stored)[["base_offset", "last_offset", "partition_leader_epoch", "attributes"]].tolist()
     [(100, 101, 2, 4)]
     """
+    check_types(accept_batch, locals())
     topic = TopicConfig() if topic is None else topic
     check_range("base_offset", base_offset, 0, INT64_MAX)
     check_range("leader_epoch", leader_epoch, 0, INT32_MAX)

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array, put_values, scan_complete
 from kbatch.broker.messages import count_numbered
 from kbatch.errors import InvalidRecordError, UnsupportedFormatError, error_at
@@ -83,6 +84,7 @@ def assign_offsets(
     >>> kbatch.decode(data).records["offset"].tolist()
     [100, 101]
     """
+    check_types(assign_offsets, locals())
     check_range("base_offset", base_offset, 0, INT64_MAX)
     if leader_epoch is not None:
         check_range("leader_epoch", leader_epoch, -1, INT32_MAX)
@@ -90,7 +92,7 @@ def assign_offsets(
         check_range("append_time", append_time, -1, INT64_MAX)
     array = byte_array(data)
     if memoryview(data).readonly:
-        raise TypeError("data must be writable, such as a bytearray")
+        raise TypeError(f"data must be writable, such as a bytearray, got {type(data).__name__}")
     batches = scan_complete(array)
     counts = _offset_counts(array, batches)
     if append_time is not None and (batches["magic"] == 0).any():

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.errors import (
     ErrorCode,
     FencedError,
@@ -181,6 +182,13 @@ class _Producer:
         return None
 
 
+def _batch_rows(batches: npt.NDArray[np.void] | RecordTable) -> npt.NDArray[np.void]:
+    rows = batches.batches if isinstance(batches, RecordTable) else batches
+    if rows.dtype.names is None or not {"base_offset", "producer_id", "status"} <= {*rows.dtype.names}:
+        raise TypeError(f"batches must be a RecordTable or rows of BATCH_DTYPE, got dtype {rows.dtype}")
+    return rows
+
+
 class SequenceChecker:
     """Checks the sequence numbers of idempotent and transactional producers, as the leader of a partition does.
 
@@ -233,6 +241,7 @@ class SequenceChecker:
     """
 
     def __init__(self, producers: npt.NDArray[np.void] | None = None, *, expiration_ms: int | None = None) -> None:
+        check_types(SequenceChecker.__init__, locals())
         if expiration_ms is not None and expiration_ms <= 0:
             raise ValueError(f"expiration_ms must be positive, got {expiration_ms}")
         self._expiration = expiration_ms
@@ -295,9 +304,10 @@ class SequenceChecker:
         TransactionStateError
             If a producer with an open transaction writes outside of it.
         """
+        check_types(SequenceChecker.check, locals())
         if on_error not in ("raise", "mark", "follow"):
             raise ValueError(f"on_error must be 'raise', 'mark' or 'follow', got {on_error!r}")
-        rows = batches.batches if isinstance(batches, RecordTable) else batches
+        rows = _batch_rows(batches)
         verdicts = np.empty(len(rows), VERDICT_DTYPE)
         verdicts["offset"], verdicts["error"] = rows["base_offset"], ErrorCode.NONE
         follow = on_error == "follow"
@@ -323,6 +333,8 @@ class SequenceChecker:
         -------
         list of Refusal
         """
+        check_types(SequenceChecker.refusals, locals())
+        _batch_rows(batches)
         rows = batches.batches if isinstance(batches, RecordTable) else batches
         return [
             Refusal(row, violation.code, violation.text(rows[row]), violation.after)

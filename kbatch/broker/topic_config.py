@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kbatch.arguments import check_fields, check_types
 from kbatch.batches.codecs import parse_codec
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
 from kbatch.write.batch_layout import check_range
@@ -63,13 +64,14 @@ class TopicConfig:
     converting: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_range("max_message_bytes", self.max_message_bytes, 0, INT32_MAX)
         check_range("segment_bytes", self.segment_bytes, 1, INT32_MAX)
         check_range("timestamp_before_max_ms", self.timestamp_before_max_ms, 0, INT64_MAX)
         check_range("timestamp_after_max_ms", self.timestamp_after_max_ms, 0, INT64_MAX)
         check_range("magic", self.magic, 0, 2)
         if self.timestamp_type not in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
-            raise ValueError("timestamp_type must be CREATE_TIME or LOG_APPEND_TIME")
+            raise ValueError(f"timestamp_type must be CREATE_TIME or LOG_APPEND_TIME, got {self.timestamp_type!r}")
         target = self.codec_of(Codec.NONE)
         if self.compression_level is not None and target != Codec.NONE:
             check_range("compression_level", self.compression_level, -131072, 22)
@@ -79,7 +81,10 @@ class TopicConfig:
 
     def codec_of(self, source: int) -> Codec:
         """Return the codec that a batch of codec `source` is stored with."""
+        check_types(TopicConfig.codec_of, locals())
         if self.compression_type == "producer":
+            if source not in Codec.__members__.values():
+                raise ValueError(f"source must be the number of a codec, 0 to 4, got {source}")
             return Codec(source)
         if self.compression_type not in ("uncompressed", "gzip", "snappy", "lz4", "zstd"):
             raise ValueError(

@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.checksums import good_crcs
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.broker.messages import inner_messages
@@ -147,6 +148,7 @@ def validate_batch(
     ...     print(error.code.name, error.records.tolist())
     INVALID_RECORD [1]
     """
+    check_types(validate_batch, locals())
     topic = TopicConfig() if topic is None else topic
     if origin not in ("client", "coordinator"):
         raise ValueError(f"origin must be 'client' or 'coordinator', got {origin!r}")

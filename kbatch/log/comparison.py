@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Unpack
 
+from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
 from kbatch.format import NO_TIMESTAMP
 from kbatch.log.conversions import TableOptions
@@ -103,6 +104,7 @@ def compare_logs(
     >>> result.first.fields, result.first.a.timestamp, result.first.b.timestamp
     (('timestamp', 'key', 'value'), None, 1700000137500)
     """
+    check_types(compare_logs, locals())
     if match not in ("offset", "order", "key"):
         raise ValueError(f'match must be "offset", "order" or "key", got {match!r}')
     done = 0
@@ -114,7 +116,7 @@ def compare_logs(
             progress(done)
 
     partitions = []
-    for left, right in _paired_logs(_opened(a, storage_options), _opened(b, storage_options)):
+    for left, right in _paired_logs(*(_opened(name, source, storage_options) for name, source in (("a", a), ("b", b)))):
         side, other = (_Side(log, match, options, advance) for log in (left, right))
         partitions.append(_Comparing(side, other, match).run())
         if on_partition is not None:
@@ -122,11 +124,13 @@ def compare_logs(
     return Comparison(match, partitions)
 
 
-def _opened(source: LogsLike, storage_options: Mapping[str, str] | None) -> Log | Sequence[Log]:
+def _opened(name: str, source: LogsLike, storage_options: Mapping[str, str] | None) -> Log | Sequence[Log]:
     if isinstance(source, Log):
         return source
     if isinstance(source, str | os.PathLike):
         return open_logs(source, storage_options=storage_options)
+    if not isinstance(source, list | tuple) or not all(isinstance(each, Log) for each in source):
+        raise TypeError(f"{name} must be a Log, a sequence of logs or a path, got {type(source).__name__}")
     return source
 
 

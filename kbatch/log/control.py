@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kbatch.arguments import check_types
 from kbatch.errors import InvalidRecordError, UnsupportedFormatError
 from kbatch.protocol.primitives import Reader, WireError
 
@@ -55,6 +56,7 @@ def control_value(
     >>> control_value(1, bytes([0, 0, 0, 0, 0, 7]))
     {'version': 0, 'coordinator_epoch': 7}
     """
+    check_types(control_value, locals())
     schema = _SCHEMAS.get(type_id)
     if schema is None:
         return {}

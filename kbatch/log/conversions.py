@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypedDict
 
 from typing_extensions import Unpack
 
+from kbatch.arguments import check_types
 from kbatch.errors import KbatchError
 from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.format import COLUMNS, VIEW_COLUMNS, Limits
 from kbatch.log.ranges import LogSelection
 from kbatch.log.segment import Segment
+from kbatch.options import Binary
 from kbatch.quantities import SizeLike, TimeLike
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
-from kbatch.records.arrow import Binary, requested_binary, to_arrow, view_schema
+from kbatch.records.arrow import requested_binary, to_arrow, view_schema
 from kbatch.records.data import checked_columns
 from kbatch.records.display import html_of, table_rows
 from kbatch.table import RecordTable
@@ -106,6 +108,7 @@ class Conversions(ABC):
         topic: string
         offset: int64
         """
+        check_types(Conversions.to_arrow, locals())
         pa = require("pyarrow", "arrow", "to_arrow()")
         schema = view_schema(self._columns(columns), binary=binary)
         return pa.Table.from_batches(self._arrow_batches(schema, binary, options), schema=schema)
@@ -138,6 +141,7 @@ class Conversions(ABC):
         KbatchError, ValueError, TypeError
             As for `tables`.
         """
+        check_types(Conversions.to_pandas, locals())
         if dtype_backend not in ("numpy", "pyarrow"):
             raise ValueError(f"dtype_backend must be 'numpy' or 'pyarrow', got {dtype_backend!r}")
         pd = require("pandas", "pandas", "to_pandas()")
@@ -173,6 +177,7 @@ class Conversions(ABC):
         KbatchError, ValueError, TypeError
             As for `tables`.
         """
+        check_types(Conversions.to_polars, locals())
         pl = require("polars", "polars", "to_polars()")
         frame: polars.DataFrame = pl.from_arrow(self.to_arrow(columns=columns, binary="binary_view", **options))
         return frame

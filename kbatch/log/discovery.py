@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 
+from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
 from kbatch.log.directories import ListedDirectory, is_log_name, list_directories, list_path, no_segments
 from kbatch.log.log_list import LogList
@@ -70,6 +71,7 @@ def find_logs(
     >>> [log.topic for log in kbatch.find_logs("tests/golden/logs", topics=["txn", "codec-l*"])]
     ['codec-lz4', 'txn']
     """
+    check_types(find_logs, locals())
     roots = root_list(root)
     found: list[Log] = []
     if topics is None:
@@ -107,6 +109,8 @@ def root_list(root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
     if isinstance(root, str | bytes | os.PathLike) or not isinstance(root, Iterable):
         return [root]
     roots = list(root)
+    if not all(isinstance(each, str | os.PathLike) for each in roots):
+        raise TypeError(f"root must be one or several paths, got {type(root).__name__} of other objects")
     if not roots:
         raise ValueError("root must name a log directory, got an empty list")
     return roots

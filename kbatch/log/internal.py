@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kbatch.arguments import check_types
 from kbatch.errors import InvalidRecordError, UnsupportedFormatError
 from kbatch.extras import require
 from kbatch.format import ATTRIBUTE_CONTROL
@@ -168,6 +169,7 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     >>> found[0].skipped
     {3: 1}
     """
+    check_types(consumer_offsets, locals())
     pa = require("pyarrow", "arrow", "consumer_offsets()")
     offsets: list[dict[str, Any]] = []
     groups: list[dict[str, Any]] = []
@@ -276,6 +278,7 @@ def transaction_state(table: RecordTable) -> TransactionStates:
     >>> found[0].transactions["status"].to_pylist()[:3]
     ['Empty', 'Empty', 'Ongoing']
     """
+    check_types(transaction_state, locals())
     pa = require("pyarrow", "arrow", "transaction_state()")
     rows: list[dict[str, Any]] = []
     skipped: dict[int, int] = {}
@@ -353,6 +356,7 @@ def metadata_records(table: RecordTable) -> pa.Table:
     >>> found[0]["record_type"].to_pylist()[:2]
     ['FeatureLevelRecord', 'TopicRecord']
     """
+    check_types(metadata_records, locals())
     pa = require("pyarrow", "arrow", "metadata_records()")
     rows: list[dict[str, Any]] = []
     for row, _, value in _records(table, keys=False):

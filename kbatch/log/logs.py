@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
 from kbatch.escaping import counted
 from kbatch.format import Limits
@@ -98,8 +99,8 @@ class Log(TablesOfLog):
         use_indexes: bool = True,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        storage, text = locate(path, storage_options)
-        self._init(storage, text, None, None, use_indexes)
+        check_types(Log.__init__, locals())
+        self._init(*locate(path, storage_options), None, None, use_indexes)
 
     @classmethod
     def _listed(cls, found: ListedDirectory, root: Mapping[str, Entry] | None) -> Log:
@@ -325,6 +326,7 @@ class Log(TablesOfLog):
         `start_timestamp` relies on ``maxTimestamp``, which may be too large after compaction; that only costs time
         (TS-R4). See `Segment.seek_timestamp`.
         """
+        check_types(Log.tables, locals())
         selection = LogSelection(
             self.segments,
             self.start_checkpoint if start_offset is None else self._offset("start_offset", start_offset),
@@ -377,6 +379,7 @@ class Log(TablesOfLog):
         >>> len(transactions.aborted), transactions.last_stable_offset
         (13, 362)
         """
+        check_types(Log.transactions, locals())
         options = DecodeOptions(crc=crc, on_error=on_error, limits=limits if limits is not None else Limits())
         return follow_transactions(self.segments, options)
 
@@ -418,6 +421,7 @@ class Log(TablesOfLog):
         `Segment.seek_timestamp`). If the timestamps of a closed segment ascend, these headers are in its last few
         kilobytes.
         """
+        check_types(Log.offset_for_timestamp, locals())
         first = self.start_checkpoint if start_offset is None else self._offset("start_offset", start_offset)
         options = DecodeOptions(
             include_control=True,

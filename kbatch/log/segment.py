@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import first_offsets
 from kbatch.errors import LogDirectoryError, UnsupportedFormatError
@@ -91,6 +92,7 @@ class Segment:
         storage_options: Mapping[str, str] | None = None,
         size: int | None = None,
     ) -> None:
+        check_types(Segment.__init__, locals())
         storage, text = locate(path, storage_options)
         self._init(storage, text, live, swapped, size, None)
 
@@ -173,6 +175,7 @@ class Segment:
         ndarray of uint8, read-only
             A copy, so that no other process can change or truncate it (DSK-R19).
         """
+        check_types(Segment.window, locals())
         if start < 0:
             raise ValueError(f"start must not be negative, got {start}")
         with self.open() as file:
@@ -188,6 +191,9 @@ class Segment:
             the headers of compressed message sets do not contain are as in `kbatch.scan`. The scan ends where
             no complete batch follows.
         """
+        check_types(Segment.scan, locals())
+        if start < 0:
+            raise ValueError(f"start must not be negative, got {start}")
         with self.open() as file:
             yield from file.walk(start)
 
@@ -206,6 +212,7 @@ class Segment:
         above the entry's. Otherwise the headers are followed from the beginning. An index forged to point at a batch
         inside a record's value passes this check; ``use_indexes=False`` rules that out.
         """
+        check_types(Segment.seek_offset, locals())
         with self.open() as file:
             start = self._start_for_offset(file, offset, use_indexes)
             return self._end_of_good(file, start, self._first_batch(file, start, offset=offset)[1])
@@ -232,6 +239,7 @@ class Segment:
         An index with valid entries that lacks an earlier batch with a later timestamp passes this check; with
         ``use_indexes=False`` all headers are followed.
         """
+        check_types(Segment.seek_timestamp, locals())
         return self._seek_time(parse_time(timestamp, "timestamp"), use_indexes=use_indexes)
 
     def _seek_time(self, timestamp: int, *, use_indexes: bool = True) -> int:
@@ -245,6 +253,7 @@ class Segment:
         A batch counts as beyond `offset` only if its checksum is valid and, since the checksum does not cover the base
         offset, the next batch has a higher offset.
         """
+        check_types(Segment.end_for_offset, locals())
         with self.open() as file:
             row, _ = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
             if row is None or not has_good_batch(file, row):
@@ -258,6 +267,7 @@ class Segment:
 
     def last_batch(self, *, use_indexes: bool = True) -> tuple[np.void | None, Tail]:
         """Return the row of the last complete batch that the header chain leads to, and the bytes after it."""
+        check_types(Segment.last_batch, locals())
         with self.open() as file:
             start = 0
             if use_indexes and self.base_offset is not None:
@@ -385,6 +395,7 @@ class Segment:
 
     def has(self, suffix: str) -> bool:
         """Whether a file with this suffix exists (`sibling`), by the listing if the segment was made from one."""
+        check_types(Segment.has, locals())
         return self._has(self.sibling(suffix))
 
     def _has(self, path: str) -> bool:
@@ -394,6 +405,7 @@ class Segment:
 
     def sibling(self, suffix: str) -> str:
         """Return the path of the file with this suffix, such as ``".index"``, that belongs to the segment."""
+        check_types(Segment.sibling, locals())
         swapped = self.path.endswith(".swap") or suffix in self._swapped
         return self.path.removesuffix(".swap").removesuffix(".log") + suffix + (".swap" if swapped else "")
 

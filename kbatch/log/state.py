@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.errors import CrcMismatchError, LogDirectoryError, UnsupportedFormatError
 from kbatch.format import ABORTED_DTYPE, PRODUCER_DTYPE
 from kbatch.log.storage import Entry, Storage, locate
@@ -113,6 +114,7 @@ def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | N
     >>> read_transaction_index("tests/golden/logs/txn-0/00000000000000000000.txnindex")["last_offset"][:3].tolist()
     [30, 50, 88]
     """
+    check_types(read_transaction_index, locals())
     path = os.fspath(path)
     data = _read(path, storage)
     stored = np.frombuffer(data, STORED_ABORTED, count=len(data) // STORED_ABORTED.itemsize)
@@ -178,6 +180,7 @@ def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | N
     >>> producers["producer_id"][producers["current_txn_first_offset"] >= 0].tolist()
     [1002, 1004]
     """
+    check_types(read_producer_snapshot, locals())
     path = os.fspath(path)
     data = _read(path, storage)
     if len(data) < _PRODUCER_HEADER:
@@ -246,6 +249,7 @@ def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None 
     ...     read_leader_epochs(file.name).tolist()
     [(0, 0), (3, 120)]
     """
+    check_types(read_leader_epochs, locals())
     path = os.fspath(path)
     epochs = np.array(
         [
@@ -296,6 +300,7 @@ def read_offset_checkpoint(
     ...     read_offset_checkpoint(file.name)
     {('orders', 2): 4711}
     """
+    check_types(read_offset_checkpoint, locals())
     path = os.fspath(path)
     return {
         (parts[0], _integer(path, number, parts[1], 32)): _integer(path, number, parts[2], 64)
@@ -379,6 +384,7 @@ def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | 
     ...     read_partition_metadata(file.name).topic_id
     UUID('6b626174-6368-2d74-6573-74732d626b72')
     """
+    check_types(read_partition_metadata, locals())
     path = os.fspath(path)
     lines = _lines(path, storage)
     fields = []
@@ -431,6 +437,7 @@ def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | Non
     ...     read_meta_properties(file.name)
     {'version': '1', 'node.id': '3'}
     """
+    check_types(read_meta_properties, locals())
     path = os.fspath(path)
     properties = {}
     number = 0

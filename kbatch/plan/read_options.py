@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from kbatch import options as opts
+from kbatch.arguments import check_fields
 from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError, OptionError, Overflow, ValueKind, option
 from kbatch.plan.pruning import Pruning
 from kbatch.plan.value_options import ValueOptions
@@ -75,6 +76,12 @@ class Bound:
     def __post_init__(self) -> None:
         if self.timestamp is not None:
             object.__setattr__(self, "timestamp", parse_time(self.timestamp, "timestamp", stacklevel=4))
+        check_fields(self)
+        for name, given in ("timestamps", self.timestamps), ("offsets", self.offsets):
+            if given is not None and not all(isinstance(each, Mapping) for each in given.values()):
+                raise TypeError(
+                    f'{name} must be numbers by topic and partition, as {{"topic": {{0: 23}}}}, got {given!r}'
+                )
         if self.timestamps is not None:
             parsed = {
                 topic: {number: parse_time(each, f"timestamp of {topic}-{number}") for number, each in times.items()}
@@ -150,6 +157,8 @@ def _parse_time(text: str) -> int:
 
 
 def _check_pattern(text: str) -> None:
+    if not isinstance(text, str):
+        raise ValueError(f"must be a regular expression as a str, got {text!r}")
     try:
         re.compile(text)
     except re.error as error:
@@ -349,6 +358,7 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         opts.check_options(self)
+        check_fields(self)
         chosen = [name for name in ("topics", "topic_pattern", "assign") if getattr(self, name) is not None]
         if len(chosen) > 1:
             raise OptionError(" and ".join(f"{{{name}}}" for name in chosen) + " exclude each other")

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute
 
 from kbatch.log import Log, Segment
+from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.value_options import ValueOptions
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.kafka_columns import SPARK_COLUMNS
 from kbatch.values.deviations import DeviationTable
-from kbatch.values.parsed import On, ParsedColumn, Parser, bad_columns, bad_types, parse_column, sample
+from kbatch.values.parsed import ParsedColumn, Parser, bad_columns, bad_types, parse_column, sample
 
 __all__ = ["ValueColumns", "ValueCounts", "parsers_of", "spark_type", "value_columns"]
 

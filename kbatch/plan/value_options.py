@@ -14,7 +14,8 @@ from kbatch.options import Framing, Option, OptionError, ValueKind, option
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kbatch.values.parsed import On, Parser
+    from kbatch.options import On
+    from kbatch.values.parsed import Parser
 
 __all__ = ["SIDES", "FormatOptions", "ValueFormat", "ValueOptions"]
 

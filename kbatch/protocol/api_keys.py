@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from kbatch.protocol.messages import require_message
 from kbatch.protocol.schema import message_schemas
 
 __all__ = ["ApiKey", "common_versions", "supported_versions"]
@@ -166,6 +167,7 @@ def common_versions(response: Any) -> dict[ApiKey, int]:
     >>> common_versions(ApiVersionsResponse(api_keys=[fetch]))
     {<ApiKey.FETCH: 1>: 18}
     """
+    require_message("response", response, "an ApiVersionsResponse")
     ours = supported_versions()
     found = {}
     for each in response.api_keys:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import Buffer
 
+from kbatch.arguments import check_types
 from kbatch.error_codes import ErrorCode
 from kbatch.errors import LimitExceededError, ProtocolError
 from kbatch.kernels.message_codec import DEPTH_LIMIT, KINDS, Field, Structure, decode_structure, encode_structures
@@ -185,6 +186,7 @@ def decode_message(cls: type[Message], data: Buffer, version: int, *, max_size: 
     ...
     kbatch.errors.ProtocolError: byte 4, topics: array of 1 elements, but the remaining 2 bytes hold at most 0
     """
+    check_types(decode_message, locals())
     return decode_structure(_plan(_message_name(cls), version), _view(data, max_size), 0, True)[0]
 
 
@@ -207,6 +209,7 @@ def encode_message(message: Message, version: int) -> list[bytearray | memoryvie
         If Kafka has no such version of the message, if a value does not fit its field, or if a field is set that
         the version lacks and that must not be dropped.
     """
+    check_types(encode_message, locals())
     return encode_structures([(_plan(_message_name(message), version), message)], False)
 
 
@@ -238,6 +241,7 @@ def decode_request(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Request
     >>> request.api_key, request.version, request.header.correlation_id, request.message
     (<ApiKey.HEARTBEAT: 12>, 4, 7, HeartbeatRequest(group_id='g'))
     """
+    check_types(decode_request, locals())
     view = _view(data, max_size)
     # The first two fields determine the version of the header itself.
     start = decode_structure(_plan("RequestHeader", 0), view, 0, False)[0]
@@ -283,6 +287,7 @@ def encode_request(
     ValueError
         As `encode_message` does.
     """
+    check_types(encode_request, locals())
     name = _message_name(message)
     plan = _plan(name, version)
     if header is not None:
@@ -323,6 +328,7 @@ def decode_response(data: Buffer, api_key: int, version: int, *, max_size: int =
     ValueError
         If Kafka has no such version of the response.
     """
+    check_types(decode_response, locals())
     view = _view(data, max_size)
     name = _messages_of(api_key, "Response")
     header, position = decode_structure(
@@ -348,6 +354,7 @@ def encode_response(
     framed: bool = True,
 ) -> list[bytearray | memoryview]:
     """Write a response with its header; `encode_request` describes parameters, result and errors."""
+    check_types(encode_response, locals())
     name = _message_name(message)
     written = header if header is not None else message_class("ResponseHeader")(correlation_id=correlation_id)
     header_plan = _plan("ResponseHeader", _response_header_version(name, version))

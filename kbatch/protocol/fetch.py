@@ -6,8 +6,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kbatch.arguments import check_types
 from kbatch.error_codes import ErrorCode
 from kbatch.format import Limits
+from kbatch.protocol.messages import require_message
 from kbatch.read.decode_options import Crc, Isolation, OnError
 from kbatch.read.decoding import decode
 from kbatch.table import RecordTable
@@ -53,6 +55,7 @@ def aborted_transactions(partition: Any) -> list[tuple[int, int]] | None:
     list of (producer id, first offset), or None
         None if the response has no list: the request was not one of read_committed.
     """
+    require_message("partition", partition, "a partition of a FetchResponse")
     listed = partition.aborted_transactions
     return None if listed is None else [(each.producer_id, each.first_offset) for each in listed]
 
@@ -116,6 +119,10 @@ def decode_fetch(
     >>> fetched.topic, fetched.partition, fetched.error, len(fetched.table)
     ('orders', 3, <ErrorCode.NONE: 0>, 2)
     """
+    require_message("response", response, "a FetchResponse")
+    if request is not None:
+        require_message("request", request, "a FetchRequest")
+    check_types(decode_fetch, locals())
     starts = _fetch_offsets(request) if request is not None else {}
     return [
         FetchedPartition(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from typing_extensions import Buffer
 
+from kbatch.arguments import check_types
 from kbatch.errors import LimitExceededError, ProtocolError
 from kbatch.escaping import counted
 from kbatch.protocol.codec import MAX_MESSAGE_SIZE
@@ -43,6 +44,7 @@ class MessageSplitter:
     __slots__ = ("_consumed", "_max_size", "_partial")
 
     def __init__(self, *, max_size: int = MAX_MESSAGE_SIZE) -> None:
+        check_types(MessageSplitter.__init__, locals())
         self._max_size = max_size
         self._partial = bytearray()
         # Bytes of complete messages before `_partial`, with their lengths.
@@ -68,6 +70,7 @@ class MessageSplitter:
         LimitExceededError
             If a length is above `max_size`.
         """
+        check_types(MessageSplitter.feed, locals())
         view = memoryview(chunk).cast("B").toreadonly()
         position = 0
         if self._partial:
@@ -142,6 +145,7 @@ def split_messages(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Iterato
     >>> [bytes(each) for each in split_messages(b"\0\0\0\2hi\0\0\0\3you")]
     [b'hi', b'you']
     """
+    check_types(split_messages, locals())
     splitter = MessageSplitter(max_size=max_size)
     yield from splitter.feed(data)
     splitter.finish()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar
 
+from kbatch.arguments import check_types
+from kbatch.options import did_you_mean
 from kbatch.protocol.schema import FieldSchema, MessageSchema, message_schemas
 
-__all__ = ["Message", "message_class"]
+__all__ = ["Message", "message_class", "require_message"]
 
 # Elements of an array and characters of a value that `repr` shows.
 _SHOWN_ELEMENTS = 3
@@ -174,14 +176,29 @@ def _make_class(
     )
 
 
-@functools.cache
+def require_message(name: str, value: object, expected: str) -> None:
+    """Raise `TypeError` unless the argument `name` is a message, or a part of one, as `expected` describes it."""
+    if not isinstance(value, Message):
+        raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
+
+
 def message_class(name: str) -> type[Message]:
     """Return the class of a message, such as ``FetchRequest``.
 
     Raises
     ------
-    KeyError
+    ValueError
+        If there is no such message.
     """
+    check_types(message_class, locals())
+    schemas = message_schemas()
+    if name not in schemas:
+        raise ValueError(f"name must be the name of a message, got {name!r}{did_you_mean(name, schemas)}")
+    return _made_class(name)
+
+
+@functools.cache
+def _made_class(name: str) -> type[Message]:
     structures: dict[str, type[Message]] = {}
     cls = _make_class(name, message_schemas()[name], name, structures)
     for each, structure in structures.items():

@@ -14,6 +14,8 @@ from typing import Self, TypeVar
 
 from typing_extensions import Buffer
 
+from kbatch.arguments import check_types
+
 __all__ = ["Reader", "WireError", "Writer"]
 
 T = TypeVar("T")
@@ -65,6 +67,7 @@ class Reader:
     __slots__ = ("_data", "_end", "_position", "flexible")
 
     def __init__(self, data: Buffer, *, flexible: bool = False) -> None:
+        check_types(Reader.__init__, locals())
         self._data = bytes(data)
         self._position = 0
         self._end = len(self._data)
@@ -82,6 +85,8 @@ class Reader:
 
     def take(self, size: int) -> bytes:
         """Read `size` bytes."""
+        if not isinstance(size, int) or size < 0:
+            raise ValueError(f"size must be a number of bytes, got {size!r}")
         if size > self._end - self._position:
             raise WireError(f"byte {self._position}: needs {size} bytes, {self.remaining} remain")
         start = self._position
@@ -205,6 +210,9 @@ class Reader:
         min_size : int
             The least bytes that an element takes: no count is believed that the bytes can't hold.
         """
+        check_types(Reader.nullable_array, locals())
+        if min_size < 1:
+            raise ValueError(f"min_size must be positive, got {min_size}")
         count = self.uvarint() - 1 if self.flexible else self.int32()
         if count == -1:
             return None
@@ -228,6 +236,7 @@ class Reader:
         known : mapping, optional
             By tag, what reads the field from a reader of its bytes. Other tags are passed over, as KIP-482 wants.
         """
+        check_types(Reader.tags, locals())
         found: dict[int, T] = {}
         if not self.flexible:
             return found
@@ -276,6 +285,7 @@ class Writer:
 
     def __init__(self, *, flexible: bool = False) -> None:
         self._data = bytearray()
+        check_types(Writer.__init__, locals())
         self.flexible = flexible
 
     def getvalue(self) -> bytes:
@@ -284,14 +294,15 @@ class Writer:
 
     def raw(self, data: Buffer) -> Self:
         """Write bytes as they are, without a length."""
+        check_types(Writer.raw, locals())
         self._data += memoryview(data)
         return self
 
     def _fixed(self, field: struct.Struct, value: float) -> Self:
         try:
             self._data += field.pack(value)
-        except (struct.error, OverflowError) as error:  # OverflowError: a huge integer as a double
-            raise ValueError(f"{value!r} doesn't fit: {error}") from None
+        except (struct.error, OverflowError, TypeError) as error:  # OverflowError: a huge integer as a double
+            raise ValueError(f"value {value!r} doesn't fit: {error}") from None
         return self
 
     def int8(self, value: int) -> Self:
@@ -320,20 +331,23 @@ class Writer:
 
     def float64(self, value: float) -> Self:
         """Write an IEEE 754 double, big-endian; of the many NaNs the canonical one."""
+        check_types(Writer.float64, locals())
         return self.raw(_NAN) if value != value else self._fixed(_FLOAT64, value)
 
     def boolean(self, value: bool) -> Self:
         """Write a byte, 1 or 0."""
+        check_types(Writer.boolean, locals())
         return self.int8(int(bool(value)))
 
     def uuid(self, value: uuid.UUID | None) -> Self:
         """Write a UUID as 16 bytes, none as zeros (PRI-R2)."""
+        check_types(Writer.uuid, locals())
         return self.raw(bytes(16) if value is None else value.bytes)
 
     def uvarint(self, value: int) -> Self:
         """Write an unsigned varint of 32 bits."""
-        if not 0 <= value < 1 << 32:
-            raise ValueError(f"{value} is not an unsigned integer of 32 bits")
+        if not isinstance(value, int) or not 0 <= value < 1 << 32:
+            raise ValueError(f"value {value!r} is not an unsigned integer of 32 bits")
         return self._raw_varint(value)
 
     def varint(self, value: int) -> Self:
@@ -353,6 +367,7 @@ class Writer:
 
     def nullable_string(self, value: str | None) -> Self:
         """Write a string that may be null."""
+        check_types(Writer.nullable_string, locals())
         data = None if value is None else value.encode()
         if data is not None and len(data) > _MAX_STRING:
             raise ValueError(f"a string has {_MAX_STRING} bytes at most, this one has {len(data)}")
@@ -368,6 +383,7 @@ class Writer:
 
     def nullable_bytes(self, value: Buffer | None) -> Self:
         """Write bytes that may be null."""
+        check_types(Writer.nullable_bytes, locals())
         data = None if value is None else memoryview(value).cast("B")
         self._length(None if data is None else len(data))
         return self if data is None else self.raw(data)
@@ -389,14 +405,15 @@ class Writer:
         element : callable
             Writes one element with this writer.
         """
+        check_types(Writer.nullable_array, locals())
         self._length(None if values is None else len(values))
-        for value in values or ():
+        for value in () if values is None else values:
             element(value)
         return self
 
     def array(self, values: Collection[T], element: Callable[[T], object]) -> Self:
         """Write an array; see `nullable_array`."""
-        return self.nullable_array(_given(values), element)
+        return self.nullable_array(_given(values, "values"), element)
 
     def _length(self, length: int | None) -> None:
         if length is not None and length > _MAX_LENGTH:
@@ -414,6 +431,7 @@ class Writer:
         fields : mapping
             By tag, in ascending order, the bytes of the field. The old encoding has room for none.
         """
+        check_types(Writer.tags, locals())
         if not self.flexible:
             if fields:
                 raise ValueError(f"only a flexible message has tagged fields, got {list(fields)}")
@@ -429,8 +447,8 @@ class Writer:
 
 
 def _zigzag(value: int, bits: int) -> int:
-    if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"{value} is not a signed integer of {bits} bits")
+    if not isinstance(value, int) or not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(f"value {value!r} is not a signed integer of {bits} bits")
     return value << 1 if value >= 0 else (-value << 1) - 1
 
 
@@ -438,9 +456,9 @@ def _unzigzag(raw: int) -> int:
     return raw >> 1 ^ -(raw & 1)
 
 
-def _given(value: T | None) -> T:
+def _given(value: T | None, name: str = "value") -> T:
     if value is None:
-        raise ValueError("null where the schema has none")
+        raise ValueError(f"{name} None: null where the schema has none")
     return value
 
 

@@ -58,6 +58,8 @@ class DecodeOptions:
                 kind.check(getattr(self, name))
             except ValueError as error:
                 raise ValueError(f"{name} {error}") from None
+        if not isinstance(self.include_control, bool | np.bool_):
+            raise TypeError(f"include_control must be a bool, got {type(self.include_control).__name__}")
         for name in ("start_offset", "stop_offset"):
             if (offset := getattr(self, name)) is not None and not isinstance(offset, int | np.integer):
                 raise TypeError(f"{name} must be an integer or None, got {offset!r}")

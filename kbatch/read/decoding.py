@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+from kbatch.arguments import check_types
 from kbatch.batches.sources import PathOrBytes, input_bytes
 from kbatch.escaping import counted
 from kbatch.format import DEFAULT_LIMITS, MIN_ENTRY_SIZE, Limits
@@ -112,6 +113,9 @@ def decode(
     >>> kbatch.decode(batch, columns=["offset", "timestamp"]).records.dtype.names
     ('offset', 'timestamp', 'batch')
     """
+    if aborted is not None:
+        # `DecodeOptions` and `input_bytes` check the other arguments in less time.
+        check_types(decode, locals())
     options = DecodeOptions(
         isolation=isolation,
         include_control=include_control,

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Unpack
 
+from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array, entry_size, scan_part
 from kbatch.batches.sources import open_segment
 from kbatch.errors import KbatchError, LimitExceededError
@@ -142,6 +143,7 @@ class StreamDecoder:
         origin: int = 0,
         source: str | None = None,
     ) -> None:
+        check_types(StreamDecoder.__init__, locals())
         options = DecodeOptions(
             isolation=isolation,
             include_control=include_control,
@@ -219,7 +221,7 @@ class StreamDecoder:
         ValueError
             After `finish`.
         """
-        array = byte_array(chunk)
+        array = byte_array(chunk, "chunk")
         _check_open(self._bytes)
         self._bytes.append(array, _batch_capacity(self._bytes, self._needed))
         self._count()
@@ -254,6 +256,7 @@ class StreamDecoder:
         >>> decoder.read_from(io.BytesIO(b"abc").readinto), decoder.pending_bytes
         (3, 3)
         """
+        check_types(StreamDecoder.read_from, locals())
         if size < 1:
             raise ValueError(f"size must be positive, got {size}")
         _check_open(self._bytes)
@@ -406,6 +409,7 @@ class StreamDecoder:
         >>> list(kbatch.StreamDecoder().tables([b"", b""]))
         []
         """
+        check_types(StreamDecoder.tables, locals())
         return self._tables((self.feed(chunk) for chunk in chunks), _limited(self._decoding, max_bytes))
 
     def _tables(self, feeds: Iterable[int], max_bytes: int) -> Iterator[RecordTable]:
@@ -585,8 +589,12 @@ def decode_stream(
     >>> [table.values() for table in kbatch.decode_stream([batch, batch[:9], batch[9:]])]
     [[b'v'], [b'v']]
     """
+    check_types(decode_stream, locals())
     if isinstance(stream, bytes | bytearray | memoryview | np.ndarray):
-        raise TypeError("decode_stream takes a file or an iterable of chunks; use kbatch.decode for a buffer")
+        raise TypeError(
+            f"decode_stream takes a file or an iterable of chunks, got {type(stream).__name__}; use kbatch.decode for "
+            "a buffer"
+        )
     if isinstance(stream, io.TextIOBase):
         raise TypeError("decode_stream needs a file that is open for binary reading, as open(path, 'rb')")
     is_file = hasattr(stream, "read") or hasattr(stream, "readinto")

@@ -14,7 +14,7 @@ An Arrow buffer over ``table.data`` keeps that memory alive, so a view may outli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from kbatch.extras import require
 from kbatch.format import COLUMNS, VIEW_COLUMNS
 from kbatch.kernels.extents import measure_extent
 from kbatch.kernels.slices import header_keys, header_values
+from kbatch.options import Binary
 from kbatch.records.columns import INT32_REACH, Reach, checked_schema, view_batches, view_columns
 from kbatch.records.data import TableData
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "Binary",
     "c_stream",
     "requested_binary",
     "to_arrow",
@@ -39,8 +39,6 @@ __all__ = [
     "to_polars",
     "view_schema",
 ]
-
-Binary: TypeAlias = Literal["binary", "large_binary", "binary_view"]
 
 
 def view_schema(columns: Sequence[str] | None = None, *, binary: Binary = "binary", log: bool = False) -> pa.Schema:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.records.data import TableData
 
 __all__ = ["concat_tables"]
@@ -49,6 +50,7 @@ def concat_tables(tables: Iterable[TableDataT]) -> TableDataT:
     >>> len(table), len(table) == sum(map(len, tables))
     (3160, True)
     """
+    check_types(concat_tables, locals())
     parts = list(tables)
     _check(parts)
     first = parts[0]
@@ -103,7 +105,7 @@ def _check(tables: Sequence[TableData]) -> None:
         raise ValueError("concat_tables needs at least one table, got none")
     for number, table in enumerate(tables):
         if not isinstance(table, TableData):
-            raise TypeError(f"item {number} must be a RecordTable, got {type(table).__name__}")
+            raise TypeError(f"tables[{number}] must be a RecordTable, got {type(table).__name__}")
     first = tables[0]
     for number, table in enumerate(tables):
         if table.columns != first.columns:

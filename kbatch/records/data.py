@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import InvalidRecordError, LimitExceededError, MissingColumnError
 from kbatch.format import BATCH_DTYPE, COLUMN_FIELDS, COLUMNS, HEADER_DTYPE, RECORD_DTYPE, VIEW_COLUMNS, record_dtype
@@ -114,6 +115,8 @@ def checked_names(columns: Sequence[str], known: Collection[str]) -> tuple[str, 
     if isinstance(columns, str) or not isinstance(columns, Iterable):
         raise TypeError(f"columns must be a sequence of names, got {columns!r}")
     columns = tuple(columns)
+    if not all(isinstance(name, str) for name in columns):
+        raise TypeError(f"columns must be a sequence of names, got {list(columns)!r}")
     unknown = [name for name in columns if name not in known]
     if unknown:
         raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
@@ -402,6 +405,7 @@ class TableData:
         >>> kbatch.decode(b"").select(["timestamp", "offset"]).columns
         ('timestamp', 'offset')
         """
+        check_types(TableData.select, locals())
         columns = checked_columns(columns)
         self.require(*columns)
         records = self._records

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.codecs import codec_with_level
 from kbatch.errors import ConversionLossError, error_at
 from kbatch.format import (
@@ -123,6 +124,7 @@ def convert(
     >>> report.lost
     {'records_with_headers': 1}
     """
+    check_types(convert, locals())
     options: dict[str, Any] = {"batch_size": batch_size, "on_error": on_error, "limits": limits, "report": report}
     rewriter = Conversion(magic, lossy=lossy, codec=codec_with_level(codec, level), **options)
     return rewrite_bytes(rewriter, data)

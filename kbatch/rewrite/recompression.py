@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.arena import Arena, PayloadError
 from kbatch.batches.codecs import codec_with_level, compress, decompress, level_of, own_codecs
 from kbatch.errors import (
@@ -95,6 +96,7 @@ def recompress(
     >>> len(packed) < len(batch) and kbatch.recompress(packed, "none") == batch
     True
     """
+    check_types(recompress, locals())
     joined = codec_with_level(codec, level)
     rewriter = Recompression(joined, batch_size=batch_size, on_error=on_error, limits=limits, report=report)
     return rewrite_bytes(rewriter, data)

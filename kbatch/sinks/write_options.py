@@ -6,11 +6,12 @@ Tasks use this module, so it does not import pyspark.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from kbatch import options as opts
+from kbatch.arguments import check_fields
 from kbatch.options import OptionError, ValueKind, option
 
 __all__ = ["ExportMode", "OutputFormat", "WriteOptions", "parse_compression"]
@@ -46,12 +47,16 @@ def _parse_columns(text: str) -> tuple[str, ...]:
 def _check_columns(names: tuple[str, ...]) -> None:
     from kbatch.records.kafka_columns import SPARK_COLUMNS
 
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise ValueError(f"must be a sequence of columns, got {names!r}")
     for name in names:
         if name not in SPARK_COLUMNS:
             raise ValueError(f"must be columns of {', '.join(SPARK_COLUMNS)}, or none, got {name!r}")
 
 
 def _check_max_bad(text: str) -> None:
+    if not isinstance(text, str):
+        raise ValueError(f"must be a text such as 100 or 0.5%, got {text!r}")
     found = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", text, re.ASCII)
     if not found or (found[2] and float(found[2]) > 100):
         raise ValueError(f"must be a number such as 100, or percent such as 0.5%, got {text!r}")
@@ -136,6 +141,7 @@ class WriteOptions:
 
     def __post_init__(self) -> None:
         opts.check_options(self)
+        check_fields(self)
         codec, _ = parse_compression(self.compression)
         if self.format == "arrow" and codec not in ("zstd", "lz4", "none"):
             raise OptionError("{format} arrow can be compressed with zstd, lz4 or none, not {0}", codec)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
 
+from kbatch.arguments import check_types
 from kbatch.batches.framing import scan_part
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.log import Log
@@ -138,6 +139,9 @@ def export(
     >>> summary.records  # doctest: +SKIP
     3144
     """
+    check_types(export, locals())
+    if transform is not None and not hasattr(transform, "schema"):
+        raise TypeError(f"transform must have a schema, as kbatch.plan.rows.Transform, got {type(transform).__name__}")
     logdirs = [os.fspath(each) for each in root_list(logdir)]
     out = os.fspath(out)
     options, writing = options or ReadOptions(), writing or WriteOptions()

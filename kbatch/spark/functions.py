@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, BinaryType, IntegralType, StructField, StructType
 
+from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
@@ -212,6 +213,7 @@ def decode_in_arrow(
     >>> kbatch.spark.decode_in_arrow("raw", table="losses").schema.fieldNames()
     ['position', 'length', 'reason', 'base_offset']
     """
+    check_types(decode_in_arrow, locals())
     options = _options(include_control, crc, on_error, limits, table, isolation)
     decoder = _decoder(column, include_headers, options, partial, table, aborted_column)
     kept = keep.fieldNames() if keep is not None else []
@@ -354,6 +356,7 @@ def decode_batches(
     []
     >>> sc.parallelize(segments).mapPartitions(decode)  # doctest: +SKIP
     """
+    check_types(decode_batches, locals())
     options = _options(include_control, crc, on_error, limits, table, isolation)
     decoder = _decoder(column, include_headers, options, partial, table, aborted_column)
     make = _row_maker((*keep, *decoder.columns))

@@ -8,11 +8,12 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from kbatch.log import Log
+from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.value_columns import ValueColumns, parsers_of, spark_type
 from kbatch.plan.value_options import SIDES, ValueOptions
 from kbatch.spark.schema import columns_of, kafka_schema
-from kbatch.values.parsed import On, Parser, bad_types
+from kbatch.values.parsed import Parser, bad_types
 
 __all__ = ["columns_for", "value_schema"]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.arena import Arena, PayloadError
 from kbatch.batches.codecs import decompress
 from kbatch.format import (
@@ -92,6 +93,7 @@ def control_records(table: RecordTable) -> npt.NDArray[np.void]:
     >>> rows[["offset", "producer_id", "type", "coordinator_epoch", "valid"]].tolist()
     [(7, 7, 0, 0, 1)]
     """
+    check_types(control_records, locals())
     table.require("offset", "timestamp", "key", "value")
     batches = table.batches
     control = np.flatnonzero(((batches["attributes"] & ATTRIBUTE_CONTROL) != 0) & (batches["magic"] == 2))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_fields, check_types
 from kbatch.extras import require
 from kbatch.kernels.avro import Columns
 from kbatch.options import Framing
@@ -239,6 +240,7 @@ class AvroParser:
         return short_repr(self, self.__dataclass_fields__)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_framing(self.framing)
         schemas = self._schemas()
         if not schemas:
@@ -248,7 +250,7 @@ class AvroParser:
         pa = require("pyarrow", "arrow", "values_avro()")
         decoders = {key: _SchemaDecoder(schema) for key, schema in schemas.items()}
         last = max(decoders, key=lambda key: -1 if key is None else key)
-        reader = decoders[last] if self.reader_schema is None else _SchemaDecoder(self.reader_schema)
+        reader = decoders[last] if self.reader_schema is None else self._reader_decoder(self.reader_schema)
         object.__setattr__(self, "_decoders", decoders)
         object.__setattr__(self, "_reader", reader)
         for key, decoder in decoders.items():
@@ -262,6 +264,12 @@ class AvroParser:
     def __reduce__(self) -> tuple[Any, ...]:
         return AvroParser, (self.schema, self.framing, self.reader_schema)
 
+    def _reader_decoder(self, schema: Schema) -> _SchemaDecoder:
+        try:
+            return _SchemaDecoder(schema)
+        except ValueError as error:
+            raise type(error)(f"reader_schema: {error}") from None
+
     def _schemas(self) -> dict[int | None, Schema]:
         if isinstance(self.schema, Mapping) and all(isinstance(key, int) for key in self.schema):
             return {int(key): schema for key, schema in self.schema.items()}
@@ -274,6 +282,7 @@ class AvroParser:
 
     def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
+        check_types(AvroParser.parse, locals())
         budget = MemoryBudget(max_bytes)
         pa = require("pyarrow", "arrow", "values_avro()")
         decoders: dict[int | None, _SchemaDecoder] = self._decoders  # type: ignore[attr-defined]

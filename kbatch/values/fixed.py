@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_fields, check_types, numpy_dtype
 from kbatch.extras import require
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, memory_of_type
 from kbatch.values.parsed import Parsed, slices_of
@@ -69,15 +70,20 @@ class FixedParser:
     type: pa.DataType = field(init=False)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         pa = require("pyarrow", "arrow", "values_struct()")
-        dtype = parse_dtype(self.dtype) if isinstance(self.dtype, str) else np.dtype(self.dtype)
+        try:
+            dtype = parse_dtype(self.dtype) if isinstance(self.dtype, str) else numpy_dtype(self.dtype)
+        except ValueError as error:
+            raise ValueError(f"dtype {error}") from None
         if dtype.hasobject or dtype.itemsize == 0:
-            raise TypeError(f"dtype {dtype} has no fixed size in bytes")
+            raise TypeError(f"dtype must have a fixed size in bytes, got {dtype}")
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "type", _fixed_array(pa, np.empty(0, dtype)).type)
 
     def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
+        check_types(FixedParser.parse, locals())
         pa = require("pyarrow", "arrow", "values_struct()")
         dtype = np.dtype(self.dtype)
         # The bytes are gathered, and then become columns.

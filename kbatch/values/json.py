@@ -11,13 +11,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_fields, check_types
 from kbatch.extras import require
 from kbatch.kernels.jsontext import check_texts, join
+from kbatch.options import Unknown
 from kbatch.records.display import short_repr
 from kbatch.tuning import JSON_BLOCK_BYTES, JSON_PARTS
 from kbatch.values.deviations import FieldDeviation
@@ -33,8 +35,6 @@ __all__ = ["MAX_DEPTH", "JsonParser", "infer_json", "type_of"]
 
 # The depth of nested brackets. Arrow's parser crashes on 100,000 levels if it has to infer their type.
 MAX_DEPTH = 256
-
-Unknown = Literal["ignore", "bad", "keep"]
 
 _PREFIX, _SUFFIX = b'{"v":', b"}\n"
 
@@ -102,6 +102,7 @@ class JsonParser:
         return short_repr(self, self.__dataclass_fields__)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         pa = require("pyarrow", "arrow", "values_json()")
         if self.unknown not in get_args(Unknown):
             raise ValueError(f"unknown must be 'ignore', 'bad' or 'keep', got {self.unknown!r}")
@@ -115,6 +116,7 @@ class JsonParser:
 
     def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
+        check_types(JsonParser.parse, locals())
         pa = require("pyarrow", "arrow", "values_json()")
         slices = slices_of(column)
         rows = np.flatnonzero(slices.valid).astype(np.int64, copy=False)
@@ -419,11 +421,14 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
     >>> infer_json([b'{"a": 1}', b'{"a": 2.5, "b": ["x"]}'])
     StructType(struct<a: double, b: list<item: string>>)
     """
+    check_types(infer_json, locals())
     pa = require("pyarrow", "arrow", "values_json()")
     seen = _Seen()
     for text in samples:
         if text is None:
             continue
+        if not isinstance(text, bytes):
+            raise TypeError(f"samples must contain bytes or None, got {type(text).__name__}")
         verdict = np.zeros(1, np.uint8)
         content = np.frombuffer(text, np.uint8)
         check_texts(np.array([0, len(text)], np.int32), content, np.zeros(1, np.int64), verdict, MAX_DEPTH)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import TypeVar
 
+from kbatch.arguments import check_types
 from kbatch.errors import LimitExceededError
 from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.format import INT64_MAX
+from kbatch.options import On
 from kbatch.records.arrow import to_arrow
 from kbatch.records.data import TableData
 from kbatch.records.display import short_repr
@@ -40,7 +42,6 @@ __all__ = [
     "slices_of",
 ]
 
-On = Literal["key", "value"]
 # `RecordTable`, which is in a higher layer. Without an argument, `ParsedValues` does not fix the type of its table.
 TableT = TypeVar("TableT", bound=TableData, default=Any)
 
@@ -316,6 +317,7 @@ class ParsedValues(Generic[TableT]):
             reason, null for other records) and ``value_schema_id``. For keys they are ``key_bad``, ``key_error`` and
             ``key_schema_id``.
         """
+        check_types(ParsedValues.to_arrow, locals())
         if columns is None:
             base = to_arrow(self.table)
         else:
@@ -330,6 +332,13 @@ class ParsedValues(Generic[TableT]):
     @classmethod
     def of(cls, table: TableT, on: On, parser: Parser) -> ParsedValues[TableT]:
         """Parse a table's values or keys; LimitExceededError if they exceed the memory of the table."""
+        check_types(ParsedValues.of, locals())
+        if not isinstance(table, TableData):
+            raise TypeError(f"table must be a RecordTable, got {type(table).__name__}")
+        if not callable(getattr(parser, "parse", None)):
+            raise TypeError(
+                f"parser must have a method parse, as kbatch.values.JsonParser has, got {type(parser).__name__}"
+            )
         memory = table._memory
         rest = INT64_MAX if memory is None else memory.rest
         advice = "raise limits=kbatch.Limits(max_table_bytes=...), or take a slice of the table"
@@ -378,6 +387,7 @@ class TextParser:
 
     def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
+        check_types(TextParser.parse, locals())
         pa = require("pyarrow", "arrow", "parsing values")
         MemoryBudget(max_bytes).take(column.nbytes)
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kbatch.arguments import check_fields, check_types
 from kbatch.extras import require
 from kbatch.options import Framing
 from kbatch.records.display import short_repr
@@ -30,6 +31,7 @@ __all__ = ["ProtobufParser", "read_descriptors"]
 
 def read_descriptors(source: bytes | str | os.PathLike[str]) -> bytes:
     """Return a descriptor set, given as bytes, or as the path of a set or of a ``.proto`` file (`grpcio-tools`)."""
+    check_types(read_descriptors, locals())
     if isinstance(source, bytes):
         return source
     if os.fspath(source).endswith(".proto"):
@@ -103,6 +105,7 @@ class ProtobufParser:
         return short_repr(self, self.__dataclass_fields__)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_framing(self.framing)
         require("google.protobuf", "protobuf", "values_protobuf()")
         from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
@@ -127,7 +130,7 @@ class ProtobufParser:
             raise ValueError(f"{files[-1].name} has no message; name one") from None
         except (message.DecodeError, TypeError, ValueError) as error:
             raise ValueError(
-                f"not a descriptor set (protoc --include_imports --descriptor_set_out=FILE): {error}"
+                f"descriptors: not a descriptor set (protoc --include_imports --descriptor_set_out=FILE): {error}"
             ) from None
         object.__setattr__(self, "_pool", pool)
         # Before the classes, which `protobuf` makes recursively for all messages in the message.
@@ -145,6 +148,7 @@ class ProtobufParser:
 
     def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
+        check_types(ProtobufParser.parse, locals())
         pa = require("pyarrow", "arrow", "values_protobuf()")
         from google.protobuf.message import DecodeError
 

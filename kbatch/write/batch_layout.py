@@ -80,6 +80,11 @@ class BatchLayout:
                 raise ValueError(
                     f"timestamp_type must be 'create_time' or 'log_append_time', got {timestamp_type!r}"
                 ) from None
+        if timestamp_type not in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
+            raise ValueError(
+                "timestamp_type must be 'create_time', 'log_append_time' or a kbatch.TimestampType, got "
+                f"{timestamp_type!r}"
+            )
         chosen, level = (Codec.NONE, None) if codec is None else parse_codec(codec)
         layout = cls(magic=magic, codec=chosen, level=level, timestamp_type=TimestampType(timestamp_type), **fields)
         layout._check()

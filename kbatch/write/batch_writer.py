@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.codecs import codec_with_level, compress
 from kbatch.escaping import counted
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
@@ -116,6 +117,7 @@ class BatchWriter:
         delete_horizon: int | None = None,
         level: int | None = None,
     ) -> None:
+        check_types(BatchWriter.__init__, locals())
         self._layout = BatchLayout.of(
             magic=magic,
             codec=codec_with_level(codec, level),

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kbatch.arguments import check_types
 from kbatch.format import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
@@ -79,9 +80,10 @@ def encode_marker(
     >>> len(kbatch.decode(data)), len(kbatch.decode(data, isolation="read_committed"))
     (1, 0)
     """
+    check_types(encode_marker, locals())
     marker = _MARKER_TYPES.get(kind) if isinstance(kind, str) else kind
     if marker is None or marker not in _MARKER_TYPES.values():
-        raise ValueError(f"a transaction ends with 'commit' or 'abort', got {kind!r}")
+        raise ValueError(f"kind must be 'commit' or 'abort', got {kind!r}")
     check_range("producer_id", producer_id, 0, INT64_MAX)
     check_range("producer_epoch", producer_epoch, 0, 2**15 - 1)
     check_range("coordinator_epoch", coordinator_epoch, -(2**31), INT32_MAX)
@@ -155,6 +157,7 @@ def encode_empty(
     >>> kbatch.decode(kbatch.encode_empty(20, 24)).batches["last_offset"].tolist()
     [24]
     """
+    check_types(encode_empty, locals())
     layout = BatchLayout.of(
         magic=2,
         codec=None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from kbatch.arguments import check_types
 from kbatch.batches.codecs import codec_with_level
 from kbatch.format import Codec, TimestampType
 from kbatch.quantities import SizeLike
@@ -136,6 +137,7 @@ def encode(
     >>> len(kbatch.scan(data)), int(kbatch.decode(data).values_as(">i8").sum())
     (10, 49995000)
     """
+    check_types(encode, locals())
     codec = codec_with_level(codec, level)
     if isinstance(values, RecordTable):
         given = (keys, timestamps, headers, offsets, append_time, delete_horizon, batch_size, max_records)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.codecs import codec_with_level, parse_codec
 from kbatch.format import (
     ATTRIBUTE_CODEC,
@@ -77,6 +78,7 @@ def encode_table(
     >>> kbatch.encode(kbatch.decode(data)) == data
     True
     """
+    check_types(encode_table, locals())
     chosen_level = None
     if (codec := codec_with_level(codec, level)) is not None:
         chosen, chosen_level = parse_codec(codec)

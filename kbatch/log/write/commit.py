@@ -27,6 +27,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.framing import put_values, scan_part
 from kbatch.batches.regular_files import open_descriptor, open_regular
 from kbatch.errors import LogDirectoryError, TruncatedBatchError, exists_already, finding_to_error
@@ -37,7 +38,7 @@ from kbatch.log.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.parts import PartFile
 from kbatch.log.write.staging import move_all, remove_stage, rename_all, sync_directory, sync_parents, undo_moves
-from kbatch.quantities import SizeLike, parse_size
+from kbatch.quantities import INT32_MAX, SizeLike, size_between
 from kbatch.tuning import COMMIT_READ_BYTES
 
 __all__ = ["Mode", "Stage", "Written", "check_before", "commit", "locked", "roll_back"]
@@ -302,7 +303,10 @@ def commit(
     logs: dict[tuple[str, int], list[PartFile]] = {}
     for part in parts:
         logs.setdefault((part.topic, part.partition), []).append(part)
-    sizes = parse_size(segment_bytes), parse_size(index_interval_bytes)
+    sizes = (
+        size_between("segment_bytes", segment_bytes, 1, INT32_MAX),
+        size_between("index_interval_bytes", index_interval_bytes, 0, INT32_MAX),
+    )
     new = os.path.join(stage.path, "new")
     if stage.is_new:
         if not logs:
@@ -581,6 +585,7 @@ def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
     ...     roll_back(root)
     0
     """
+    check_types(roll_back, locals())
     root = os.path.realpath(root)
     count = 0
     if os.path.isdir(root):

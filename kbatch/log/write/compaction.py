@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.errors import InvalidRecordError, LimitExceededError, LogDirectoryError
 from kbatch.format import ATTRIBUTE_CONTROL, BATCH_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, Limits
 from kbatch.kernels.keymap import KeyOffsets
@@ -133,6 +134,7 @@ def compact_log(
     >>> done.records_in, done.records_out, done.keys
     (100, 20, 19)
     """
+    check_types(compact_log, locals())
     time = time_of_call() if now is None else parse_time(now, "now")
     segment_bytes = size_between("segment_bytes", segment_bytes, 1, INT32_MAX)
     segment_index_bytes = size_between("segment_index_bytes", segment_index_bytes, 24, INT32_MAX)

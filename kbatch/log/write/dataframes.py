@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from kbatch.arguments import check_types
 from kbatch.batches.codecs import codec_text
 from kbatch.extras import require
 from kbatch.format import INT32_MAX, Codec, TimestampType
@@ -110,6 +111,7 @@ def write_log(
     ...     written[0].first_offset, log.end_offset, len(log.segments)
     (3, 6, 2)
     """
+    check_types(write_log, locals())
     if mode not in ("append", "error", "overwrite"):
         raise ValueError(f"mode must be 'append', 'error' or 'overwrite', got {mode!r}")
     if compression is not None:

@@ -15,6 +15,7 @@ from typing import BinaryIO, Self
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array, scan_complete
 from kbatch.escaping import counted
 from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, BytesLike
@@ -237,6 +238,7 @@ class LogWriter:
         follow_transactions: bool = True,
         sync: bool = True,
     ) -> None:
+        check_types(LogWriter.__init__, locals())
         segment_bytes = size_between("segment_bytes", segment_bytes, 1, INT32_MAX)
         index_interval_bytes = size_between("index_interval_bytes", index_interval_bytes, 0, INT32_MAX)
         segment_index_bytes = size_between("segment_index_bytes", segment_index_bytes, 24, INT32_MAX)
@@ -305,6 +307,7 @@ class LogWriter:
         origin : int
             Position of ``data[0]`` in the source of the positions of `rows`.
         """
+        check_types(LogWriter.append_scanned, locals())
         if self._closed:
             raise ValueError("the writer is closed")
         if not len(rows):
@@ -338,11 +341,13 @@ class LogWriter:
         Each one is written to the file of the segment that contains its marker. Call this before the marker is written,
         or while its segment is the current one.
         """
+        check_types(LogWriter.append_aborted, locals())
         if len(aborted):
             self._aborted.append(np.array(aborted))
 
     def roll(self, base_offset: int | None = None) -> None:
         """End the segment. The next one gets `base_offset`, or the base offset of its first batch."""
+        check_types(LogWriter.roll, locals())
         if base_offset is not None and base_offset < (self.next_offset or 0):
             raise ValueError(f"base_offset must be at least {self.next_offset}, got {base_offset}")
         if self._segment is None and self._next_base is not None and base_offset != self._next_base:
@@ -355,6 +360,7 @@ class LogWriter:
 
         Without a ``leader-epoch-checkpoint`` written here, one is made from the leader epochs of the batches.
         """
+        check_types(LogWriter.write_file, locals())
         self._given.add(name)
         self._stage.write_file(name, data)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.codecs import codec_with_level
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ABORTED_DTYPE, INT32_MAX, Codec, Limits
@@ -85,6 +86,7 @@ def convert_log(
     ...     set(kbatch.Log(f"{where}/magic1-0").batches()["magic"].tolist())
     {2}
     """
+    check_types(convert_log, locals())
     joined = codec_with_level(codec, level)
     rewriter = Conversion(magic, codec=joined, lossy=lossy, batch_size=batch_size, on_error=on_error, limits=limits)
     return rewrite_log(log, out, rewriter, **options)
@@ -130,6 +132,7 @@ def recompress_log(
     >>> report.bytes_written < report.bytes / 3
     True
     """
+    check_types(recompress_log, locals())
     rewriter = Recompression(codec_with_level(codec, level), batch_size=batch_size, on_error=on_error, limits=limits)
     return rewrite_log(log, out, rewriter, **options)
 
@@ -171,6 +174,7 @@ def rewrite_log(
     LogDirectoryError
         If `out` exists or is inside the log, or if `out` is one file and the log has several segments.
     """
+    check_types(rewrite_log, locals())
     log = log if isinstance(log, Log) else Log(log)
     path = os.fspath(out)
     check_out(log, path)

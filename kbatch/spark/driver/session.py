@@ -15,6 +15,7 @@ from typing import IO, Any
 import pyspark.util
 from pyspark.sql import SparkSession
 
+from kbatch.arguments import check_types
 from kbatch.errors import KbatchError, MissingDependencyError
 from kbatch.extras import install_command
 from kbatch.spark.driver.interrupts import HeldInterrupts
@@ -70,6 +71,7 @@ def spark_session(
     ...     spark.range(3).count()
     3
     """
+    check_types(spark_session, locals())
     active = active_session()
     if active is not None:
         if master is not None:

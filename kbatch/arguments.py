@@ -1,0 +1,254 @@
+"""The check of the types of arguments, at the beginning of public functions.
+
+`check_types` compares the arguments of a function with its annotations, so that no rule about types is written twice.
+Values and ranges are checked where they are used. `kbatch.decode` and methods that are called for each record or chunk
+check their arguments themselves, because this check takes about a microsecond.
+
+The command line checks its options with this module, and its help must not wait for the import of NumPy.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import importlib
+import numbers
+import os
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from typing_extensions import Buffer
+
+from kbatch.quantities import INT64_MAX, SizeLike, bounds_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["check_fields", "check_types", "numpy_dtype"]
+
+# Annotations whose modules are imported for type checkers only, and the modules of their first part.
+_OPTIONAL_MODULES = {"pa": "pyarrow", "pyarrow": "pyarrow"}
+
+
+class _Kind(NamedTuple):
+    """Values that an annotation allows: their check, their name in messages, and the kinds of their elements."""
+
+    accepts: Callable[[Any], bool]
+    text: str
+    elements: tuple[_Kind, ...] = ()
+
+
+def check_types(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise an error for the first argument that does not agree with the annotation of its parameter.
+
+    Parameters
+    ----------
+    function : callable
+        A function with annotations, or ``__init__`` of a class. Annotations that mean nothing to this module, such as
+        `Any` and protocols, allow every value.
+    given : mapping
+        Arguments by parameter: ``locals()`` at the beginning of the function.
+
+    Raises
+    ------
+    TypeError
+    ValueError
+        For an integer outside of the range of an int64.
+
+    Examples
+    --------
+    >>> from kbatch.arguments import check_types
+    >>> def read(path: str, threads: int = 1) -> None:
+    ...     check_types(read, locals())
+    >>> read("x.log", threads="2")
+    Traceback (most recent call last):
+    TypeError: threads must be an int, got str
+    """
+    for name, default, kinds in _parameters(function):
+        value = given[name]
+        if value is default:
+            continue
+        kind = next((each for each in kinds if each.accepts(value)), None)
+        if kind is None:
+            is_data = _PATH in kinds and isinstance(value, bytes | bytearray | memoryview)
+            hint = "; kbatch.decode reads batches from a buffer" if is_data else ""
+            expected = _joined([each.text for each in kinds])
+            raise TypeError(f"{name} must be {expected}, got {type(value).__name__}{hint}")
+        if kind is _INT and not -INT64_MAX - 1 <= value <= INT64_MAX:
+            raise ValueError(f"{name} must be {bounds_text(-INT64_MAX - 1, INT64_MAX, int(value))}")
+        if kind.elements and isinstance(value, list | tuple):
+            _check_elements(name, value, kind.elements)
+
+
+def check_fields(instance: Any) -> None:
+    """Check the fields of a dataclass; see `check_types`."""
+    check_types(type(instance).__init__, _Fields(instance))
+
+
+class _Fields(Mapping[str, Any]):
+    """The fields of an object, which may have slots instead of a dict."""
+
+    def __init__(self, instance: Any) -> None:
+        self._instance = instance
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._instance, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._instance.__dataclass_fields__)
+
+    def __len__(self) -> int:
+        return len(self._instance.__dataclass_fields__)
+
+
+def _check_elements(name: str, values: Sequence[Any], kinds: tuple[_Kind, ...]) -> None:
+    for place, value in enumerate(values):
+        if not any(each.accepts(value) for each in kinds):
+            expected = _joined([each.text for each in kinds])
+            raise TypeError(f"{name}[{place}] must be {expected}, got {type(value).__name__}")
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, Any, list[_Kind]], ...]:
+    """Return name, default and kinds of each parameter that has a check."""
+    import inspect
+
+    function = inspect.unwrap(function)
+    found = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.annotation is parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            continue
+        kinds = _kinds_of(_annotation(parameter.annotation, function))
+        if kinds:
+            default = object() if parameter.default is parameter.empty else parameter.default
+            found.append((parameter.name, default, kinds))
+    return tuple(found)
+
+
+def _annotation(text: Any, function: Callable[..., Any]) -> Any:
+    """Return the type that an annotation names; `Any` if it is only imported for type checkers."""
+    if not isinstance(text, str):
+        return text
+    if text == "RecordTable":
+        # Modules below the table import it only for type checkers.
+        return _Table
+    first = text.partition(".")[0]
+    names = {**vars(builtins), **function.__globals__}
+    try:
+        if first in _OPTIONAL_MODULES:
+            names[first] = importlib.import_module(_OPTIONAL_MODULES[first])
+        return eval(text, names)
+    except (ImportError, NameError, AttributeError, TypeError):
+        return Any
+
+
+class _Table:
+    """In place of `RecordTable`, which is in a higher layer."""
+
+
+def _is_table(value: Any) -> bool:
+    return any(each.__name__ == "RecordTable" for each in type(value).__mro__)
+
+
+def _kinds_of(annotation: Any) -> list[_Kind]:
+    """Return the kinds of values that an annotation allows; none if it is unknown."""
+    if annotation == SizeLike:
+        return [_SIZE]
+    if annotation == SizeLike | None:
+        return [_SIZE, _KINDS[type(None)]]
+    origin = typing.get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        found: list[_Kind] = []
+        for each in typing.get_args(annotation):
+            kinds = _kinds_of(each)
+            if not kinds:
+                return []
+            found += [kind for kind in kinds if kind not in found]
+        return found
+    if origin is typing.Literal:
+        # The function itself refuses other words.
+        words = typing.get_args(annotation)
+        allowed = tuple({type(each) for each in words})
+        return [_Kind(lambda value: isinstance(value, allowed), _joined([repr(each) for each in words]))]
+    if origin is type:
+        (base,) = typing.get_args(annotation)
+        return [_Kind(lambda value: isinstance(value, type) and issubclass(value, base), f"a class of {base.__name__}")]
+    kind = _KINDS.get(annotation if origin is None else origin)
+    if kind is not None:
+        return [kind._replace(elements=_element_kinds(annotation))] if kind is _COLLECTION else [kind]
+    if origin is not None:
+        annotation = origin
+    if annotation is Any or not isinstance(annotation, type) or getattr(annotation, "_is_protocol", False):
+        return []
+    if issubclass(annotation, enum.IntEnum):
+        # Most functions take the number too.
+        return [_Kind(_is_int, f"a {annotation.__name__}")]
+    article = "an" if annotation.__name__[0] in "aeiouAEIOU" else "a"
+    return [_Kind(lambda value: isinstance(value, annotation), f"{article} {annotation.__name__}")]
+
+
+def _element_kinds(annotation: Any) -> tuple[_Kind, ...]:
+    """Return the kinds of the elements of a sequence of texts; elements of other types are checked by their users."""
+    return (_KINDS[str],) if str in typing.get_args(annotation)[:1] else ()
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the dtype of the parameter `dtype`."""
+    import numpy as np
+
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise TypeError(f"dtype must be a dtype of NumPy such as '>i8', got {dtype!r}") from None
+    return found
+
+
+def _joined(texts: list[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
+
+
+def _is_int(value: Any) -> bool:
+    # NumPy counts durations among its integers.
+    return isinstance(value, numbers.Integral) and type(value).__name__ not in ("bool", "timedelta64")
+
+
+def _is_collection(value: Any) -> bool:
+    return not isinstance(value, str | bytes | bytearray | memoryview) and isinstance(value, Iterable)
+
+
+def _is_buffer(value: Any) -> bool:
+    try:
+        memoryview(value).release()
+    except (TypeError, ValueError, BufferError):
+        # ValueError: an array of dates, or a closed mmap.
+        return False
+    return True
+
+
+_INT = _Kind(_is_int, "an int")
+_PATH = _Kind(lambda value: isinstance(value, os.PathLike), "os.PathLike")
+_COLLECTION = _Kind(_is_collection, "a sequence")
+_SIZE = _Kind(lambda value: isinstance(value, str) or _is_int(value), "a number of bytes such as 67108864 or '64m'")
+_KINDS: dict[Any, _Kind] = {
+    int: _INT,
+    float: _Kind(lambda value: _is_int(value) or isinstance(value, float), "a number"),
+    bool: _Kind(lambda value: type(value).__name__ in ("bool", "bool_"), "a bool"),
+    str: _Kind(lambda value: isinstance(value, str), "a str"),
+    bytes: _Kind(lambda value: isinstance(value, bytes), "bytes"),
+    type(None): _Kind(lambda value: value is None, "None"),
+    os.PathLike: _PATH,
+    Buffer: _Kind(_is_buffer, "a buffer (bytes, memoryview, mmap, ...)"),
+    Mapping: _Kind(lambda value: isinstance(value, Mapping), "a mapping"),
+    dict: _Kind(lambda value: isinstance(value, Mapping), "a mapping"),
+    _Table: _Kind(_is_table, "a RecordTable"),
+    # A list is accepted where a tuple or a set is annotated.
+    **dict.fromkeys((tuple, frozenset, Iterable, Sequence, Collection), _COLLECTION),
+    Set: _Kind(lambda value: isinstance(value, Set), "a set"),
+    Callable: _Kind(callable, "a function"),
+}
