@@ -158,10 +158,9 @@ def _is_table(value: Any) -> bool:
 
 def _kinds_of(annotation: Any) -> list[_Kind]:
     """Return the kinds of values that an annotation allows; none if it is unknown."""
-    if annotation == SizeLike:
-        return [_SIZE]
-    if annotation == SizeLike | None:
-        return [_SIZE, _KINDS[type(None)]]
+    if annotation in (SizeLike, SizeLike | None):
+        # `size_between` names the texts that it reads.
+        return []
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
         found: list[_Kind] = []
@@ -179,7 +178,7 @@ def _kinds_of(annotation: Any) -> list[_Kind]:
     if origin is type:
         (base,) = typing.get_args(annotation)
         return [_Kind(lambda value: isinstance(value, type) and issubclass(value, base), f"a class of {base.__name__}")]
-    kind = _KINDS.get(annotation if origin is None else origin)
+    kind = _KIND_OF.get(annotation if origin is None else origin)
     if kind is not None:
         return [kind._replace(elements=_element_kinds(annotation))] if kind is _COLLECTION else [kind]
     if origin is not None:
@@ -187,15 +186,17 @@ def _kinds_of(annotation: Any) -> list[_Kind]:
     if annotation is Any or not isinstance(annotation, type) or getattr(annotation, "_is_protocol", False):
         return []
     if issubclass(annotation, enum.IntEnum):
-        # Most functions take the number too.
-        return [_Kind(_is_int, f"a {annotation.__name__}")]
-    article = "an" if annotation.__name__[0] in "aeiouAEIOU" else "a"
-    return [_Kind(lambda value: isinstance(value, annotation), f"{article} {annotation.__name__}")]
+        # An enumeration is given by name or number too, which the function itself parses.
+        return []
+    home = annotation.__module__.partition(".")[0]
+    name = annotation.__name__ if home in ("kbatch", "builtins") else f"{home}.{annotation.__name__}"
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    return [_Kind(lambda value: isinstance(value, annotation), f"{article} {name}")]
 
 
 def _element_kinds(annotation: Any) -> tuple[_Kind, ...]:
     """Return the kinds of the elements of a sequence of texts; elements of other types are checked by their users."""
-    return (_KINDS[str],) if str in typing.get_args(annotation)[:1] else ()
+    return (_KIND_OF[str],) if str in typing.get_args(annotation)[:1] else ()
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
@@ -234,8 +235,7 @@ def _is_buffer(value: Any) -> bool:
 _INT = _Kind(_is_int, "an int")
 _PATH = _Kind(lambda value: isinstance(value, os.PathLike), "os.PathLike")
 _COLLECTION = _Kind(_is_collection, "a sequence")
-_SIZE = _Kind(lambda value: isinstance(value, str) or _is_int(value), "a number of bytes such as 67108864 or '64m'")
-_KINDS: dict[Any, _Kind] = {
+_KIND_OF: dict[Any, _Kind] = {
     int: _INT,
     float: _Kind(lambda value: _is_int(value) or isinstance(value, float), "a number"),
     bool: _Kind(lambda value: type(value).__name__ in ("bool", "bool_"), "a bool"),

@@ -81,6 +81,7 @@ NOT_CHECKED = {
             "kbatch.spark.MapInArrow",
             "kbatch.spark.PartitionSummary",
             "kbatch.spark.PartitionSummary.add",
+            "kbatch.values.FieldDeviation",
             "kbatch.values.Parsed",
             "kbatch.values.ParsedValues",
         ),

@@ -70,7 +70,7 @@ class TopicConfig:
         check_range("timestamp_before_max_ms", self.timestamp_before_max_ms, 0, INT64_MAX)
         check_range("timestamp_after_max_ms", self.timestamp_after_max_ms, 0, INT64_MAX)
         check_range("magic", self.magic, 0, 2)
-        if self.timestamp_type not in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
+        if not isinstance(self.timestamp_type, int) or self.timestamp_type not in (0, 1):
             raise ValueError(f"timestamp_type must be CREATE_TIME or LOG_APPEND_TIME, got {self.timestamp_type!r}")
         target = self.codec_of(Codec.NONE)
         if self.compression_level is not None and target != Codec.NONE:

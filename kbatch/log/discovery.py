@@ -98,7 +98,9 @@ def find_logs(
     return LogList(sorted(found, key=lambda log: (log.topic or "", log.partition or 0, log.mark or "")))
 
 
-def root_list(root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+def root_list(
+    root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], name: str = "root"
+) -> list[str | os.PathLike[str]]:
     """Return one or several log directories as a list.
 
     Raises
@@ -110,9 +112,9 @@ def root_list(root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
         return [root]
     roots = list(root)
     if not all(isinstance(each, str | os.PathLike) for each in roots):
-        raise TypeError(f"root must be one or several paths, got {type(root).__name__} of other objects")
+        raise TypeError(f"{name} must be one or several paths, got {type(root).__name__} of other objects")
     if not roots:
-        raise ValueError("root must name a log directory, got an empty list")
+        raise ValueError(f"{name} must name a log directory, got an empty list")
     return roots
 
 

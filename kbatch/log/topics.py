@@ -32,6 +32,8 @@ class TopicFilter:
     """
 
     def __init__(self, topics: TopicChoice) -> None:
+        if not isinstance(topics, re.Pattern | Iterable):
+            raise TypeError(f"topics must be names, globs or compiled regular expressions, got {topics!r}")
         given = [topics] if isinstance(topics, str | re.Pattern) else list(topics)
         self._matchers: list[tuple[str | None, Callable[[str], object]]] = []
         names: set[str] = set()

@@ -142,7 +142,7 @@ def export(
     check_types(export, locals())
     if transform is not None and not hasattr(transform, "schema"):
         raise TypeError(f"transform must have a schema, as kbatch.plan.rows.Transform, got {type(transform).__name__}")
-    logdirs = [os.fspath(each) for each in root_list(logdir)]
+    logdirs = [os.fspath(each) for each in root_list(logdir, "logdir")]
     out = os.fspath(out)
     options, writing = options or ReadOptions(), writing or WriteOptions()
     if options.table != "records":

@@ -80,7 +80,7 @@ class BatchLayout:
                 raise ValueError(
                     f"timestamp_type must be 'create_time' or 'log_append_time', got {timestamp_type!r}"
                 ) from None
-        if timestamp_type not in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
+        if not isinstance(timestamp_type, int | np.integer) or timestamp_type not in (0, 1):
             raise ValueError(
                 "timestamp_type must be 'create_time', 'log_append_time' or a kbatch.TimestampType, got "
                 f"{timestamp_type!r}"

@@ -82,7 +82,7 @@ def encode_marker(
     """
     check_types(encode_marker, locals())
     marker = _MARKER_TYPES.get(kind) if isinstance(kind, str) else kind
-    if marker is None or marker not in _MARKER_TYPES.values():
+    if not isinstance(marker, int | np.integer) or marker not in _MARKER_TYPES.values():
         raise ValueError(f"kind must be 'commit' or 'abort', got {kind!r}")
     check_range("producer_id", producer_id, 0, INT64_MAX)
     check_range("producer_epoch", producer_epoch, 0, 2**15 - 1)
