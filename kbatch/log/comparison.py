@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
 from kbatch.format import NO_TIMESTAMP
+from kbatch.log.alignment import resume_point
 from kbatch.log.conversions import TableOptions
 from kbatch.log.differences import (
     ComparedLog,
@@ -27,13 +28,17 @@ from kbatch.log.latest import LatestRecords, common_keys
 from kbatch.log.logs import Log
 from kbatch.options import Match
 from kbatch.records.comparison import differing_rows
+from kbatch.records.concatenation import concat_tables
 from kbatch.table import RecordTable
+from kbatch.tuning import ALIGNMENT_BYTES, ALIGNMENT_RECORDS
 
 __all__ = ["compare_logs"]
 
 LogsLike: TypeAlias = Log | Sequence[Log] | str | os.PathLike[str]
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+# The records that are compared at once after a difference, by order; the number doubles as long as they are equal.
+_FIRST_STEP = 64
 
 
 def compare_logs(
@@ -62,8 +67,10 @@ def compare_logs(
 
         - ``"offset"``: records with the same offset.
         - ``"order"``: the first record of `a` with the first of `b`, the second with the second, and so on, regardless
-          of their offsets: for mirrored topics. After a record that one side lacks, all following records are compared
-          with their neighbours.
+          of their offsets: for mirrored topics. After a difference, the comparison resumes at the next record whose
+          key, value and headers both sides have, among the next 1,024 records of each side; the surplus records of a
+          side before it count as missing on the other side. Without such a record, these records are compared in their
+          order.
         - ``"key"``: the last record of each key, regardless of offsets: for compacted topics. A key whose last record
           is a tombstone (a null value) counts as absent, because compaction removes it later. Records without a key
           are not compared.
@@ -183,6 +190,27 @@ class _Side:
         start, self._taken = self._taken, self._taken + count
         return self._table[start : self._taken]
 
+    def peek(self, count: int) -> RecordTable:
+        """Return the next records of the table without taking them."""
+        return self._table[self._taken : self._taken + count]
+
+    def extend(self) -> None:
+        """Read further tables if fewer records than a search takes remain, as long as they are small."""
+        parts = [self._table[self._taken :]]
+        count, size = len(parts[0]), _payload_bytes(parts[0])
+        if count >= ALIGNMENT_RECORDS:
+            return
+        # With twice the records, the next searches do not copy them again.
+        while count < 2 * ALIGNMENT_RECORDS and size < ALIGNMENT_BYTES:
+            table = next(self._tables, None)
+            if table is None:
+                break
+            self._add(table)
+            parts.append(table)
+            count, size = count + len(table), size + _payload_bytes(table)
+        if len(parts) > 1:
+            self._table, self._taken = concat_tables(parts), 0
+
     def fill(self) -> bool:
         """Read tables until there are records that have not been taken; False at the end of the log."""
         while self._taken == len(self._table):
@@ -226,6 +254,9 @@ class _Comparing:
         log = a.log or b.log
         assert log is not None
         self._result = PartitionComparison(log.topic, log.partition, a.report, b.report)
+        # By order: the maximum number of records compared at once, and the key of the digests.
+        self._step = _FIRST_STEP
+        self._secret = os.urandom(16)
         # The number of pairs that have been compared, and the place of the first difference.
         self._row = 0
         self._first_at: int | None = None
@@ -242,12 +273,33 @@ class _Comparing:
                 last = min(a.offsets[-1], b.offsets[-1])
                 self._pair_offsets(*(side.take(int(np.searchsorted(side.offsets, last, "right"))) for side in (a, b)))
             else:
-                count = min(len(a.offsets), len(b.offsets))
-                self._compare(a.take(count), b.take(count))
+                self._pair_in_order()
         for side in (a, b):
             while side.fill():
                 self._add_missing(side.take(len(side.offsets)), side is a)
         return self._result
+
+    def _pair_in_order(self) -> None:
+        """Compare the next records up to a difference, and then skip to the next record that both sides have."""
+        a, b = self._a, self._b
+        count = min(len(a.offsets), len(b.offsets), self._step)
+        self._step *= 2
+        masks = differing_rows(a.peek(count), b.peek(count))
+        # Mirrored records may have other timestamps.
+        apart = np.flatnonzero(masks["key"] | masks["value"] | masks["headers"])
+        same = int(apart[0]) if len(apart) else count
+        self._compare(a.take(same), b.take(same))
+        if same == count:
+            return
+        a.extend()
+        b.extend()
+        skipped = resume_point(a.peek(ALIGNMENT_RECORDS), b.peek(ALIGNMENT_RECORDS), self._secret)
+        pairs = min(skipped)
+        self._compare(a.take(pairs), b.take(pairs))
+        self._add_missing(a.take(skipped[0] - pairs), True)
+        self._add_missing(b.take(skipped[1] - pairs), False)
+        # The comparison of records that are compared again after a difference must not cost more than the skipped ones.
+        self._step = max(_FIRST_STEP, 2 * pairs)
 
     def _pair_offsets(self, a: RecordTable, b: RecordTable) -> None:
         """Compare the records of an interval of offsets."""
@@ -329,6 +381,11 @@ class _Comparing:
             result.first = Difference(_record_at(self._a, at), other, fields)
         elif len(only_b):
             result.first = Difference(None, _record_at(self._b, int(right.offsets[only_b].min())))
+
+
+def _payload_bytes(table: RecordTable) -> int:
+    records = table.records
+    return int(np.maximum(records["key_len"], 0).sum() + np.maximum(records["value_len"], 0).sum(dtype=np.int64))
 
 
 def _rows_except(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:

@@ -135,6 +135,45 @@ def test_order_pairs_records_whatever_their_offsets(tmp_path: Path) -> None:
     assert shorter.first == Difference(as_compared(a[4]), None, row=4)
 
 
+def test_order_reports_a_missing_record_as_one_difference(tmp_path: Path) -> None:
+    a = [Record(n, value=b"%d" % n) for n in range(300)]
+    b = [*a[:100], *a[101:]]
+    result = compare(tmp_path, a, b, match="order")
+    assert counts(result) == (299, 0, 1, 0)
+    assert result.first == Difference(as_compared(a[100]), None, row=100)
+    assert counts(compare(tmp_path / "2", b, a, match="order")) == (299, 0, 0, 1)
+
+
+def test_order_resumes_after_each_of_several_differences(tmp_path: Path) -> None:
+    a = [Record(n, value=b"%d" % n) for n in range(2000)]
+    b = [each for each in a if each.offset % 200 != 50]
+    b[700] = b[700]._replace(value=b"changed")
+    b[900:900] = [Record(n, value=b"new %d" % n) for n in range(40)]
+    assert counts(compare(tmp_path, a, b, match="order")) == (1989, 1, 10, 40)
+
+
+def test_order_resumes_where_only_timestamps_differ(tmp_path: Path) -> None:
+    a = [Record(n, value=b"%d" % n) for n in range(100)]
+    b = [each._replace(timestamp=7) for each in a if each.offset != 30]
+    result = compare(tmp_path, a, b, match="order")
+    assert counts(result) == (0, 99, 1, 0)
+    assert result.fields == {"timestamp": 99}
+
+
+@pytest.mark.parametrize(("missing", "resumes"), [(1023, True), (1024, False)])
+def test_order_looks_ahead_by_1024_records(tmp_path: Path, missing: int, resumes: bool) -> None:
+    a = [Record(n, value=b"%d" % n) for n in range(1200)]
+    result = compare(tmp_path, a, [*a[:5], *a[5 + missing :]], match="order")
+    assert (result.different == 0) == resumes
+    assert (result.only_a, result.only_b) == (missing, 0)
+
+
+def test_order_looks_into_the_next_table(tmp_path: Path) -> None:
+    a = [Record(n, value=b"%d" % n) for n in range(50)]
+    result = compare(tmp_path, a, [*a[:20], *a[21:]], match="order", max_bytes=1)
+    assert counts(result) == (49, 0, 1, 0)
+
+
 def test_key_compares_the_last_record_of_each_key_and_ignores_tombstones(tmp_path: Path) -> None:
     a = [
         Record(0, key=b"a", value=b"old"),
@@ -222,11 +261,10 @@ def test_counts_and_first_difference_agree_with_a_dictionary(tmp_path: Path, see
     assert (result.first.a, result.first.b) == (as_compared(left.get(first)), as_compared(right.get(first)))
 
     (result,) = compare_logs(tmp_path / "a/t-0", tmp_path / "b/t-0", max_bytes=1, match="order").partitions
-    equal = [one[1:] == other[1:] for one, other in zip(a, b, strict=False)]
-    longer = len(a) - len(b)
-    assert counts(result) == (sum(equal), equal.count(False), max(longer, 0), max(-longer, 0))
-    assert result.first is not None
-    assert result.first.row == equal.index(False)
+    assert result.matching + result.different + result.only_a == len(a)
+    assert result.matching + result.different + result.only_b == len(b)
+    # Keys and values are unique, so that every record that both sides have unchanged is paired with itself.
+    assert result.matching == sum(left[offset] == right[offset] for offset in common)
 
 
 # -- logs and directories

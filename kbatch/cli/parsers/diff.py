@@ -31,7 +31,8 @@ examples:
 --match:
   offset  records with the same offset are compared
   order   the first records of both sides are compared, then the second ones, and so on: for mirrored topics, whose
-          offsets differ. After a record that one side lacks, all following ones are compared with their neighbours
+          offsets differ. After a difference, the comparison resumes at the next record that both sides have, among the
+          next 1,024 records of each side
   key     the last record of each key is compared: for compacted topics. A key whose last record is a tombstone (a null
           value) counts as absent. Records without a key are not compared
 
