@@ -105,6 +105,7 @@ NOT_CHECKED = {
     "kbatch.log.LogWriter.append_scanned": "rows that kbatch scanned; append takes bytes of callers",
     "kbatch.log.read_producer_snapshot": "its path is read as by read_transaction_index",
     "kbatch.spark.decode_frame": "it needs a session of Spark; decode_in_arrow checks its options",
+    "kbatch.spark.read_logs": "it needs a session of Spark",
     "kbatch.spark.register": "it needs a session of Spark",
     "kbatch.spark.ReadOptions.leaves_out": "the planning calls it",
     "kbatch.spark.WriteOptions.tolerates": "the export calls it",

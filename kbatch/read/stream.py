@@ -88,20 +88,15 @@ class StreamDecoder:
     the bytes fed so far, without aborted batches. The decoder keeps all bytes from the first open transaction on until
     a marker decides it (LSO-R1). `finish` returns batches that are still undecided with the status
     `BatchStatus.UNDECIDED` and without records. ``pending`` and ``last_stable_offset`` of each table describe the
-    transactions that are open at that time. ``pending`` lists transactions whose markers are lost until a flush has
-    returned the batches before the markers; in the table of `finish` it lists all of them. With `aborted`, nothing is
-    withheld: each entry of a fetch response ends at its marker. Each checksum is computed twice, and each payload
-    decoded once. Damage that is an error, or that ends the stream, ends the reading of markers too. Transactions that
-    are undecided then remain undecided.
+    transactions that are open at that time, and those whose markers are lost until a flush has returned the batches
+    before the markers; in the table of `finish` all of them. With `aborted`, nothing is withheld: each entry of a fetch
+    response ends at its marker. Each checksum is computed twice, and each payload decoded once. Damage that ends the
+    stream also ends the reading of markers.
 
-    **Copies.** `feed` copies a chunk to memory of the decoder, which tables point into. `read_from` avoids the copy: a
-    socket or file writes to that memory.
-
-    **Memory** holds the bytes that were fed and not flushed, and the bytes that open transactions keep back. With a
-    flush after each chunk, that is the chunk and the largest batch, or the longest transaction. For a header alone, at
-    most 1 MiB is allocated before its bytes arrive. A length above ``limits.max_batch_bytes`` is damage at once
-    (`LimitExceededError`), so that a damaged length cannot make the decoder wait for 2 GiB. Below that limit the
-    decoder keeps the bytes as long as an entry may begin there, also in a search after damage.
+    **Memory** holds the bytes that were fed and not flushed, and the bytes that open transactions keep back. `feed`
+    copies a chunk to memory of the decoder, which tables point into; with `read_from` a socket or file writes to it.
+    For a header alone, at most 1 MiB is allocated before its bytes arrive. A length above ``limits.max_batch_bytes`` is
+    damage at once (`LimitExceededError`), so that a damaged length cannot make the decoder wait for 2 GiB.
 
     **Order.** Under read_committed, the offsets of batches must ascend, as in any log: records that were returned are
     not taken back if a later transaction begins at a smaller offset.
@@ -591,10 +586,8 @@ def decode_stream(
     """
     check_types(decode_stream, locals())
     if isinstance(stream, bytes | bytearray | memoryview | np.ndarray):
-        raise TypeError(
-            f"decode_stream takes a file or an iterable of chunks, got {type(stream).__name__}; use kbatch.decode for "
-            "a buffer"
-        )
+        kind = type(stream).__name__
+        raise TypeError(f"decode_stream takes a file or an iterable of chunks, got {kind}; kbatch.decode takes buffers")
     if isinstance(stream, io.TextIOBase):
         raise TypeError("decode_stream needs a file that is open for binary reading, as open(path, 'rb')")
     is_file = hasattr(stream, "read") or hasattr(stream, "readinto")

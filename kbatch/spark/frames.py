@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
+from kbatch.arguments import check_types
 from kbatch.log.discovery import root_list
 from kbatch.plan.pruning import Domain, pruning_of
 from kbatch.plan.read_options import parse_options
@@ -85,6 +86,7 @@ def read_logs(
     >>> kbatch.spark.read_logs(spark, "/data/kafka", columns=[]).count()  # doctest: +SKIP
     24000000
     """
+    check_types(read_logs, locals())
     register(spark)
     paths = [os.fspath(each) for each in root_list(path)]
     given = {name: _text(value) for name, value in (options or {}).items() if value is not None}
