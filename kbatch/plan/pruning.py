@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbatch.format import INT64_MAX
+from kbatch.quantities import INT64_MAX
 
 __all__ = ["Domain", "Expression", "Pruning", "domains_of", "pruning_of"]
 

@@ -255,7 +255,7 @@ def test_follow_links_must_be_true_or_false(log: Path) -> None:
 
 def expected_scan(data: bytes, position: int, end: int) -> tuple[list[Any], int]:
     rows = PooledRows(BATCH_DTYPE)
-    reached, _ = frame_batches(byte_array(data[:end]), rows, position=position)
+    reached, _ = frame_batches(byte_array(data[:end]), rows, origin=0, position=position)
     return rows.filled().tolist(), reached - position
 
 
