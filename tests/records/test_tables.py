@@ -147,7 +147,7 @@ def test_tables_that_differ_are_not_concatenated(table: kbatch.RecordTable) -> N
     of_log = next(iter(kbatch.Log(LOG.parent)))
     with pytest.raises(ValueError, match="at least one table"):
         kbatch.concat_tables([])
-    with pytest.raises(TypeError, match="item 1 must be a RecordTable, got Table"):
+    with pytest.raises(TypeError, match=r"tables\[1\] must be a RecordTable, got Table"):
         kbatch.concat_tables([table, table.to_arrow()])
     with pytest.raises(ValueError, match="table 1 has the columns offset, table 0 has offset, timestamp"):
         kbatch.concat_tables([table, table.select(["offset"])])
