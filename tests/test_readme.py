@@ -111,7 +111,11 @@ def test_snippets_on_spark_run(
 
 def test_snippets_are_found() -> None:
     assert {name_of(page) for page in CODE if snippets(page)} >= {"README.md", "docs/reading.md", "docs/writing.md"}
-    assert {name_of(page) for page in CODE if any(map(needs_spark, snippets(page)))} == {"README.md", "docs/spark.md"}
+    assert {name_of(page) for page in CODE if any(map(needs_spark, snippets(page)))} == {
+        "README.md",
+        "docs/export.md",
+        "docs/spark.md",
+    }
 
 
 @pytest.mark.parametrize("block", [block for page in CODE for block in snippets(page)], ids=block_name)

@@ -36,6 +36,7 @@ __all__ = [
     "Entry",
     "RemoteFile",
     "Storage",
+    "absolute",
     "filesystem",
     "identity",
     "is_url",
@@ -386,6 +387,11 @@ class Storage:
 
 
 LOCAL = Storage()
+
+
+def absolute(path: str) -> str:
+    """Return a path that means the same file in a process with another working directory; URLs are unchanged."""
+    return path if is_url(path) or path.startswith("file:/") else os.path.abspath(path)
 
 
 def locate(path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> tuple[Storage, str]:

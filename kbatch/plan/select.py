@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from kbatch.log import Log, find_logs
 from kbatch.log.discovery import distinct_logs
-from kbatch.log.storage import is_url, locate
+from kbatch.log.storage import absolute, is_url, locate
 from kbatch.log.topics import TopicFilter, first_names
 from kbatch.plan.read_options import ReadOptions
 from kbatch.tuning import REMOTE_THREADS
@@ -99,7 +99,8 @@ def open_selected(
     logs: list[Log] = []
     paths = list(paths)
     for path in paths:
-        storage, path = locate(path, storage_options)
+        # Workers of a cluster have working directories of their own.
+        storage, path = locate(absolute(path), storage_options)
         # A remote look-up costs a request, so that there the name decides.
         is_file = path.endswith(".log") if storage.remote else os.path.isfile(path)
         if is_file:

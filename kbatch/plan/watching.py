@@ -16,7 +16,7 @@ from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import planned_segment
 from kbatch.log.state import start_offsets
-from kbatch.log.storage import Storage, locate
+from kbatch.log.storage import Storage, absolute, locate
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import Selection
 from kbatch.read.decode_options import DecodeOptions
@@ -81,7 +81,7 @@ class WatchedLogs:
     def __init__(self, paths: Iterable[str], options: ReadOptions) -> None:
         self._options = options
         self._selection = Selection(options)
-        self._roots = [locate(path, options.storage) for path in paths]
+        self._roots = [locate(absolute(path), options.storage) for path in paths]
         self._states: dict[TopicPartition, LogState] = {}
 
     def poll(self) -> dict[TopicPartition, LogState]:

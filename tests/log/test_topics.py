@@ -12,8 +12,10 @@ import kbatch
 from kbatch import LogDirectoryError, find_logs
 from kbatch.cli import main
 from kbatch.log.topics import TopicChoice, TopicFilter
-from kbatch.plan.read_options import parse_options
+from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.select import choose_logs
+from kbatch.plan.split import plan
+from kbatch.plan.tasks import task_tables
 
 
 @pytest.mark.parametrize(
@@ -112,3 +114,13 @@ def test_the_tables_of_several_directories_have_all_records(disks: tuple[Path, P
     counts = {name: kbatch.Log(golden / "logs" / name).to_arrow(columns=["offset"]).num_rows for name in
               ("txn-0", "codec-lz4-0")}  # fmt: skip
     assert find_logs(disks).to_arrow(columns=["offset"]).num_rows == sum(counts.values())
+
+
+def test_splits_of_a_relative_path_are_read_in_any_working_directory(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of a cluster have working directories of their own."""
+    monkeypatch.chdir(golden / "logs")
+    (splits,) = plan(choose_logs(["txn-0"], ReadOptions()), ReadOptions())
+    monkeypatch.chdir(tmp_path)
+    assert sum(len(table) for _, table in task_tables(splits, ReadOptions(), ("offset",))) > 300

@@ -94,6 +94,10 @@ class Captured(Exception):
     def getMessageParameters(self) -> dict[str, str]:
         raise RuntimeError("there are none")
 
+    def getErrorClass(self) -> str:
+        warnings.warn("use getCondition instead", FutureWarning, stacklevel=2)
+        return "CONDITION"
+
 
 Captured.__module__ = "pyspark.errors.exceptions.captured"
 
@@ -107,6 +111,8 @@ def test_errors_keep_their_texts_and_class(monkeypatch: pytest.MonkeyPatch) -> N
     kept: Any = error.__cause__
     assert isinstance(kept, Captured)
     assert (str(kept), kept.getCondition(), type(kept).__name__) == ("the text", "CONDITION", "Captured")
+    # Its warning about a deprecated method is not shown.
+    assert kept.getErrorClass() == "CONDITION"
     assert type(error) is ValueError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,9 @@ def keep_readable(error: BaseException) -> None:
         with contextlib.suppress(Exception):
             kept["__str__"] = str(each)
         for name in _METHODS:
-            with contextlib.suppress(Exception):
+            # PySpark has deprecated some of them.
+            with contextlib.suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 kept[name] = getattr(each, name)()
         with contextlib.suppress(TypeError):
             each.__class__ = _class_with(type(each), kept)
