@@ -16,9 +16,9 @@ import pyarrow.compute
 from kbatch.log import Log, Segment
 from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.value_options import ValueOptions
+from kbatch.plan.value_options import FormatOptions, ValueOptions
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.records.kafka_columns import SPARK_COLUMNS
+from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_schema
 from kbatch.values.deviations import DeviationTable
 from kbatch.values.parsed import ParsedColumn, Parser, bad_columns, bad_types, parse_column, sample
 
@@ -268,19 +268,73 @@ def _offset_near(segment: Segment, position: int) -> int | None:
     return segment.base_offset if entry < 0 else int(index["offset"][entry])
 
 
-def parsers_of(values: ValueOptions, logs: Sequence[Log], options: ReadOptions) -> dict[On, Parser]:
-    """Return the parsers of the options; a schema of json that is not given is inferred from a sample of the logs."""
+def parsers_of(
+    values: ValueOptions, logs: Sequence[Log], options: ReadOptions, known: Mapping[On, pa.DataType] | None = None
+) -> dict[On, Parser]:
+    """Return the parsers of the options.
+
+    A schema of json that is not given has a type in `known`, or is inferred from a sample of the logs.
+    """
     parsers: dict[On, Parser] = {}
     for on in values.parsed:
-        made = getattr(values, on).parser(lambda on=on: sample_logs(logs, options, on))
+        given: FormatOptions = getattr(values, on)
+        if known is not None and on in known:
+            parsers[on] = given.json_parser(known[on])
+            continue
+        made = given.parser(lambda on=on: sample_logs(logs, options, on))  # type: ignore[misc]
         if made is not None:
             parsers[on] = made
     return parsers
 
 
+def _earlier_types(values: ValueOptions, earlier: pa.Schema, flatten: bool) -> dict[On, pa.DataType]:
+    """Return the types that inferred schemas had in an export with the columns `earlier`, as far as these show."""
+    found: dict[On, pa.DataType] = {}
+    for on in values.parsed:
+        if not getattr(values, on).inferred:
+            continue
+        if on in earlier.names:
+            found[on] = spark_type(earlier.field(on).type)
+        elif flatten and len(values.parsed) == 1:
+            about = {f"{on}_{name}" for name in (*bad_types(), "is_null")}
+            taken = {name.lower() for name in (*SPARK_COLUMNS, "date")} | about
+            fields = [each for each in earlier if each.name.lower() not in taken]
+            found[on] = spark_type(
+                pa.struct([each.with_name(_without_prefix(each.name, on, taken)) for each in fields])
+            )
+    return found
+
+
+def _without_prefix(name: str, on: On, taken: set[str]) -> str:
+    rest = name.removeprefix(f"{on}_")
+    return rest if rest.lower() in taken else name
+
+
+def _writes(columns: ValueColumns, earlier: pa.Schema) -> bool:
+    """Whether the parsed columns have the names and types of data that was written before."""
+    made = {each.name: spark_type(each.type) for each in columns.schema(spark_schema(("key", "value")))}
+    own = {*made} - {"key", "value"}
+    others = {*earlier.names} - {*SPARK_COLUMNS, "date"}
+    present = {name: spark_type(earlier.field(name).type) for name in made if name in earlier.names}
+    return own == others and all(made[name].equals(kind) for name, kind in present.items())
+
+
 def value_columns(
-    values: ValueOptions, logs: Sequence[Log], options: ReadOptions, *, flatten: bool = False
+    values: ValueOptions,
+    logs: Sequence[Log],
+    options: ReadOptions,
+    *,
+    flatten: bool = False,
+    earlier: pa.Schema | None = None,
 ) -> ValueColumns | None:
-    """Return the transform of the export; None if neither keys nor values are parsed."""
+    """Return the transform of the export; None if neither keys nor values are parsed.
+
+    Schemas that would be inferred are those of the data of `earlier` exports, if it has them.
+    """
+    known = {} if earlier is None else _earlier_types(values, earlier, flatten)
+    if earlier is not None and known:
+        columns = ValueColumns(parsers_of(values, logs, options, known), flatten=flatten)
+        if _writes(columns, earlier):
+            return columns
     parsers = parsers_of(values, logs, options)
     return ValueColumns(parsers, flatten=flatten) if parsers else None

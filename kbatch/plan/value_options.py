@@ -115,12 +115,16 @@ class FormatOptions:
             return JsonParser(infer_json(sample()), self.unknown or "keep")
         return JsonParser(parse_ddl(text), self.unknown or "ignore")
 
+    @property
+    def inferred(self) -> bool:
+        """Whether the schema is inferred from values."""
+        return self.format == "json" and self.schema is None and self.schema_file is None
+
     def json_parser(self, kind: pa.DataType) -> Parser:
         """Return the parser of json for a type that is already known."""
         from kbatch.values.json import JsonParser
 
-        inferred = self.schema is None and self.schema_file is None
-        return JsonParser(kind, self.unknown or ("keep" if inferred else "ignore"))
+        return JsonParser(kind, self.unknown or ("keep" if self.inferred else "ignore"))
 
     def _schema_text(self) -> str | None:
         from kbatch.values.schema_limits import read_file

@@ -114,6 +114,9 @@ class RunTarget(Protocol):
     manifest: str
     committed: bool
 
+    def data_schema(self) -> pa.Schema | None:
+        """Return the schema of the data of earlier runs; None without data."""
+
     def check(self, schema: pa.Schema) -> None:
         """Raise if the output is something else, or cannot take files with this schema."""
 

@@ -81,6 +81,11 @@ class DeltaTable:
         """Whether there is a table."""
         return self._open() is not None
 
+    def schema(self) -> pa.Schema | None:
+        """Return the columns of the table; None without a table."""
+        table = self._open()
+        return None if table is None else pa.schema(table.schema().to_arrow())
+
     def has_run(self, run: str) -> bool:
         """Whether the table has the files of a run."""
         table = self._open()

@@ -22,6 +22,7 @@ import pyarrow as pa
 from kbatch.errors import exists_already
 from kbatch.log.write.staging import move_all
 from kbatch.sinks.commits import Commit, LogName, OutputState
+from kbatch.sinks.files import file_schema
 from kbatch.sinks.manifest import MANIFEST, Manifest, new_manifest
 from kbatch.sinks.names import TRANSACTIONS, FileNames, run_of
 from kbatch.sinks.outputs import OutputPlace
@@ -68,6 +69,13 @@ class _FilesTarget:
         self.run = run
         self.committed = False
         self._before: Manifest | None = None
+
+    def data_schema(self) -> pa.Schema | None:
+        """Return the schema of the last file that the manifest lists; None without a file."""
+        manifest = Manifest.read(self.out)
+        if manifest is None or not manifest.files:
+            return None
+        return file_schema(self.out, manifest.files[-1])
 
     def load(self, logs: Sequence[LogName]) -> OutputState:
         """Return the positions in the manifest."""

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet
 
 from kbatch.errors import KbatchError
 from kbatch.sinks.names import FileNames
@@ -24,7 +25,16 @@ from kbatch.sinks.parquet import ParquetFile
 from kbatch.sinks.write_options import WriteOptions, parse_compression
 from kbatch.tuning import FILE_REST, FILE_SLACK, GROUP_SLACK
 
-__all__ = ["DAY_MICROSECONDS", "HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name", "file_size"]
+__all__ = [
+    "DAY_MICROSECONDS",
+    "HIVE_NULL",
+    "DataFiles",
+    "FileLimits",
+    "WrittenFile",
+    "day_name",
+    "file_schema",
+    "file_size",
+]
 
 # The name that Spark and Hive give the directory of rows whose partition column is null.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -460,3 +470,11 @@ def day_name(day: int | None) -> str:
     text = str(np.datetime64(day, "D"))
     # java.time writes years of more than four digits in this way.
     return f"+{text}" if text.index("-", 1) > 4 and not text.startswith("-") else text
+
+
+def file_schema(place: OutputPlace, name: str) -> pa.Schema:
+    """Return the schema of a data file."""
+    with place.fs.open_input_file(place.path(name)) as file:
+        if name.endswith(".arrow"):
+            return pa.ipc.open_file(file).schema
+        return pyarrow.parquet.read_schema(file)

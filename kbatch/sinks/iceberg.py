@@ -89,6 +89,11 @@ class IcebergTable:
         """Whether there is a table."""
         return self._open() is not None
 
+    def schema(self) -> pa.Schema | None:
+        """Return the columns of the table; None without a table."""
+        table = self._open()
+        return None if table is None else table.schema().as_arrow()
+
     def _open(self) -> Any:
         from pyiceberg.exceptions import NoSuchTableError
 

@@ -32,6 +32,9 @@ class Table(Protocol):
     def exists(self) -> bool:
         """Whether there is a table."""
 
+    def schema(self) -> pa.Schema | None:
+        """Return the columns of the table; None without a table."""
+
     def has_run(self, run: str) -> bool:
         """Whether the table has the files of a run."""
 
@@ -64,6 +67,10 @@ class TableTarget:
         self.manifest = f"{self._side}_manifest.json"
         self.committed = False
         self._made = False
+
+    def data_schema(self) -> pa.Schema | None:
+        """Return the columns of the table."""
+        return self._table.schema()
 
     def check(self, schema: pa.Schema) -> None:
         """Raise if the output is something else, or a table that cannot take files with this schema."""

@@ -160,7 +160,9 @@ def export(
     target = open_target(place, writing, table=table, catalog=catalog)
     check_parent(place)
     logs = _export_logs(logdirs, options)
-    transform = transform or value_columns(options.values, logs, options, flatten=writing.flatten)
+    if transform is None and options.values.parsed:
+        earlier = target.data_schema() if writing.mode == "continue" else None
+        transform = value_columns(options.values, logs, options, flatten=writing.flatten, earlier=earlier)
     summary = ExportSummary(",".join(logdirs), place.url, options.isolation, writing.format)
     with contextlib.ExitStack() as to_the_end, ExportRun(target, logs, options, writing, transform) as run:
         began = time.monotonic()

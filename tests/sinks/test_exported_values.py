@@ -305,3 +305,38 @@ def test_tables_take_parsed_values(
     assert [(row if flatten else row["value"] or {}).get("id") for row in rows] == [*range(150), None, None]
     assert rows[150]["value_bad"] == b"no json"
     assert rows[150]["value_error"]
+
+
+def output(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the keywords of an export to a format."""
+    if kind == "iceberg":
+        iceberg_catalog.use(tmp_path, monkeypatch)
+        return {"format": kind, "table": iceberg_catalog.TABLE, "catalog": iceberg_catalog.NAME}
+    if kind == "delta":
+        pytest.importorskip("deltalake")
+    return {"format": kind}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("flatten", [False, True], ids=["struct", "flat"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "delta", "iceberg"])
+def test_an_export_that_continues_keeps_the_inferred_schema(
+    kind: str, flatten: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later values have a new field and another type: the columns stay, and the summary lists the fields."""
+    settings = output(kind, tmp_path, monkeypatch) | {"flatten": flatten}
+    root, out = tmp_path / "logs", tmp_path / "out"
+    write_json(root, [b'{"id": %d, "offset": [{"a": %d}], "value_bad": "v"}' % (i, i) for i in range(100)])
+    export(root, out, JSON, **settings)
+    late: list[bytes | None] = [b'{"id": "x%d", "offset": [{"a": 1, "b": 2}], "late": 1}' % i for i in range(100)]
+    write_segment(root / "t-0", 100, [batch_of(late, None, 100)])
+    summary = export(root, out, JSON, **settings)
+    assert (summary.action, summary.records, summary.incomplete_values) == ("continued", 100, 100)
+    assert {each["field"] for each in summary.deviations} == {"id", "offset[].b", "late"}
+    if kind in ("parquet", "arrow"):
+        files = [path for path in out.rglob("part-*") if path.is_file()]
+        found = [ds.dataset(path, format="parquet" if kind == "parquet" else "ipc").schema for path in files]
+        assert len(found) == 2
+        assert found[0].equals(found[1])
+    if kind == "parquet":
+        assert export(root, out, JSON, **settings | {"mode": "overwrite"}).incomplete_values == 0

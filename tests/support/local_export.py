@@ -48,7 +48,8 @@ def export(
     target = open_target(place, chosen, table=table, catalog=catalog)
     logs = choose_logs([os.fspath(logdir)], options)
     summary = ExportSummary(os.fspath(logdir), place.url, options.isolation, chosen.format)
-    transform = value_columns(options.values, logs, options, flatten=chosen.flatten)
+    earlier = target.data_schema() if options.values.parsed and chosen.mode == "continue" else None
+    transform = value_columns(options.values, logs, options, flatten=chosen.flatten, earlier=earlier)
     with ExportRun(target, logs, options, chosen, transform) as run:
         run.run(LocalExecutor(), summary, None)
         run.commit(summary)
