@@ -114,10 +114,13 @@ TARGETS = (
         ("tests/log/test_log_segments.py",),
         ("tests/cli/test_cli_verify.py", "tests/log/test_storage.py", "tests/log/test_log_tables.py"),
     ),
-    Target("kbatch/log/index_checks.py", ("tests/log/test_log_segments.py", "tests/cli/test_cli_verify.py")),
+    Target(
+        "kbatch/log/index_checks.py",
+        ("tests/log/test_verification_bounds.py", "tests/log/test_log_segments.py", "tests/cli/test_cli_verify.py"),
+    ),
     Target(
         "kbatch/log/verification.py",
-        ("tests/cli/test_cli_verify.py",),
+        ("tests/log/test_verification_bounds.py", "tests/cli/test_cli_verify.py"),
         ("tests/log/test_log_segments.py", "tests/log/test_log_state.py"),
     ),
     Target(

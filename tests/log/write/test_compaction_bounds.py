@@ -108,6 +108,7 @@ def test_joined_segments_have_offsets_within_2_31_cmp_r10(tmp_path: Path, first_
     """``groupSegmentsBySize``: the last offset of a segment is the one before the next segment."""
     log = {
         0: batch_of(0, [(b"a", b"1")]),
+        10: batch_of(10, [(b"e", b"1")]),
         1000: batch_of(1000, [(b"b", b"1")]),
         first_of_third: batch_of(first_of_third, [(b"c", b"1")]),
         first_of_third + 1: batch_of(first_of_third + 1, [(b"d", b"1")]),
