@@ -177,6 +177,7 @@ def _kinds_of(annotation: Any) -> list[_Kind]:
         return [_Kind(lambda value: isinstance(value, allowed), _joined([repr(each) for each in words]))]
     if origin is type:
         (base,) = typing.get_args(annotation)
+        base = getattr(base, "__bound__", base)
         return [_Kind(lambda value: isinstance(value, type) and issubclass(value, base), f"a class of {base.__name__}")]
     kind = _KIND_OF.get(annotation if origin is None else origin)
     if kind is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from typing_extensions import Buffer
 
@@ -29,6 +29,7 @@ __all__ = [
 
 # A broker's default for requests (socket.request.max.bytes), and twice a consumer's for responses (fetch.max.bytes).
 MAX_MESSAGE_SIZE = 100 << 20
+MessageT = TypeVar("MessageT", bound=Message)
 _UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 _SIZES = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "float64": 8, "uuid": 16}
 
@@ -152,7 +153,7 @@ def _response_header_version(name: str, version: int) -> int:
     return 1 if version in message_schemas()[name].flexible and name != "ApiVersionsResponse" else 0
 
 
-def decode_message(cls: type[Message], data: Buffer, version: int, *, max_size: int = MAX_MESSAGE_SIZE) -> Any:
+def decode_message(cls: type[MessageT], data: Buffer, version: int, *, max_size: int = MAX_MESSAGE_SIZE) -> MessageT:
     """Read a message without a header.
 
     Parameters
@@ -187,7 +188,8 @@ def decode_message(cls: type[Message], data: Buffer, version: int, *, max_size: 
     kbatch.errors.ProtocolError: byte 4, topics: array of 1 elements, but the remaining 2 bytes hold at most 0
     """
     check_types(decode_message, locals())
-    return decode_structure(_plan(_message_name(cls), version), _view(data, max_size), 0, True)[0]
+    decoded: MessageT = decode_structure(_plan(_message_name(cls), version), _view(data, max_size), 0, True)[0]
+    return decoded
 
 
 def encode_message(message: Message, version: int) -> list[bytearray | memoryview]:

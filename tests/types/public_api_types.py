@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, assert_type
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import kbatch
 import kbatch.log
 import kbatch.values
+from kbatch.protocol import FetchRequest, FetchResponse, decode_message
 
 if TYPE_CHECKING:
     import pandas
@@ -268,6 +270,19 @@ def errors(error: kbatch.KbatchError, refused: kbatch.RefusedError) -> None:
     # Callers may catch the classes of Python.
     builtin: list[ValueError | ImportError] = [kbatch.MissingColumnError(""), kbatch.MissingDependencyError("")]
     assert_type(builtin, list[ValueError | ImportError])
+
+
+def protocol(data: bytes) -> None:
+    topic = FetchRequest.FetchTopic(topic="t", partitions=[FetchRequest.FetchPartition(partition=0, fetch_offset=7)])
+    request = FetchRequest(max_wait_ms=500, topics=[topic], unknown_tags={9: b""})
+    assert_type(request.topics, list[FetchRequest.FetchTopic])
+    assert_type(request.topics[0].partitions[0].fetch_offset, int)
+    response = decode_message(FetchResponse, data, 12)
+    assert_type(response, FetchResponse)
+    assert_type(response.responses[0].topic_id, UUID)
+    assert_type(response.responses[0].partitions[0].records, bytes | bytearray | memoryview | None)
+    FetchRequest(max_wait="500")  # type: ignore[call-arg]
+    FetchRequest(max_wait_ms="500")  # type: ignore[arg-type]
 
 
 def spark(session: SparkSession, frame: DataFrame, schema: StructType, summary: kbatch.spark.ExportSummary) -> None:
