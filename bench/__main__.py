@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 PACKAGES = (
-    *("kbatch", "aiokafka", "kafka-python", "pyarrow", "pandas", "numpy"),
+    *("kafka-record-batch", "aiokafka", "kafka-python", "pyarrow", "pandas", "numpy"),
     *("crc32c", "cramjam", "lz4", "zstandard", "isal"),
 )
 
