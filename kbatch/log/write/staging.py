@@ -133,9 +133,11 @@ class staged:
         # With its ending the name must not exceed 255 bytes.
         prefix = os.fsdecode(os.fsencode(f".{name}")[:_MAX_PREFIX]) + ".kbatch-"
         remove_abandoned(parent, re.compile(rf"{re.escape(prefix)}[0-9a-f]{{8}}\.tmp"))
-        self._own = OwnedDirectory(os.path.join(parent, f"{prefix}{uuid.uuid4().hex[:8]}.tmp"))
-        self.directory = self._own.path
-        register_unfinished(self, self.discard)
+        # An interrupt between the steps would leave the directory.
+        with unbroken:
+            self._own = OwnedDirectory(os.path.join(parent, f"{prefix}{uuid.uuid4().hex[:8]}.tmp"))
+            self.directory = self._own.path
+            register_unfinished(self, self.discard)
 
     def _check(self) -> None:
         taken = [self._path]
