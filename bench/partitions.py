@@ -3,7 +3,8 @@
 ``python -m bench.partitions [--logs 10000] [--splits 100000]`` makes a log directory of hard links to a small log with
 transactions, and plans reads of it: in one process, and as kbatch does, in a Spark job (export) or in the tasks (data
 source). Then it runs 100 empty tasks, with all splits in their closure and with the splits as elements of an RDD. CPU
-seconds are those of this process and all of its descendants, so other load on the machine hardly changes them.
+seconds include all descendants of this process that still run or have been waited for. Workers that Spark ends without
+waiting for them are missing.
 """
 
 from __future__ import annotations

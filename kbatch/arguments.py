@@ -10,6 +10,7 @@ The command line checks its options with this module, and its help must not wait
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import enum
 import functools
 import importlib
@@ -17,7 +18,7 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from typing_extensions import Buffer
@@ -85,23 +86,8 @@ def check_types(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
 
 def check_fields(instance: Any) -> None:
     """Check the fields of a dataclass; see `check_types`."""
-    check_types(type(instance).__init__, _Fields(instance))
-
-
-class _Fields(Mapping[str, Any]):
-    """The fields of an object, which may have slots instead of a dict."""
-
-    def __init__(self, instance: Any) -> None:
-        self._instance = instance
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self._instance, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._instance.__dataclass_fields__)
-
-    def __len__(self) -> int:
-        return len(self._instance.__dataclass_fields__)
+    given = {each.name: getattr(instance, each.name) for each in dataclasses.fields(instance) if each.init}
+    check_types(type(instance).__init__, given)
 
 
 def _check_elements(name: str, values: Sequence[Any], kinds: tuple[_Kind, ...]) -> None:

@@ -213,8 +213,9 @@ class RecordTable(TableData):
         on : {"value", "key"}
         unknown : {"ignore", "bad", "keep"}, optional
             How to treat a field that the schema does not have: leave it out, parse nothing of the value, or parse the
-            rest and keep the bytes. The last two report the value as bad. Default is "ignore" with a given schema, and
-            "keep" with an inferred one. With "keep", strings take the JSON text of values of other types.
+            other fields and keep the bytes. With "bad" and "keep", the value is reported as bad. Default is "ignore"
+            with a given schema, and "keep" with an inferred one. With "keep", strings take the JSON text of values of
+            other types.
 
         Returns
         -------

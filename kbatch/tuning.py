@@ -180,6 +180,14 @@ COMMIT_READ_BYTES = 16 << 20
 # Rows per slice: splitting a slice by partition copies its rows.
 SLICE_ROWS = 1 << 16
 
+# -- log/alignment.py
+
+# The records of each side among which a comparison by order searches the next equal record after a difference. The cost
+# stays linear with any number, because the searched records are then skipped; the memory grows with it.
+ALIGNMENT_RECORDS = 1024
+# Further tables are read for the search as long as the keys and values of the remaining records have fewer bytes.
+ALIGNMENT_BYTES = 16 << 20
+
 # -- plan/split.py
 
 # Opening a file counts as reading this number of bytes, and a task opens at most this number of tiny files.
@@ -267,11 +275,3 @@ SIZING_BYTES = 1 << 20
 # Bytes of segments per task, and logs per task.
 WALK_TASK_BYTES = 1 << 30
 PLAN_TASK_LOGS = 1024
-
-# -- log/alignment.py
-
-# The records of each side among which a comparison by order searches the next equal record after a difference. The cost
-# stays linear with any number, because the searched records are then skipped; the memory grows with it.
-ALIGNMENT_RECORDS = 1024
-# Further tables are read for the search as long as the keys and values of the remaining records have fewer bytes.
-ALIGNMENT_BYTES = 16 << 20

@@ -334,8 +334,7 @@ class SequenceChecker:
         list of Refusal
         """
         check_types(SequenceChecker.refusals, locals())
-        _batch_rows(batches)
-        rows = batches.batches if isinstance(batches, RecordTable) else batches
+        rows = _batch_rows(batches)
         return [
             Refusal(row, violation.code, violation.text(rows[row]), violation.after)
             for row, violation in self._violations(batches, follow=True, follow_duplicates=False)

@@ -37,7 +37,7 @@ __all__ = ["compare_logs"]
 LogsLike: TypeAlias = Log | Sequence[Log] | str | os.PathLike[str]
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
-# The records that are compared at once after a difference, by order; the number doubles as long as they are equal.
+# By order: the number of records in the first comparison after a difference. It doubles while all records are equal.
 _FIRST_STEP = 64
 
 
@@ -195,7 +195,7 @@ class _Side:
         return self._table[self._taken : self._taken + count]
 
     def extend(self) -> None:
-        """Read further tables if fewer records than a search takes remain, as long as they are small."""
+        """Read further tables until there are enough records for a search, up to `ALIGNMENT_BYTES`."""
         parts = [self._table[self._taken :]]
         count, size = len(parts[0]), _payload_bytes(parts[0])
         if count >= ALIGNMENT_RECORDS:

@@ -395,7 +395,6 @@ class Segment:
 
     def has(self, suffix: str) -> bool:
         """Whether a file with this suffix exists (`sibling`), by the listing if the segment was made from one."""
-        check_types(Segment.has, locals())
         return self._has(self.sibling(suffix))
 
     def _has(self, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Plans the reads of very many logs: what has to be looked up in files is looked up in parallel, or by the tasks.
+"""Plans the reads of very many logs: a cluster reads their files in parallel, or each task reads the files of its logs.
 
 The offset of a timestamp and the transactions of a log take about a millisecond of CPU per segment.
 """

@@ -6,7 +6,7 @@ Tasks use this module, so it does not import pyspark.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from kbatch.plan.value_options import FormatOptions, ValueOptions
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_schema
 from kbatch.values.deviations import DeviationTable
-from kbatch.values.parsed import ParsedColumn, Parser, bad_columns, bad_types, parse_column, sample
+from kbatch.values.parsed import ParsedColumn, Parser, bad_columns, bad_types, one_array, parse_column, sample
 
 __all__ = ["ValueColumns", "ValueCounts", "parsers_of", "spark_type", "value_columns"]
 
@@ -155,8 +155,7 @@ class ValueColumns:
         """Return the names of the columns for the fields of structs, which are unique in any case of letters."""
         if not self.flatten:
             return {}
-        taken = {name.lower() for name in (*SPARK_COLUMNS, "date")}
-        taken |= {f"{on}_{name}" for on in self.parsers for name in (*bad_types(), "is_null")}
+        taken = _other_names(self.parsers)
         found: dict[On, list[str]] = {}
         # Values first, because keys often have some of their fields.
         for on in sorted(self.parsers, reverse=True):
@@ -164,6 +163,12 @@ class ValueColumns:
             if pa.types.is_struct(kind) and kind.num_fields:
                 found[on] = [_unused(each.name, on, taken) for each in kind]
         return found
+
+
+def _other_names(sides: Iterable[On]) -> set[str]:
+    """Return the names, in lower case, of the columns next to the fields of structs on these sides."""
+    about = {f"{on}_{name}" for on in sides for name in (*bad_types(), "is_null")}
+    return about | {name.lower() for name in (*SPARK_COLUMNS, "date")}
 
 
 def _unused(name: str, on: On, taken: set[str]) -> str:
@@ -177,7 +182,7 @@ def _spark_values(parser: Parser, raw: pa.Array) -> ParsedColumn:
     """Parse values and cast them to Spark's types, as arrays in one piece; a value that does not fit is bad."""
     kind = spark_type(parser.type)
     parsed = parse_column(parser, [raw])
-    values, ids = _one_array(parsed.values), _one_array(parsed.schema_ids)
+    values, ids = one_array(parsed.values), one_array(parsed.schema_ids)
     if values.type.equals(kind):
         return parsed._replace(values=values, schema_ids=ids)
     parts: list[pa.Array] = [pa.nulls(0, kind)]
@@ -188,13 +193,6 @@ def _spark_values(parser: Parser, raw: pa.Array) -> ParsedColumn:
     return ParsedColumn(
         pa.concat_arrays(parts), np.array(bad, np.int64), [errors[row] for row in bad], ids, parsed.deviations
     )
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0, column.type)
-    return array
 
 
 def _cast_by_halves(values: pa.Array, first: int, kind: pa.DataType, parts: list[pa.Array], unfit: list[int]) -> None:
@@ -296,8 +294,7 @@ def _earlier_types(values: ValueOptions, earlier: pa.Schema, flatten: bool) -> d
         if on in earlier.names:
             found[on] = spark_type(earlier.field(on).type)
         elif flatten and len(values.parsed) == 1:
-            about = {f"{on}_{name}" for name in (*bad_types(), "is_null")}
-            taken = {name.lower() for name in (*SPARK_COLUMNS, "date")} | about
+            taken = _other_names([on])
             fields = [each for each in earlier if each.name.lower() not in taken]
             found[on] = spark_type(
                 pa.struct([each.with_name(_without_prefix(each.name, on, taken)) for each in fields])
@@ -329,7 +326,7 @@ def value_columns(
 ) -> ValueColumns | None:
     """Return the transform of the export; None if neither keys nor values are parsed.
 
-    Schemas that would be inferred are those of the data of `earlier` exports, if it has them.
+    A schema that is not given is the one of `earlier` exports, or is inferred if these have none.
     """
     known = {} if earlier is None else _earlier_types(values, earlier, flatten)
     if earlier is not None and known:

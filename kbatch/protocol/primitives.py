@@ -284,8 +284,8 @@ class Writer:
     __slots__ = ("_data", "flexible")
 
     def __init__(self, *, flexible: bool = False) -> None:
-        self._data = bytearray()
         check_types(Writer.__init__, locals())
+        self._data = bytearray()
         self.flexible = flexible
 
     def getvalue(self) -> bytes:

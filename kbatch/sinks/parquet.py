@@ -26,6 +26,7 @@ from kbatch.tuning import (
     PAGE_BYTES,
     PAGE_ROWS,
 )
+from kbatch.values.parsed import one_array
 
 __all__ = ["ParquetFile"]
 
@@ -121,10 +122,7 @@ def _leaves(table: pa.Table, options: WriteOptions) -> Iterator[_Leaf]:
         if name in ("key", *options.dictionary) or (options.dictionary and _is_parsed(name, column.type)):
             count = min(DICTIONARY_SAMPLE, max(64, DICTIONARY_SAMPLE_BYTES * len(column) // max(1, column.nbytes)))
             rows = np.arange(0, len(column), max(1, len(column) // count))[:count]
-        sample = column.take(pa.array(rows)).combine_chunks()
-        if isinstance(sample, pa.ChunkedArray):
-            sample = pa.concat_arrays(sample.chunks) if sample.num_chunks else pa.nulls(0, sample.type)
-        yield from _leaves_of(name, name, sample)
+        yield from _leaves_of(name, name, one_array(column.take(pa.array(rows))))
 
 
 def _leaves_of(path: str, column: str, values: pa.Array) -> Iterator[_Leaf]:
@@ -144,7 +142,7 @@ def _leaves_of(path: str, column: str, values: pa.Array) -> Iterator[_Leaf]:
 
 
 def _may_have_dictionary(leaf: _Leaf, options: WriteOptions) -> bool:
-    """Whether the options allow a dictionary: for chosen columns, parsed ones, and those of constants."""
+    """Whether the options allow a dictionary: chosen columns, parsed fields, and the constant topic and partition."""
     if pa.types.is_boolean(leaf.type):
         return False
     if leaf.column in ("topic", "partition"):

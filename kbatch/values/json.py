@@ -25,7 +25,7 @@ from kbatch.tuning import JSON_BLOCK_BYTES, JSON_PARTS
 from kbatch.values.deviations import FieldDeviation
 from kbatch.values.json_fields import fit_texts
 from kbatch.values.memory import MAX_PARSED_BYTES, ListMemory, MemoryBudget, TypeMemory, memory_of_type
-from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
+from kbatch.values.parsed import ByteSlices, Parsed, expand, one_array, slices_of
 from kbatch.values.schema_limits import MAX_NESTING, check_type
 
 if TYPE_CHECKING:
@@ -267,9 +267,7 @@ def _wire_type(pa: Any, kind: Any) -> Any:
 
 def _fitted(pa: Any, values: Any, kind: Any) -> Any:
     """Return a chunked array as one array of exactly the type."""
-    array = values.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0, values.type)
+    array = one_array(values)
     return array if array.type.equals(kind) else _cast_fields(pa, array, kind)
 
 

@@ -72,7 +72,7 @@ class _Tree(NamedTuple):
 
 
 def fit_texts(kind: pa.DataType, slices: ByteSlices, rows: npt.NDArray[np.int64]) -> FittedTexts:
-    """Make the texts of rows fit a type, and describe the fields that did not; invalid JSON stays as it is."""
+    """Change texts so that they fit a type, and describe the fields that did not. Invalid JSON is not changed."""
     compiled = _tree_of(kind)
     lengths = slices.offsets[rows + 1].astype(np.int64) - slices.offsets[rows]
     out = np.empty(min(4 * int(lengths.sum()), INT32_MAX), np.uint8)

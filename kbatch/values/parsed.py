@@ -37,6 +37,7 @@ __all__ = [
     "bad_columns",
     "bad_types",
     "expand",
+    "one_array",
     "parse_column",
     "sample",
     "slices_of",
@@ -186,7 +187,7 @@ def _parse_part(parser: Parser, part: pa.Array, rest: int) -> Iterator[tuple[Par
                     yield parsed, size
                     rest -= size
             return
-        # The attempt counts, so that many such values end the parsing.
+        # Such a value counts as the maximum, so that many of them raise an error instead of taking time.
         nothing = require("pyarrow", "arrow", "parsing values").nulls(1, parser.type)
         yield Parsed(nothing, np.zeros(1, np.int64), [str(error)]), most
     else:
@@ -231,6 +232,15 @@ def parse_column(
 
 def _ids_array(pa: Any, ids: npt.NDArray[np.int64] | None, n: int) -> Any:
     return pa.nulls(n, pa.int64()) if ids is None else pa.array(ids, mask=ids < 0)
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a chunked array as one array, also if it has no chunk."""
+    pa = require("pyarrow", "arrow", "parsing values")
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0, column.type)
+    return array
 
 
 def bad_types() -> dict[str, pa.DataType]:
