@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from kbatch.log import Log, Segment
+from kbatch.log import Log
 from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.sampling import places_at
 from kbatch.plan.value_options import FormatOptions, ValueOptions
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_schema
@@ -236,16 +237,15 @@ def _cast_to_spark(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def sample_logs(logs: Sequence[Log], options: ReadOptions, on: On) -> list[bytes]:
     """Return keys or values from places spread evenly over all bytes of the logs, to infer a schema; skip damage."""
-    ends = np.cumsum([segment.size for log in logs for segment in log.segments])
-    segments = [(log, segment) for log in logs for segment in log.segments]
-    if not len(ends) or not ends[-1]:
+    size = sum(log.size for log in logs)
+    if not size:
         return []
     found: list[bytes] = []
     seen: set[tuple[str, int | None]] = set()
-    for place in np.linspace(0, ends[-1] - 1, _SAMPLED_PLACES).astype(np.int64).tolist():
-        number = int(np.searchsorted(ends, place, "right"))
-        log, segment = segments[number]
-        start = _offset_near(segment, place - (int(ends[number]) - segment.size))
+    targets = np.linspace(0, size - 1, _SAMPLED_PLACES).astype(np.int64).tolist()
+    for log, segment, entry in places_at(logs, targets):
+        # Without an entry, where the segment begins.
+        start = segment.base_offset if entry is None else entry.offset
         if (segment.path, start) in seen:
             continue
         seen.add((segment.path, start))
@@ -255,15 +255,6 @@ def sample_logs(logs: Sequence[Log], options: ReadOptions, on: On) -> list[bytes
                 found += sample(table, on, _SAMPLED_ROWS // _SAMPLED_PLACES)
                 break
     return found
-
-
-def _offset_near(segment: Segment, position: int) -> int | None:
-    """Return an offset of a batch near a byte of a segment, from its index; without one, where the segment begins."""
-    if segment.base_offset is None:
-        return None
-    index = segment.offset_index()
-    entry = int(np.searchsorted(index["position"], position, "right")) - 1
-    return segment.base_offset if entry < 0 else int(index["offset"][entry])
 
 
 def parsers_of(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from kbatch.errors import KbatchError
 from kbatch.format import Limits
 from kbatch.log import Log, Segment
+from kbatch.log.indexes import OffsetEntry
 from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES
+from kbatch.plan.sampling import places_at
 from kbatch.read.decoding import decode
 from kbatch.records.kafka_columns import spark_batches
 from kbatch.sinks.files import file_size
@@ -50,7 +49,10 @@ def output_ratio(logs: Sequence[Log], job: ExportJob) -> float | None:
     """
     read = 0
     batches: list[pa.RecordBatch] = []
-    for segment, position in _places(logs):
+    size = sum(log.size for log in logs)
+    targets = [size * (2 * place + 1) // (2 * SIZING_PLACES) for place in range(SIZING_PLACES if size else 0)]
+    for _, segment, entry in places_at(logs, targets):
+        position = _position_of(segment, entry)
         with contextlib.suppress(KbatchError, OSError, ValueError):
             data = segment.window(position, min(segment.size, position + SIZING_BYTES))
             table = decode(
@@ -69,25 +71,6 @@ def output_ratio(logs: Sequence[Log], job: ExportJob) -> float | None:
     return max(file_size(batches, job.schema, job.writing), 1) / read
 
 
-def _places(logs: Sequence[Log]) -> Iterator[tuple[Segment, int]]:
-    """Yield segments and positions of batches in them, at even distances in all bytes of the logs."""
-    segments = [segment for log in logs for segment in log.segments if segment.size]
-    ends = list(accumulate(segment.size for segment in segments))
-    if not ends:
-        return
-    for place in range(SIZING_PLACES):
-        target = ends[-1] * (2 * place + 1) // (2 * SIZING_PLACES)
-        number = bisect_right(ends, target)
-        segment = segments[number]
-        yield segment, _batch_before(segment, target - (ends[number] - segment.size))
-
-
-def _batch_before(segment: Segment, target: int) -> int:
-    """Return the position of a batch before the target, by the index; without one, of the first batch."""
-    if segment.base_offset is None:
-        return 0
-    index = segment.offset_index()
-    entry = int(np.searchsorted(index["position"], target, "right")) - 1
-    if entry < 0 or not segment._begins_batch(int(index["position"][entry]), int(index["offset"][entry])):
-        return 0
-    return int(index["position"][entry])
+def _position_of(segment: Segment, entry: OffsetEntry | None) -> int:
+    """Return the position of a batch: the one of an index entry, or the first batch if the entry leads to none."""
+    return entry.position if entry is not None and segment._begins_batch(entry.position, entry.offset) else 0
