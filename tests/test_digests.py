@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import digests
+from tables import short_inputs
 from written import writing_groups
 
 # A sample in the ordinary test run; KBATCH_TEST_ALL=1 runs every case, which takes about ten minutes on one processor.
@@ -27,6 +28,7 @@ def assert_as_before(groups: Iterable[digests.Group]) -> None:
     assert different == [], HOW_TO
 
 
+@short_inputs
 def test_decoded_results_are_unchanged(tmp_path: Path) -> None:
     """Rows, losses and errors of `decode` and `Log.tables` over damaged and cut input, under all options."""
     assert_as_before(digests.reading_groups(tmp_path, PARTS))
@@ -37,6 +39,7 @@ def test_written_results_are_unchanged(tmp_path: Path) -> None:
     assert_as_before(writing_groups(tmp_path, PARTS))
 
 
+@short_inputs
 def test_a_stream_has_the_result_of_decode() -> None:
     """The rule holds for any chunks and flushes, except for the cases of the sample in ``streams.json``."""
     listed = digests.load("streams.json")

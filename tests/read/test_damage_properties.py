@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from log_batches import segment_path
 from streams import Outcome, with_end
-from tables import assert_accounted
+from tables import assert_accounted, short_inputs
 from transaction_logs import ABORT, COMMIT, marker
 
 import kbatch
@@ -204,6 +204,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@short_inputs
 @settings(phases=PHASES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_buffers_streams_and_logs_give_the_same_for_any_damage(directory: Path, data: st.DataObject) -> None:

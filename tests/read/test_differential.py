@@ -33,7 +33,7 @@ from peers import (
     read_with,
     set_inputs,
 )
-from tables import assert_accounted, batches_of, lost, records_of
+from tables import assert_accounted, batches_of, lost, records_of, short_inputs
 
 import kbatch
 
@@ -234,6 +234,7 @@ INPUTS = pytest.mark.parametrize(
 )
 
 
+@short_inputs
 @INPUTS
 @pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
 def test_every_truncation_returns_the_complete_batches(data: bytes, batches: list[oracle.Batch], on_error: Any) -> None:
@@ -316,6 +317,7 @@ def test_removed_and_inserted_bytes_lose_no_complete_batch(cuts: list[tuple[int,
     assert_agrees(data)
 
 
+@short_inputs
 @given(data=st.binary(max_size=400))
 def test_random_bytes_agree_with_the_oracle(data: bytes) -> None:
     assert_agrees(data)

@@ -14,6 +14,7 @@ from typing import Any
 import oracle
 import pytest
 from generated_kinds import KINDS
+from tables import short_inputs
 
 import kbatch
 from kbatch.protocol import FetchResponse, decode_message, encode_message
@@ -75,6 +76,7 @@ def calls() -> list[Callable[[], Any]]:
     return steps
 
 
+@short_inputs
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc counts allocations since 2.33")
 def test_memory_is_flat_over_many_calls_and_errors() -> None:
     steps = calls()

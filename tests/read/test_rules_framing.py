@@ -12,7 +12,7 @@ import numpy as np
 import oracle
 import pytest
 from oracle import INT32_MAX, INT64_MAX, build_batch, encode_record, three
-from tables import assert_accounted, lost, offsets_of, records_of
+from tables import assert_accounted, lost, offsets_of, records_of, short_inputs
 
 import kbatch
 import kbatch.batches.framing
@@ -52,6 +52,7 @@ def test_frm_r2_length_below_the_minimum_is_corrupt(length: int) -> None:
     assert raised(entry(length), kbatch.CorruptBatchError).position == 0
 
 
+@short_inputs
 @pytest.mark.parametrize("cut", range(SIZE))
 def test_frm_r3_incomplete_last_batch_is_not_an_error(cut: int) -> None:
     for on_error in ("raise", "stop", "skip"):

@@ -15,7 +15,7 @@ from golden_logs import TXN_FACTS, TXN_LOG
 from hypothesis import given
 from hypothesis import strategies as st
 from streams import Outcome, assert_same, bytewise, cut, streamed, with_end
-from tables import offsets_of, records_of
+from tables import offsets_of, records_of, short_inputs
 from transaction_logs import ABORT, COMMIT, marker, txn
 
 import kbatch
@@ -122,6 +122,7 @@ def is_monotonic(data: bytes, crc: Any) -> bool:
     return bool(np.all(ends[1:] >= ends[:-1]))
 
 
+@short_inputs
 @given(st.data())
 @pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
 @pytest.mark.parametrize("listed", [False, True])
@@ -159,6 +160,7 @@ def test_chunks_and_flushes_do_not_change_committed_records(listed: bool, on_err
         assert_same(found, expected)
 
 
+@short_inputs
 @given(st.data())
 def test_each_flush_reports_the_open_transactions(data: st.DataObject) -> None:
     """LSO-R2: a flush considers the bytes fed so far, and returns no records from the last stable offset on."""

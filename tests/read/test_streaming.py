@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from streams import Outcome, assert_same, cut, streamed, whole
-from tables import lost, offsets_of, records_of
+from tables import lost, offsets_of, records_of, short_inputs
 
 import kbatch
 from kbatch.kernels import buffers
@@ -116,6 +116,7 @@ def broken_streams(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
+@short_inputs
 @given(st.data())
 @pytest.mark.parametrize("on_error", ON_ERROR)
 def test_chunks_and_flushes_do_not_change_the_result(on_error: str, data: st.DataObject) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import oracle
+import pytest
 from typing_extensions import Buffer
 
 import kbatch
@@ -17,6 +18,9 @@ from kbatch.read.committed import decode_committed
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader, decode_part
 from kbatch.read.windows import BufferWindows
+
+# For tests that decode prefixes of batches.
+short_inputs = pytest.mark.filterwarnings("ignore:decode. .*too few to recognize:RuntimeWarning")
 
 
 def first_table(data: npt.NDArray[np.uint8], options: DecodeOptions, max_bytes: int) -> kbatch.RecordTable:
