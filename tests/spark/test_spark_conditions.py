@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Any
 
-import oracle
 import pytest
-from log_batches import write_segment
+from keyed_logs import KeyedLogs, keyed_logs
 
 import kbatch
 
@@ -25,38 +23,14 @@ from kbatch.spark.schema import kafka_schema
 
 pytestmark = pytest.mark.spark
 
-BEGIN = 1_700_000_000_000
 Place = tuple[str, int, int]
 
 
-@dataclass
-class Logs:
-    root: str
-    size: int
-
-
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
-    """Two topics of two partitions in several segments; some timestamps descend, and some are missing."""
-    root = tmp_path_factory.mktemp("logs")
-    draw = random.Random(3)
-    size = 0
-    for topic in ("a", "b"):
-        for partition in range(2):
-            for segment in range(3):
-                batches = []
-                for first in range(40 * segment, 40 * segment + 40, 8):
-                    base = -1 if draw.random() < 0.1 else BEGIN + 1000 * first + draw.randrange(-20_000, 20_000)
-                    deltas = [0 if base < 0 else draw.randrange(-500, 500) for _ in range(8)]
-                    keys = [draw.choice([None, b"", b"x", b"\xff", "\ufffd".encode()]) for _ in range(8)]
-                    records = [oracle.encode_record(i, deltas[i], keys[i], b"v" * 50) for i in range(8)]
-                    highest = -1 if base < 0 else base + max(deltas)
-                    batches.append(
-                        oracle.build_batch(records, base_offset=first, base_timestamp=base, max_timestamp=highest)
-                    )
-                write_segment(root / f"{topic}-{partition}", 40 * segment, batches, indexes=True)
-                size += sum(map(len, batches))
-    return Logs(str(root), size)
+def logs(tmp_path_factory: pytest.TempPathFactory) -> KeyedLogs:
+    """Two topics of two partitions."""
+    keys = [None, b"", b"x", b"\xff", "\ufffd".encode()]
+    return keyed_logs(tmp_path_factory.mktemp("logs"), ("a", "b"), 2, keys, seed=3)
 
 
 ATOMS = [
@@ -96,7 +70,7 @@ def places(batches: Any) -> set[Place]:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_a_condition_excludes_no_record_for_which_it_is_true(spark: Any, logs: Logs, zone: str) -> None:
+def test_a_condition_excludes_no_record_for_which_it_is_true(spark: Any, logs: KeyedLogs, zone: str) -> None:
     """Over a hundred conditions, compared with Spark's own evaluation of them on all records."""
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -119,7 +93,7 @@ def test_a_condition_excludes_no_record_for_which_it_is_true(spark: Any, logs: L
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-def read_bytes(spark: Any, logs: Logs, where: str) -> int:
+def read_bytes(spark: Any, logs: KeyedLogs, where: str) -> int:
     """Return the bytes that the splits of a condition have."""
     empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), kafka_schema())
     _, options = parse_options({"path": logs.root, **_pruning_options(empty.filter(where), {})})
@@ -141,7 +115,7 @@ def read_bytes(spark: Any, logs: Logs, where: str) -> int:
         ("offset > 9223372036854775806", 0.0),
     ],
 )
-def test_a_condition_reduces_the_bytes_to_read(spark: Any, logs: Logs, where: str, share: float) -> None:
+def test_a_condition_reduces_the_bytes_to_read(spark: Any, logs: KeyedLogs, where: str, share: float) -> None:
     assert read_bytes(spark, logs, where) <= share * logs.size + 1
 
 
@@ -174,7 +148,7 @@ def test_columns_of_a_condition_are_found(spark: Any) -> None:
     assert set(excluded_by(other.filter("a = 3 AND topic = 'x'"))) == {"topic"}
 
 
-def test_read_logs_returns_what_a_filter_returns(spark: Any, logs: Logs) -> None:
+def test_read_logs_returns_what_a_filter_returns(spark: Any, logs: KeyedLogs) -> None:
     whole = spark.read.format("kbatch").load(logs.root)
     for where in ("OFFSET > 110 AND length(value) = 50", sf.col("partition") == 1, "cast(key AS string) = 'x'"):
         expected = sorted(map(tuple, whole.filter(where).select("topic", "offset", "key").collect()), key=repr)
@@ -187,12 +161,12 @@ def test_read_logs_returns_what_a_filter_returns(spark: Any, logs: Logs) -> None
     assert some.count() == 16
 
 
-def test_read_logs_counts_without_columns(spark: Any, logs: Logs) -> None:
+def test_read_logs_counts_without_columns(spark: Any, logs: KeyedLogs) -> None:
     assert kbatch.spark.read_logs(spark, logs.root, columns=[]).count() == 480
     assert kbatch.spark.read_logs(spark, logs.root, where="offset >= 100", columns=[]).count() == 80
 
 
-def test_errors_of_read_logs_reach_the_user(spark: Any, logs: Logs) -> None:
+def test_errors_of_read_logs_reach_the_user(spark: Any, logs: KeyedLogs) -> None:
     with pytest.raises(ValueError, match=r"^unknown option 'nosuch'"):
         kbatch.spark.read_logs(spark, logs.root, options={"nosuch": 1})
     with pytest.raises(Exception, match=r"UNRESOLVED_COLUMN.*`nosuch`"):

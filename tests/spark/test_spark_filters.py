@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import oracle
 import pytest
-from log_batches import write_segment
-from view_records import EPOCH
+from keyed_logs import KeyedLogs, Row, keyed_logs
 
 import kbatch
 import kbatch.broker.partitioner
@@ -24,42 +21,11 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 from kbatch.plan.read_options import ReadOptions
 from kbatch.spark.datasource import KbatchReader
 
-BEGIN = 1_700_000_000_000
-Row = tuple[Any, ...]
-
-
-@dataclass
-class Logs:
-    root: str
-    rows: list[Row]
-
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
-    """Three topics of three partitions in several segments; some timestamps descend, and some are missing."""
-    root = tmp_path_factory.mktemp("logs")
-    draw = random.Random(11)
-    rows: list[Row] = []
-    for topic in ("a", "b", "c"):
-        for partition in range(3):
-            for segment in range(3):
-                batches = []
-                for first in range(40 * segment, 40 * segment + 40, 8):
-                    base = -1 if draw.random() < 0.1 else BEGIN + 1000 * first + draw.randrange(-20_000, 20_000)
-                    deltas = [0 if base < 0 else draw.randrange(-500, 500) for _ in range(8)]
-                    keys = [draw.choice([None, b"", b"x", b"y"]) for _ in range(8)]
-                    records = [oracle.encode_record(i, deltas[i], keys[i], b"v" * 50) for i in range(8)]
-                    batches.append(
-                        oracle.build_batch(
-                            records, base_offset=first, base_timestamp=base,
-                            max_timestamp=-1 if base < 0 else base + max(deltas),
-                        )
-                    )  # fmt: skip
-                    for i in range(8):
-                        at = None if base < 0 else EPOCH + timedelta(milliseconds=base + deltas[i])
-                        rows.append((topic, partition, first + i, at, keys[i]))
-                write_segment(root / f"{topic}-{partition}", 40 * segment, batches, indexes=True)
-    return Logs(str(root), rows)
+def logs(tmp_path_factory: pytest.TempPathFactory) -> KeyedLogs:
+    """Three topics of three partitions."""
+    return keyed_logs(tmp_path_factory.mktemp("logs"), ("a", "b", "c"), 3, [None, b"", b"x", b"y"], seed=11)
 
 
 # -- queries against an oracle
@@ -90,7 +56,7 @@ def collected(frame: Any) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.spark
-def test_queries_of_one_relation_match_the_oracle(spark: Any, logs: Logs) -> None:
+def test_queries_of_one_relation_match_the_oracle(spark: Any, logs: KeyedLogs) -> None:
     """Filters, projections, limits, unions, self-joins and caching, in sequence on the same DataFrame."""
     kbatch.spark.register(spark)
     frame = spark.read.format("kbatch").option("splitBytes", "40k").load(logs.root)
@@ -126,7 +92,7 @@ def test_queries_of_one_relation_match_the_oracle(spark: Any, logs: Logs) -> Non
 
 
 @pytest.mark.spark
-def test_key_options_select_the_records_of_a_key(spark: Any, logs: Logs) -> None:
+def test_key_options_select_the_records_of_a_key(spark: Any, logs: KeyedLogs) -> None:
     reader = spark.read.format("kbatch").option("key", "x")
     expected = select(logs.rows, lambda r: r[4] == b"x")
     assert collected(reader.load(logs.root)) == expected
