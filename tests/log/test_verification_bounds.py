@@ -6,7 +6,9 @@ import struct
 from pathlib import Path
 
 import pytest
+from generated_logs import snapshot
 from log_batches import NOW, batch, segment_path, write_segment
+from transaction_logs import ABORT, marker, txn
 
 import kbatch
 from kbatch.log.report import VerificationReport
@@ -86,3 +88,36 @@ def test_an_incomplete_index_entry_is_found_at_its_first_byte(tmp_path: Path, su
     path.write_bytes(path.read_bytes() + b"\x01\x02\x03")
     found = [each for each in verify(tmp_path / "t-0").findings if each.file == str(path)]
     assert [(each.position, each.damage) for each in found] == [(2 * width, True)]
+
+
+# -- transactions that a snapshot lists
+
+REMOTE = "-a2JhdGNoLXRlc3RzLWJrcg"
+
+
+def aborted(producer: int, first: int, last: int, stable: int) -> bytes:
+    """Write an entry of a ``.txnindex`` (TXI-R1)."""
+    return struct.pack(">hqqqq", 0, producer, first, last, stable)
+
+
+def test_the_snapshot_of_a_remote_segment_lists_no_transactions_before_it_txi_r7(tmp_path: Path) -> None:
+    """Its snapshot has the state after the segment (DSK-R18): the second transaction of producer 7 is open there."""
+    path = write_segment(tmp_path, 0, [batch(0, [NOW]), txn(1, 7), marker(2, 7, ABORT), txn(3, 7)])
+    path.with_suffix(".txnindex").write_bytes(aborted(7, 1, 2, 3))
+    snapshot(tmp_path, 0, {7: (3, 3)})
+    for each in list(tmp_path.iterdir()):
+        each.rename(each.with_stem(each.stem + REMOTE))
+    report = verify(tmp_path)
+    assert report.side_files == 2
+    assert report.findings == []
+
+
+@pytest.mark.parametrize("first", [-1, 0, 5])
+def test_a_transaction_in_a_snapshot_may_have_begun_at_any_offset_txi_r7(tmp_path: Path, first: int) -> None:
+    """0 is an offset; -1 stands for a producer without a transaction, whose marker aborts nothing (TXI-R3)."""
+    path = write_segment(tmp_path, 10, [marker(10, 7, ABORT), batch(11, [NOW])])
+    path.with_suffix(".txnindex").write_bytes(aborted(7, first, 10, 11) if first >= 0 else b"")
+    snapshot(tmp_path, 10, {7: (9, first)})
+    report = verify(tmp_path)
+    assert report.side_files == 2
+    assert report.findings == []
