@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from oracle import build_batch, build_message, encode_record
-from tables import lost
+from tables import lost, offsets_of
 
 import kbatch
 from kbatch.format import MIN_ENTRY_SIZE
 from kbatch.kernels.search import EntryChecksums, follow_lengths
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.reader import BatchReader
+from kbatch.read.windows import BufferWindows
+from kbatch.tuning import MIN_WINDOW
 
 # Results of `EntryChecksums.find`.
 NOT_FOUND, NEEDS_MORE = 0, 2
@@ -141,3 +146,45 @@ def test_a_batch_inside_of_a_bad_one_whose_length_is_right_is_not_returned(tail:
     table = kbatch.decode(bytes(outer) + tail, on_error="skip")
     assert len(table) == (1 if tail else 0)
     assert lost(table) == [(0, len(outer))]
+
+
+class ExactWindows(BufferWindows):
+    """A source that gives the damage engine the requested bytes only; all bytes after them are inverted."""
+
+    def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        data = super().window(0, self.end).copy()
+        if stop <= start:
+            # The window of a table.
+            return data[start:]
+        data[stop:] ^= 0xFF
+        return data[start:stop]
+
+
+@pytest.mark.parametrize("sizes", [(1, 500), (500, 1), (500,)])
+def test_the_engine_requests_all_bytes_of_the_entries_that_it_verifies(sizes: tuple[int, ...]) -> None:
+    """Entries inside of a wrong length, where the last one may be larger or smaller than the others."""
+    inside = b"".join(build_batch([encode_record(value=b"v" * size)], base_offset=i) for i, size in enumerate(sizes, 2))
+    first = bytearray(build_batch([encode_record(value=b"v")], base_offset=1))
+    first[8:12] = (len(first) - 12 + len(inside) - 10).to_bytes(4, "big")
+    data = BATCH + bytes(first) + inside
+    table = BatchReader(DecodeOptions(on_error="skip")).read(ExactWindows(np.frombuffer(data, np.uint8)))
+    assert offsets_of(table) == [0, *range(2, 2 + len(sizes))]
+    assert lost(table) == [(len(BATCH), len(BATCH) + len(first))]
+
+
+def test_an_entry_that_ends_with_the_file_is_found_if_it_is_larger_than_a_window(tmp_path: Path) -> None:
+    """The search needs the bytes up to the end of the file, and no more."""
+    last = build_batch([encode_record(value=b"v" * (MIN_WINDOW + 100))], base_offset=2)
+    (tmp_path / f"{0:020}.log").write_bytes(BATCH + b"\xff" * 20 + last)
+    tables = list(kbatch.Log(tmp_path).tables(on_error="skip", max_bytes=MIN_WINDOW))
+    assert [offset for table in tables for offset in offsets_of(table)] == [0, 2]
+    assert [each for table in tables for each in lost(table)] == [(len(BATCH), len(BATCH) + 20)]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_stream_loses_a_message_with_a_wrong_length_at_once(magic: int) -> None:
+    """The lengths of key and value and the checksum show where the message ends, so no byte after it is needed."""
+    message = build_message(b"k", b"v", magic=magic, length=10)
+    decoder = kbatch.StreamDecoder(on_error="skip")
+    decoder.feed(message)
+    assert lost(decoder.flush()) == [(0, len(message))]

@@ -178,7 +178,7 @@ TARGETS = (
     ),
     Target(
         "kbatch/read/damage.py",
-        ("tests/read/test_search_bounds.py",),
+        ("tests/read/test_search_bounds.py", "tests/transactions/test_lost_markers.py"),
         ("tests/read/test_random_damage.py", "tests/read/test_damage.py", "tests/read/test_streaming.py"),
     ),
     Target(

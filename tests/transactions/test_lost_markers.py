@@ -438,3 +438,26 @@ def test_plans_of_spark_leave_the_same_transactions_undecided(tmp_path: Path) ->
     (known,) = log_transactions([log], options)
     assert known is not None
     assert known.pending == [(7, 0)]
+
+
+def with_length(batch: bytes, longer: int) -> bytes:
+    """Return a batch whose length field is too large by `longer` bytes."""
+    return batch[:8] + (len(batch) - 12 + longer).to_bytes(4, "big") + batch[12:]
+
+
+@pytest.mark.parametrize("longer", [-10, 50])
+def test_a_header_in_lost_bytes_counts_only_if_lengths_lead_from_it_to_the_next_batch(
+    tmp_path: Path, longer: int
+) -> None:
+    """A wrong length hides the ABORT marker at 4 and leads to bytes that resemble the header of a batch with 4 to 6."""
+    lost_bytes = [with_length(three(1), 78), bytes(78), damaged(with_length(three(4), longer))]
+    found = outcomes([txn(0, 7), *lost_bytes, txn(7, 7), marker(8, 7, COMMIT), three(9)], tmp_path)
+    assert found == [([7, 9, 10, 11], [(7, 0)], None)] * len(found)
+
+
+@pytest.mark.parametrize("longer", [-2, 40])
+def test_a_bad_batch_explains_its_offsets_once_if_its_length_is_wrong(tmp_path: Path, longer: int) -> None:
+    """The offsets of the lost batch of records show that no marker was lost, so the transaction is still open."""
+    batches = [txn(0, 7), damaged(with_length(three(1), longer)), txn(4, 7), marker(5, 7, COMMIT), three(6)]
+    found = outcomes(batches, tmp_path)
+    assert found == [([0, 4, 6, 7, 8], [], None)] * len(found)
