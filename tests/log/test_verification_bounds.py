@@ -114,7 +114,7 @@ def test_the_snapshot_of_a_remote_segment_lists_no_transactions_before_it_txi_r7
 
 @pytest.mark.parametrize("first", [-1, 0, 5])
 def test_a_transaction_in_a_snapshot_may_have_begun_at_any_offset_txi_r7(tmp_path: Path, first: int) -> None:
-    """0 is an offset; -1 stands for a producer without a transaction, whose marker aborts nothing (TXI-R3)."""
+    """0 is an offset; with -1 the producer has no transaction, and its marker aborts nothing (TXI-R3)."""
     path = write_segment(tmp_path, 10, [marker(10, 7, ABORT), batch(11, [NOW])])
     path.with_suffix(".txnindex").write_bytes(aborted(7, first, 10, 11) if first >= 0 else b"")
     snapshot(tmp_path, 10, {7: (9, first)})
