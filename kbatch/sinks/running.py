@@ -20,7 +20,7 @@ import pyarrow.parquet
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log
 from kbatch.plan.following import SegmentWalker
-from kbatch.plan.many import LogMapper, plan_reads
+from kbatch.plan.many import LogMapper, LogRead, plan_reads
 from kbatch.plan.missing import MissingOffsets, report_data_loss, warn_missing
 from kbatch.plan.positions import LogChange, Position, Positions, continued_starts
 from kbatch.plan.read_options import ReadOptions
@@ -40,6 +40,7 @@ from kbatch.sinks.task import ExportJob, TaskReport, output_schema
 from kbatch.sinks.working import RUN_DIGITS, WorkDirectory
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.transactions import Transactions
+from kbatch.tuning import FOLLOW_JOB_BYTES, MANY_LOGS
 from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
 
 __all__ = ["Executor", "ExportRun", "open_target"]
@@ -150,6 +151,8 @@ class ExportRun:
         self._starts: list[int | None] = []
         self._changes: list[LogChange] = []
         self._missing: list[MissingOffsets] = []
+        self._reads: list[LogRead] | None = None
+        self._plan_seconds = 0.0
         self.committed = False
 
     @property
@@ -214,14 +217,32 @@ class ExportRun:
         for change in self._changes:
             report_data_loss(change.reason, fails=self._options.fail_on_data_loss)
 
-    def run(self, executor: Executor, summary: ExportSummary, progress: Progress | None) -> None:
+    def has_nothing_to_read(self) -> bool:
+        """Plan the reads in this process, unless other machines are better at it; return whether there are none.
+
+        Then `run` needs no executor.
+        """
+        began = time.monotonic()
+        behind = [
+            log for log, start in zip(self._logs, self._starts, strict=True) if start is None or start < log.end_offset
+        ]
+        follows = self._options.isolation == "read_committed"
+        if len(behind) < MANY_LOGS and not (follows and sum(log.size for log in behind) > FOLLOW_JOB_BYTES):
+            self._reads = plan_reads(self._logs, self._options, self._starts)
+        self._plan_seconds = time.monotonic() - began
+        return self._reads is not None and not any(read.splits for read in self._reads)
+
+    def run(self, executor: Executor | None, summary: ExportSummary, progress: Progress | None) -> None:
         """Plan, run the tasks, and fill in the summary; `commit` is the next step."""
         began = time.monotonic()
         job = ExportJob(task_options(self._options), self._target.names(), self._writing, self._transform)
-        planned = self._plan(executor, job)
+        planned = self._planned(self._reads or [], self._options) if executor is None else self._plan(executor, job)
         at = time.monotonic()
-        summary.plan_seconds = round(at - began, 3)
-        reports = self._run_tasks(executor, job, planned, progress) if planned.tasks else []
+        summary.plan_seconds = round(self._plan_seconds + at - began, 3)
+        reports: list[TaskReport] = []
+        if planned.tasks:
+            assert executor is not None
+            reports = self._run_tasks(executor, job, planned, progress)
         summary.task_seconds = round(time.monotonic() - at, 3)
         summarize(summary, self._logs, planned.transactions, reports, self._starts)
         parsed = summary.records * len(self._options.values.parsed)
@@ -244,12 +265,17 @@ class ExportRun:
     def _plan(self, executor: Executor, job: ExportJob) -> _Planned:
         logs, options = self._logs, self._options
         options = replace(options, split_bytes=task_bytes(executor.cores, logs, job))
-        reads = plan_reads(logs, options, self._starts, walker=executor.walker, mapper=executor.mapper)
+        reads = self._reads
+        if reads is None:
+            reads = plan_reads(logs, options, self._starts, walker=executor.walker, mapper=executor.mapper)
+        return self._planned(reads, options)
+
+    def _planned(self, reads: Sequence[LogRead], options: ReadOptions) -> _Planned:
         self._missing += [each for read in reads for each in read.missing]
         return _Planned(
             [(read.start, read.stop) for read in reads],
             [read.transactions for read in reads],
-            divide_splits([(log, read.splits) for log, read in zip(logs, reads, strict=True)], options),
+            divide_splits([(log, read.splits) for log, read in zip(self._logs, reads, strict=True)], options),
         )
 
     def _collect(self, planned: _Planned, reports: Sequence[TaskReport], summary: ExportSummary) -> Commit:

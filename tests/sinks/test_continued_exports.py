@@ -114,6 +114,39 @@ def test_a_second_run_writes_nothing(root: Path, out: Output) -> None:
 
 
 @every_format
+def test_a_run_with_nothing_new_does_not_start_spark(
+    root: Path, out: Output, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("kbatch.spark", exc_type=ImportError)
+    from kbatch.cli import main
+
+    first = out.write(root)
+    before = out.files()
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("kbatch.spark.export_job.spark_session", start)
+    names = ["--table", iceberg_catalog.TABLE, "--catalog", iceberg_catalog.NAME] if out.kind == "iceberg" else []
+    flags = [str(root), str(out.path), "--format", out.kind, *names, "--master", "spark://host:7077"]
+    assert main(["export", *flags]) == 0
+    assert "Nothing new: earlier exports have written all of these records." in capsys.readouterr().out
+    assert main(["export", *flags, "--ending-offsets", '{"t":{"0":20,"1":10}}', "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["action"], document["start_seconds"], document["records"]) == ("unchanged", 0, 0)
+    assert out.files() == before
+    assert first.action == "created"
+    # A topic that was created again without records: the position changes, and no task is needed.
+    for path in (root / "t-1").glob("*.log"):
+        path.write_bytes(b"")
+    assert main(["export", *flags, "--allow-missing-offsets"]) == 0
+    assert "continued at offset 0" in capsys.readouterr().out
+    log_batches.write_segment(root / "t-1", 0, batches(0, 1))
+    with pytest.raises(AssertionError, match="Spark was started"):
+        main(["export", *flags])
+
+
+@every_format
 def test_new_records_are_added_once(root: Path, out: Output) -> None:
     out.write(root)
     log_batches.write_segment(root / "t-0", 20, batches(20, 3))

@@ -51,7 +51,7 @@ def export(
     earlier = target.data_schema() if options.values.parsed and chosen.mode == "continue" else None
     transform = value_columns(options.values, logs, options, flatten=chosen.flatten, earlier=earlier)
     with ExportRun(target, logs, options, chosen, transform) as run:
-        run.run(LocalExecutor(), summary, None)
+        run.run(None if run.has_nothing_to_read() else LocalExecutor(), summary, None)
         run.commit(summary)
     return summary
 
