@@ -30,6 +30,9 @@ _SAMPLED_PLACES = 64
 _SAMPLED_ROWS = 6400
 _SAMPLED_BYTES = 256 << 10
 
+# The key of metadata under which pyiceberg expects the comment of a column.
+_DOC = b"doc"
+
 _UNFIT = "a value that Spark has no type for, such as a timestamp beyond microseconds"
 
 
@@ -122,7 +125,7 @@ class ValueColumns:
             kind = spark_type(parser.type)
             parts[on] = [pa.field(on, kind)]
             if on in flat:
-                parts[on] = [below.with_name(name) for name, below in zip(flat[on], kind, strict=True)]
+                parts[on] = [_flat_field(on, below, name) for name, below in zip(flat[on], kind, strict=True)]
                 more.append(pa.field(f"{on}_is_null", pa.bool_()))
             more += [pa.field(f"{on}_{name}", below) for name, below in bad_types().items()]
         whole = pa.schema([field for name in schema.names for field in parts[name]] + more)
@@ -284,13 +287,29 @@ def _earlier_types(values: ValueOptions, earlier: pa.Schema, flatten: bool) -> d
             continue
         if on in earlier.names:
             found[on] = spark_type(earlier.field(on).type)
-        elif flatten and len(values.parsed) == 1:
-            taken = _other_names([on])
-            fields = [each for each in earlier if each.name.lower() not in taken]
-            found[on] = spark_type(
-                pa.struct([each.with_name(_without_prefix(each.name, on, taken)) for each in fields])
-            )
+        elif flatten:
+            found[on] = spark_type(pa.struct(_fields_of(on, earlier, only=len(values.parsed) == 1)))
     return found
+
+
+def _flat_field(on: On, field: pa.Field, name: str) -> pa.Field:
+    """Return the column of a struct's field. Its metadata name the field; Iceberg shows them as the column's doc."""
+    return field.with_name(name).with_metadata({_DOC: f"{on}.{field.name}"})
+
+
+def _fields_of(on: On, earlier: pa.Schema, *, only: bool) -> list[pa.Field]:
+    """Return the fields of a struct from the columns that were made of it.
+
+    Columns without metadata, of an earlier release or another program, belong to the side if it is the only one.
+    """
+    documents = [((each.metadata or {}).get(_DOC) or b"").decode() for each in earlier]
+    if any(documents):
+        start = f"{on}."
+        pairs = zip(earlier, documents, strict=True)
+        return [each.with_name(text.removeprefix(start)) for each, text in pairs if text.startswith(start)]
+    taken = _other_names([on])
+    fields = [each for each in earlier if each.name.lower() not in taken]
+    return [each.with_name(_without_prefix(each.name, on, taken)) for each in fields if only]
 
 
 def _without_prefix(name: str, on: On, taken: set[str]) -> str:

@@ -340,3 +340,23 @@ def test_an_export_that_continues_keeps_the_inferred_schema(
         assert found[0].equals(found[1])
     if kind == "parquet":
         assert export(root, out, JSON, **settings | {"mode": "overwrite"}).incomplete_values == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "delta", "iceberg"])
+def test_an_export_that_continues_keeps_the_flat_columns_of_keys_and_values(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = output(kind, tmp_path, monkeypatch) | {"flatten": True}
+    root, out = tmp_path / "logs", tmp_path / "out"
+    both = ReadOptions(values=ValueOptions(FormatOptions("json"), FormatOptions("json")))
+    keys = [b'{"id": %d, "name": "n", "key.x": 1}' % i for i in range(100)]
+    write_json(root, [b'{"id": %d, "at": {"x": %d}, "topic": "t"}' % (i, i) for i in range(100)], keys=keys)
+    export(root, out, both, **settings)
+    late: list[bytes | None] = [b'{"id": "x%d", "name": "of a value"}' % i for i in range(100)]
+    write_segment(root / "t-0", 100, [batch_of(late, [b'{"id": %d, "late": 1}' % i for i in range(100)], 100)])
+    summary = export(root, out, both, **settings)
+    assert (summary.action, summary.incomplete_values, summary.incomplete_keys) == ("continued", 100, 100)
+    assert {(each["column"], each["field"]) for each in summary.deviations} == {
+        ("key", "late"), ("value", "id"), ("value", "name"),
+    }  # fmt: skip
