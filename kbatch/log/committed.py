@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
+from kbatch.batches.framing import entry_size, max_entry_size
 from kbatch.errors import KbatchError
 from kbatch.format import (
     ABORTED_DTYPE,
@@ -22,14 +23,18 @@ from kbatch.format import (
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_TRANSACTIONAL,
     INT64_MAX,
+    LOG_OVERHEAD,
     NO_TIMESTAMP,
+    Limits,
 )
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
+from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import (
+    EVENT_DTYPE,
     LossFollower,
     OpenTransaction,
     TransactionRecorder,
@@ -58,18 +63,46 @@ class SegmentTransactions:
 
     Attributes
     ----------
-    end : int
-        Position up to which the batches were followed, where the next call resumes; 0 after damage, because the
-        segment must then be followed from its beginning.
     events : ndarray of EVENT_DTYPE
         The batches that open transactions, and the markers that end them.
     is_closed : bool
         Whether another segment follows, so that brokers no longer append to this one.
+    resumption : _Resumption or None
+        Where the next call resumes if the file has grown; None if from its beginning.
     """
 
-    end: int
     events: npt.NDArray[np.void]
     is_closed: bool = True
+    resumption: _Resumption | None = None
+
+    @property
+    def end(self) -> int:
+        """The position up to which the batches were followed, without damage at the end; 0 if there is none."""
+        return 0 if self.resumption is None else self.resumption.end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Resumption:
+    """A good batch up to which a segment was followed, and what is known there.
+
+    All damage before it is known to end before it, so bytes that are appended later do not change how it is handled.
+
+    Attributes
+    ----------
+    last, end : int
+        Where the batch begins and ends. Reading resumes at the batch itself, whose offset shows which entries may
+        follow it after damage.
+    next_offset : int or None
+    events : ndarray of EVENT_DTYPE
+    entries : ndarray of ABORTED_DTYPE
+        The entries of the index with offsets below `next_offset`.
+    """
+
+    last: int
+    end: int
+    next_offset: int | None
+    events: npt.NDArray[np.void]
+    entries: npt.NDArray[np.void]
 
 
 # Applies a function to the numbers of segments, like the built-in `map`, which does so lazily and serially.
@@ -268,28 +301,50 @@ def segment_transactions(
     since : SegmentTransactions, optional
         The result for an earlier, shorter state of the segment's file, to resume from.
     """
-    start, events = (0, None) if since is None or not since.end else (since.end, since.events)
     # With "raise" a read ends at the first bad checksum, so headers and markers are enough, and payloads of a closed
     # segment are not read. Otherwise all checksums are verified, since a wrong length could hide a marker.
     headers_only = options.on_error == "raise" and options.crc == "verify"
-    recorder = TransactionRecorder(check_crc=headers_only, limits=options.limits, events=events)
     # A read with "raise" or "stop" that begins after damage returns no record that one from the start withholds.
     skips = options.on_error == "skip"
     entries = _read_index(segment, below) if skips else _NO_ENTRIES
-    lost = LossFollower(segment.base_offset, entries, lengths_only=not skips)
+    known = None if since is None else since.resumption
+    if known is None or not np.array_equal(known.entries, _entries_below(entries, known.next_offset)):
+        known = _Resumption(0, 0, segment.base_offset, np.empty(0, EVENT_DTYPE), _NO_ENTRIES)
+    recorder = TransactionRecorder(check_crc=headers_only, limits=options.limits, events=known.events)
+    lost = LossFollower(known.next_offset, entries, lengths_only=not skips)
     tracking = tracking_options(replace(options, on_error="skip", crc="skip" if headers_only else options.crc))
-    end, is_damaged = start, False
-    for table in read_tables(segment, start, segment.size, tracking, SMALL_TABLE_BYTES):
-        good = counts_for_transactions(table.batches, tracking)
-        is_damaged |= bool(table.losses) or not good.all()
-        if is_damaged and start:
-            # The batches before damage decide how it is handled, so the segment is followed from its beginning.
-            return segment_transactions(segment, below, options)
-        steps = lost.follow(table.batches, good, table.losses)
-        follow_batches(recorder, table.batches[good], steps, _bytes_of(segment, table, markers_only=not headers_only))
-        end += table.consumed
+    suspect_end = 0
+    for table in read_tables(segment, known.last, segment.size, tracking, SMALL_TABLE_BYTES):
+        rows = table.batches[table.batches["position"] >= known.end]
+        good = counts_for_transactions(rows, tracking)
+        suspect_end = max(suspect_end, _suspect_end(segment, rows[~good], table.losses, options.limits))
+        steps = lost.follow(rows, good, table.losses)
+        follow_batches(recorder, rows[good], steps, _bytes_of(segment, table, markers_only=not headers_only))
+        if len(rows) and not lost.is_lost:
+            last, size, offset = (int(rows[name][-1]) for name in ("position", "size", "last_offset"))
+            if last >= suspect_end:
+                below_offset = _entries_below(entries, offset + 1)
+                known = _Resumption(last, last + size, offset + 1, recorder.events, below_offset)
     recorder.replay_events(lost.finish(below))
-    return SegmentTransactions(0 if is_damaged else end, recorder.events, below is not None)
+    return SegmentTransactions(recorder.events, below is not None, known if known.end else None)
+
+
+def _entries_below(entries: npt.NDArray[np.void], offset: int | None) -> npt.NDArray[np.void]:
+    return entries[: 0 if offset is None else np.searchsorted(entries["last_offset"], offset)]
+
+
+def _suspect_end(segment: Segment, bad: npt.NDArray[np.void], losses: Sequence[Loss], limits: Limits) -> int:
+    """Return the last position that damaged batches extend to by their lengths.
+
+    Once the file reaches it, one of these lengths may turn out to be right, and batches before it to be inside of it.
+    """
+    max_size = max_entry_size(limits)
+    ends = (bad["position"] + bad["size"])[bad["size"] <= max_size].tolist()
+    for loss in losses:
+        header = segment.window(loss.position, loss.position + LOG_OVERHEAD)
+        size = entry_size(header, 0) if len(header) == LOG_OVERHEAD else 0
+        ends.append(loss.position + (size if size <= max_size else 0))
+    return max(ends, default=0)
 
 
 def _read_index(segment: Segment, below: int | None) -> npt.NDArray[np.void]:

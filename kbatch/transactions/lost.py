@@ -97,6 +97,11 @@ class LossFollower:
         self._bad: list[_BadBatch] = []
         self._losses: list[tuple[int, int]] = []
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether bytes were lost after the last good batch."""
+        return self._is_lost
+
     def follow(
         self, batches: npt.NDArray[np.void], is_good: npt.NDArray[np.bool_], losses: Sequence[Loss]
     ) -> list[Step]:

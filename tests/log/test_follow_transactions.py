@@ -26,7 +26,7 @@ from kbatch.log.committed import (
     within_offsets,
 )
 from kbatch.log.state import read_producer_snapshot
-from kbatch.read.decode_options import Crc, DecodeOptions
+from kbatch.read.decode_options import Crc, DecodeOptions, OnError
 from kbatch.transactions import Transactions
 
 RAISE = DecodeOptions()
@@ -215,6 +215,47 @@ def test_a_long_transaction_is_one_event(tmp_path: Path) -> None:
     part = segment_transactions(segment, None, DecodeOptions())
     assert len(part.events) == 1
     assert committed.join_transactions([part]).last_stable_offset == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
+@pytest.mark.parametrize("crc", ["verify", "mark", "skip"])
+def test_a_damaged_segment_that_grows_is_followed_from_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crc: Crc, on_error: OnError, seed: int
+) -> None:
+    """Each time the result is that of a walk from the start, but only new bytes and the last damage are read."""
+    random = np.random.default_rng(seed)
+    batches, offset = [], 0
+    for _ in range(40):
+        producer = int(random.integers(7, 10))
+        kind = random.integers(4)
+        one = marker(offset, producer, int(random.integers(2))) if kind == 0 else txn(offset, producer, base_sequence=0)
+        one = data(offset, count=2) if kind == 1 else one
+        if random.integers(6) == 0:
+            one = damaged(one, int(random.choice([-1, 11, 16, 22, 47])))
+        batches.append(one)
+        offset += 2
+    read: list[int] = []
+    original = committed.read_tables
+
+    def counted(segment: Segment, start: int, *arguments: Any, **options: Any) -> Any:
+        read.append(segment.size - start)
+        return original(segment, start, *arguments, **options)
+
+    monkeypatch.setattr(committed, "read_tables", counted)
+    path = segment_path(tmp_path / "t-0", 0)
+    path.parent.mkdir()
+    options = DecodeOptions(crc=crc, on_error=on_error)
+    since, resumed = None, 0
+    for count in range(1, len(batches) + 1):
+        path.write_bytes(b"".join(batches[:count]))
+        (segment,) = kbatch.Log(path.parent).segments
+        read.clear()
+        since = segment_transactions(segment, None, options, since)
+        resumed += sum(read)
+        fresh = segment_transactions(segment, None, options)
+        assert plain(join_transactions([since])) == plain(join_transactions([fresh])), count
+    assert resumed < 12 * path.stat().st_size
 
 
 def test_a_lost_marker_in_a_part_leaves_its_transaction_undecided(tmp_path: Path) -> None:
