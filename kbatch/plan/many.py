@@ -59,8 +59,7 @@ class _ReadOfLog:
     def __call__(self, each: tuple[Log, int | None]) -> LogRead:
         log, given = each
         options = self.options
-        (start, stop), missing = resolve_log(log, options)
-        start = start if given is None else given
+        (start, stop), missing = _resolve(log, options, given)
         known = None
         if options.isolation == "read_committed":
             known = follow_transactions(log.segments, follow_options(options), start_offset=start, stop_offset=stop)
@@ -121,6 +120,16 @@ def plan_reads(
     return [found[i] for i in range(len(logs))]
 
 
+def _resolve(
+    log: Log, options: ReadOptions, start: int | None
+) -> tuple[tuple[int | None, int | None], list[MissingOffsets]]:
+    """Resolve the bounds of a log; an offset that overrides the start is not compared with the one of the options."""
+    if start is None:
+        return resolve_log(log, options)
+    (_, stop), missing = resolve_log(log, replace(options, starting=Bound()))
+    return (start, stop), missing
+
+
 def _reads_here(
     logs: Sequence[Log],
     options: ReadOptions,
@@ -130,10 +139,9 @@ def _reads_here(
     withheld: bool = True,
 ) -> list[LogRead]:
     """Plan reads in this process; the walker follows large segments."""
-    resolved = map_logs(logs, lambda log: resolve_log(log, options), logs)
-    ranges = [
-        (first if start is None else start, stop) for start, ((first, stop), _) in zip(starts, resolved, strict=True)
-    ]
+    given = list(zip(logs, starts, strict=True))
+    resolved = map_logs(logs, lambda each: _resolve(each[0], options, each[1]), given)
+    ranges = [ends for ends, _ in resolved]
     known = log_transactions(logs, options, ranges, walker)
     items = [(log, *ends, each) for log, ends, each in zip(logs, ranges, known, strict=True)]
     splits = map_logs(logs, lambda item: log_splits(*item, options, withheld=withheld), items)

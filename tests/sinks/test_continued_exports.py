@@ -199,6 +199,23 @@ def test_a_position_comes_before_a_starting_offset(root: Path, out: Output) -> N
     assert out.write(root, ReadOptions(starting=starting)).action == "unchanged"
 
 
+def test_a_start_that_retention_has_passed_does_not_matter_after_a_position(root: Path, out: Output) -> None:
+    """The same command succeeds each day, although the log loses its oldest records."""
+    for path in (root / "t-1").iterdir():
+        path.unlink()
+    (root / "t-1").rmdir()
+    log_batches.write_segment(root / "t-0", 20, batches(20, 3))
+    since = ReadOptions(starting=Bound(offsets={"t": {0: 4}}))
+    assert out.write(root, since).records == 22
+    (root / "t-0" / f"{0:020d}.log").unlink()
+    log_batches.write_segment(root / "t-0", 26, batches(26, 2))
+    second = out.write(root, since)
+    assert (second.action, second.records, second.exit_status) == ("continued", 4, 0)
+    beyond = ReadOptions(starting=Bound(offsets={"t": {0: 4}}), ending=Bound(offsets={"t": {0: 40}}))
+    with pytest.raises(kbatch.LogDirectoryError, match="asks for offset 39, but the first one available is 20"):
+        out.write(root, beyond)
+
+
 def test_an_incomplete_batch_is_read_by_the_next_run(root: Path, out: Output) -> None:
     path = root / "t-0" / f"{0:020d}.log"
     whole = path.read_bytes() + b"".join(batches(20, 1))
