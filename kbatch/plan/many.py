@@ -59,7 +59,7 @@ class _ReadOfLog:
     def __call__(self, each: tuple[Log, int | None]) -> LogRead:
         log, given = each
         options = self.options
-        (start, stop), missing = _resolve(log, options, given)
+        (start, stop), missing = _resolved_from(log, options, given)
         known = None
         if options.isolation == "read_committed":
             known = follow_transactions(log.segments, follow_options(options), start_offset=start, stop_offset=stop)
@@ -120,7 +120,7 @@ def plan_reads(
     return [found[i] for i in range(len(logs))]
 
 
-def _resolve(
+def _resolved_from(
     log: Log, options: ReadOptions, start: int | None
 ) -> tuple[tuple[int | None, int | None], list[MissingOffsets]]:
     """Resolve the bounds of a log; an offset that overrides the start is not compared with the one of the options."""
@@ -140,7 +140,7 @@ def _reads_here(
 ) -> list[LogRead]:
     """Plan reads in this process; the walker follows large segments."""
     given = list(zip(logs, starts, strict=True))
-    resolved = map_logs(logs, lambda each: _resolve(each[0], options, each[1]), given)
+    resolved = map_logs(logs, lambda each: _resolved_from(each[0], options, each[1]), given)
     ranges = [ends for ends, _ in resolved]
     known = log_transactions(logs, options, ranges, walker)
     items = [(log, *ends, each) for log, ends, each in zip(logs, ranges, known, strict=True)]

@@ -117,8 +117,8 @@ class RunTarget(Protocol):
     def data_schema(self) -> pa.Schema | None:
         """Return the schema of the data of earlier runs; None without data."""
 
-    def check(self, schema: pa.Schema) -> None:
-        """Raise if the output is something else, or cannot take files with this schema."""
+    def check(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
+        """Raise if the output is something else, or cannot take files with this schema unless they replace its data."""
 
     def work_directory(self) -> tuple[OutputPlace, str]:
         """Return where the work directories of runs are, and the prefix of their names."""

@@ -58,8 +58,8 @@ class DeltaTable:
         """The table, for messages."""
         return f"{self._out.url}: the Delta table"
 
-    def check(self, schema: pa.Schema) -> None:
-        """Raise if there is something else, or a table with other columns or partitions."""
+    def check(self, schema: pa.Schema, *, replace: bool) -> None:
+        """Raise if there is something else, or a table with other partitions, or with other columns unless replaced."""
         table = self._open()
         if table is None:
             return
@@ -71,10 +71,12 @@ class DeltaTable:
                 source=self._out.url,
             )
         present, given = (_fields(each) for each in (table.schema(), self._schema(schema)))
-        if present != given:
+        if present != given and not replace:
             names = sorted(name for name in {*present, *given} if present.get(name) != given.get(name))
             raise LogDirectoryError(
-                f"{self._out.url}: a Delta table with other columns: {', '.join(names)} differ", source=self._out.url
+                f"{self._out.url}: a Delta table with other columns: {', '.join(names)} differ; mode overwrite "
+                "replaces the data and the columns",
+                source=self._out.url,
             )
 
     def exists(self) -> bool:

@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from kbatch.errors import exists_already
+from kbatch.errors import LogDirectoryError, exists_already
 from kbatch.log.write.staging import move_all
+from kbatch.sinks.columns import columns_that_differ
 from kbatch.sinks.commits import Commit, LogName, OutputState
 from kbatch.sinks.files import file_schema
 from kbatch.sinks.manifest import MANIFEST, Manifest, new_manifest
@@ -35,6 +36,8 @@ __all__ = ["SUCCESS", "DirectoryTarget", "StoreTarget"]
 SUCCESS = "_SUCCESS"
 _COMMIT = "commit.json"
 _NEW_MANIFEST = "manifest.json"
+# The number of files that are tried for the columns of the data.
+_TRIED_FILES = 8
 
 
 def _check_directory(out: OutputPlace, entries: Sequence[str]) -> None:
@@ -71,11 +74,33 @@ class _FilesTarget:
         self._before: Manifest | None = None
 
     def data_schema(self) -> pa.Schema | None:
-        """Return the schema of the last file that the manifest lists; None without a file."""
-        manifest = Manifest.read(self.out)
+        """Return the schema of the last file that the manifest lists and that exists; None without a file."""
+        return self._schema_of(Manifest.read(self.out))
+
+    def _schema_of(self, manifest: Manifest | None) -> pa.Schema | None:
+        for name in [] if manifest is None else reversed(manifest.files[-_TRIED_FILES:]):
+            # A user may have removed old files.
+            with contextlib.suppress(FileNotFoundError):
+                return file_schema(self.out, name)
+        return None
+
+    def _check_columns(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
+        """Raise if readers could not read the new files together with those of earlier runs."""
+        manifest = None if replace else Manifest.read(self.out)
         if manifest is None or not manifest.files:
-            return None
-        return file_schema(self.out, manifest.files[-1])
+            return
+        present = self._schema_of(manifest)
+        text = ""
+        if ("/date=" in manifest.files[-1]) != by_day:
+            text = f"have {'no' if by_day else 'a'} directory for each day"
+        elif present is not None and (differing := columns_that_differ(present, schema, may_add=True)):
+            text = f"have other columns: {', '.join(differing)}"
+        if text:
+            raise LogDirectoryError(
+                f"{self.out.url}: the files of earlier exports {text}; use the options of these exports, another "
+                "directory, or mode overwrite, which replaces the data",
+                source=self.out.url,
+            )
 
     def load(self, logs: Sequence[LogName]) -> OutputState:
         """Return the positions in the manifest."""
@@ -98,10 +123,11 @@ class DirectoryTarget(_FilesTarget):
         super().__init__(out, run)
         self._work: OutputPlace | None = None
 
-    def check(self, schema: pa.Schema) -> None:
-        """Raise if the directory is not empty and not the output of an export."""
+    def check(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
+        """Raise if the directory is not empty and not the output of an export, or has other columns."""
         check_parent(self.out)
         _check_directory(self.out, self.out.entries())
+        self._check_columns(schema, by_day=by_day, replace=replace)
 
     def work_directory(self) -> tuple[OutputPlace, str]:
         """Return the directory itself, or the one that it will be in."""
@@ -184,9 +210,10 @@ class StoreTarget(_FilesTarget):
     run : str
     """
 
-    def check(self, schema: pa.Schema) -> None:
-        """Raise if the prefix has objects and is not the output of an export."""
+    def check(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
+        """Raise if the prefix has objects and is not the output of an export, or has other columns."""
         _check_directory(self.out, self.out.entries())
+        self._check_columns(schema, by_day=by_day, replace=replace)
 
     def work_directory(self) -> tuple[OutputPlace, str]:
         """Return the prefix itself."""

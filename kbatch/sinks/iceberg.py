@@ -18,6 +18,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.escaping import one_line
 from kbatch.extras import require
 from kbatch.plan.positions import Position
+from kbatch.sinks.columns import columns_that_differ
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
 from kbatch.sinks.files import DAY_MICROSECONDS
 from kbatch.sinks.outputs import OutputPlace
@@ -71,15 +72,17 @@ class IcebergTable:
         """The table, for messages."""
         return f"Iceberg table {self._name}"
 
-    def check(self, schema: pa.Schema) -> None:
-        """Raise if the table has other columns or partitions."""
+    def check(self, schema: pa.Schema, *, replace: bool) -> None:
+        """Raise if the table has other partitions, or other columns unless they are replaced."""
         table = self._open()
         if table is None:
             return
-        there = {field.name: str(field.field_type) for field in table.schema().fields}
-        missing = [name for name in schema.names if name not in there]
-        if missing:
-            raise LogDirectoryError(f"{self.title} has no column {', '.join(missing)}")
+        differing = columns_that_differ(table.schema().as_arrow(), schema, may_add=False)
+        if differing and not replace:
+            raise LogDirectoryError(
+                f"{self.title} has other columns: {', '.join(differing)}; mode overwrite replaces the data and the "
+                "columns"
+            )
         days = [field for field in table.spec().fields if "day" in str(field.transform)]
         if bool(days) != self._by_day:
             how = "by day: write it with by_day" if days else "without days: write it without by_day"
@@ -157,6 +160,7 @@ class IcebergTable:
             transaction = table.transaction()
             if commit.replace:
                 transaction.delete(AlwaysTrue(), {_RUN_PROPERTY: run})
+                self._replace_columns(transaction, table, commit.schema)
         metadata = transaction.table_metadata
         properties = {_COUNT_PROPERTY: str(int(self._count or 0) + 1)}
         if metadata.name_mapping() is None:
@@ -173,6 +177,22 @@ class IcebergTable:
                 for data_file in self._data_files(transaction.table_metadata, commit.files):
                     append.append_data_file(data_file)
         return transaction
+
+    @staticmethod
+    def _replace_columns(transaction: Any, table: Any, schema: pa.Schema) -> None:
+        present = table.schema().as_arrow()
+        differing = [
+            each.name
+            for each in present
+            if each.name not in schema.names
+            or columns_that_differ(present, pa.schema([schema.field(each.name)]), may_add=False)
+        ]
+        if differing:
+            with transaction.update_schema(allow_incompatible_changes=True) as update:
+                for name in differing:
+                    update.delete_column(name)
+        with transaction.update_schema() as update:
+            update.union_by_name(schema)
 
     def _created(self, schema: pa.Schema) -> Any:
         from pyiceberg.transforms import DayTransform

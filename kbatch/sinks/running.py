@@ -162,7 +162,7 @@ class ExportRun:
 
     def __enter__(self) -> ExportRun:
         target = self._target
-        target.check(self.schema)
+        target.check(self.schema, by_day=self._writing.by_day, replace=self._writing.mode == "overwrite")
         parent, prefix = target.work_directory()
         self._work = WorkDirectory(target.out, parent, prefix, target.run)
         register_unfinished(self, self._end)

@@ -26,8 +26,8 @@ class Table(Protocol):
     def title(self) -> str:
         """The table, for messages."""
 
-    def check(self, schema: pa.Schema) -> None:
-        """Raise if the table exists and files with this schema cannot be added to it."""
+    def check(self, schema: pa.Schema, *, replace: bool) -> None:
+        """Raise if the table exists and files with this schema cannot be added to it, or replace its data."""
 
     def exists(self) -> bool:
         """Whether there is a table."""
@@ -72,10 +72,10 @@ class TableTarget:
         """Return the columns of the table."""
         return self._table.schema()
 
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
         """Raise if the output is something else, or a table that cannot take files with this schema."""
         check_parent(self.out)
-        self._table.check(schema)
+        self._table.check(schema, replace=replace)
         if self._in_table and not self._table.exists() and _is_foreign(self.out):
             raise exists_already(self.out.url, "exists already, and is not a Delta table")
 

@@ -14,6 +14,7 @@ from log_batches import NOW
 
 import kbatch
 from kbatch.plan.read_options import Bound, ReadOptions
+from kbatch.plan.value_options import FormatOptions, ValueOptions
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -312,6 +313,45 @@ def test_offsets_removed_by_compaction_are_counted(root: Path, out: Output) -> N
     # Offsets 20 to 23 and 26 to 29 have no batch, 31 to 34 no record.
     assert (part.records, part.next_offset, part.removed_offsets) == (3, 35, 12)
     assert (summary.exit_status, out.write(root).action) == (0, "unchanged")
+
+
+# -- other columns
+
+
+TEXT = ReadOptions(values=ValueOptions(value=FormatOptions("string")))
+
+
+@every_format
+def test_columns_that_cannot_be_read_together_are_refused(root: Path, out: Output) -> None:
+    out.write(root)
+    log_batches.write_segment(root / "t-0", 20, batches(20, 3))
+    before = out.files()
+    with pytest.raises(kbatch.LogDirectoryError, match=r"other columns: .*value.*overwrite") as caught:
+        out.write(root, TEXT)
+    assert "value (binary, not string)" in str(caught.value) or out.kind == "delta"
+    with pytest.raises(kbatch.LogDirectoryError, match=r"day|date"):
+        out.write(root, by_day=True)
+    assert out.files() == before
+    assert out.write(root).records == 6
+
+
+@every_format
+def test_overwrite_replaces_the_columns(root: Path, out: Output) -> None:
+    out.write(root)
+    assert out.write(root, TEXT, mode="overwrite").action == "replaced"
+    assert out.offsets() == log_offsets(root)
+    log_batches.write_segment(root / "t-0", 20, batches(20, 3))
+    assert out.write(root, TEXT).records == 6
+    if out.kind in ("delta", "iceberg"):
+        table = out.table().to_pyarrow_table() if out.kind == "delta" else out.table().scan().to_arrow()
+        assert table.column("value").to_pylist() == ["value"] * 36
+
+
+def test_files_that_a_user_has_removed_do_not_stop_an_export(root: Path, out: Output) -> None:
+    for path in out.write(root).files:
+        (out.path / path).unlink()
+    log_batches.write_segment(root / "t-0", 20, batches(20, 3))
+    assert out.write(root).records == 6
 
 
 # -- outputs of other origin
