@@ -26,13 +26,13 @@ def columns_that_differ(present: pa.Schema, given: pa.Schema, *, may_add: bool) 
             continue
         there = present.field(field.name).type
         if not _fits(there, field.type, may_add):
-            found.append(f"{field.name} ({_plain(there)}, not {_plain(field.type)})")
+            found.append(f"{field.name} ({_as_preserved(there)}, not {_as_preserved(field.type)})")
     return found
 
 
 def _fits(present: pa.DataType, given: pa.DataType, may_add: bool) -> bool:
     types = pa.types
-    present, given = _plain(present), _plain(given)
+    present, given = _as_preserved(present), _as_preserved(given)
     if types.is_struct(present) and types.is_struct(given):
         there = {each.name: each.type for each in present}
         return all(_fits(there[each.name], each.type, may_add) if each.name in there else may_add for each in given)
@@ -43,7 +43,7 @@ def _fits(present: pa.DataType, given: pa.DataType, may_add: bool) -> bool:
     return bool(present.equals(given))
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _as_preserved(kind: pa.DataType) -> pa.DataType:
     """Return a type without differences that formats do not preserve, such as the width of small integers."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
