@@ -162,7 +162,9 @@ def _value_lines(summary: ExportSummary, limit: int = 20) -> list[str]:
     if summary.too_many_bad:
         lines.append("             more than --max-bad allows: the exit status is not 0")
     for each in summary.deviations[:limit]:
-        name = "" if each["field"] is None else f" field {each['field']!r}"
+        # A conflict of the whole value has the path "".
+        whole = each["field"] is None or (each["field"] == "" and each["kind"] == "conflict")
+        name = "" if whole else f" field {each['field']!r}"
         times, place = counted(each["occurrences"], "time"), f"{each['topic']}-{each['partition']}"
         kept = ", written as text" if each["kind"] == "text" else ""
         first = f"first in {place} at offset {each['offset']}"

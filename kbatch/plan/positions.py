@@ -12,6 +12,7 @@ from kbatch.log import Log
 from kbatch.plan.select import map_logs
 
 __all__ = [
+    "ANOTHER_ID",
     "ChangeKind",
     "LogChange",
     "Position",
@@ -21,6 +22,10 @@ __all__ = [
     "parse_positions",
     "plain_positions",
 ]
+
+
+# A topic id that is not the present one, where the output cannot list the id itself.
+ANOTHER_ID = "another one"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,29 +16,40 @@ __all__ = ["Place", "places_at"]
 
 
 class Place(NamedTuple):
-    """A byte of a log.
+    """A place in a segment.
 
     Attributes
     ----------
     log : Log
     segment : Segment
-    entry : OffsetEntry or None
-        The last entry of the segment's index at or before the byte; None if there is none.
+    position : int
+        In bytes.
+    is_batch : bool
+        Whether a batch is known to begin there. Otherwise ``on_error="skip"`` finds the next one.
     """
 
     log: Log
     segment: Segment
-    entry: OffsetEntry | None
+    position: int
+    is_batch: bool
 
 
 def places_at(logs: Sequence[Log], targets: Iterable[int]) -> Iterator[Place]:
-    """Yield the place of each target, a position in the joined bytes of all segments."""
+    """Yield the place of each target, a position in the joined bytes of all segments.
+
+    It is the batch of the last index entry before the target; without one, as in a copy without indexes, the target.
+    """
     segments = [(log, segment) for log in logs for segment in log.segments]
     ends = list(accumulate(segment.size for _, segment in segments))
     for target in targets:
         number = bisect_right(ends, target)
         log, segment = segments[number]
-        yield Place(log, segment, _entry_before(segment, target - (ends[number] - segment.size)))
+        position = target - (ends[number] - segment.size)
+        entry = _entry_before(segment, position)
+        if entry is not None and segment._begins_batch(entry.position, entry.offset):
+            yield Place(log, segment, entry.position, True)
+        else:
+            yield Place(log, segment, position, position == 0)
 
 
 def _entry_before(segment: Segment, position: int) -> OffsetEntry | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from kbatch.log import Log
+from kbatch.log.reading import read_tables
 from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.sampling import places_at
@@ -29,6 +30,8 @@ __all__ = ["ValueColumns", "ValueCounts", "parsers_of", "spark_type", "value_col
 _SAMPLED_PLACES = 64
 _SAMPLED_ROWS = 6400
 _SAMPLED_BYTES = 256 << 10
+# Without an index, a batch is searched for in this number of bytes.
+_SEARCHED_BYTES = 4 << 20
 
 # The key of metadata under which pyiceberg expects the comment of a column.
 _DOC = b"doc"
@@ -244,18 +247,21 @@ def sample_logs(logs: Sequence[Log], options: ReadOptions, on: On) -> list[bytes
     if not size:
         return []
     found: list[bytes] = []
-    seen: set[tuple[str, int | None]] = set()
+    seen: set[tuple[str, int]] = set()
     targets = np.linspace(0, size - 1, _SAMPLED_PLACES).astype(np.int64).tolist()
-    for log, segment, entry in places_at(logs, targets):
-        # Without an entry, where the segment begins.
-        start = segment.base_offset if entry is None else entry.offset
-        if (segment.path, start) in seen:
-            continue
-        seen.add((segment.path, start))
-        decoding = DecodeOptions(crc=options.crc, on_error="skip")
-        for table in log._small_tables(decoding, _SAMPLED_BYTES, start):
-            if len(table):
-                found += sample(table, on, _SAMPLED_ROWS // _SAMPLED_PLACES)
+    decoding = DecodeOptions(crc=options.crc, on_error="skip")
+    for _, segment, start, is_batch in places_at(logs, targets):
+        # The last batch of a segment may begin before a place without a batch.
+        for position in (start,) if is_batch else (start, 0):
+            # A search for the next batch must not read a damaged segment to its end.
+            end = segment.size if is_batch or not position else min(segment.size, position + _SEARCHED_BYTES)
+            tables = read_tables(segment, position, end, decoding, _SAMPLED_BYTES)
+            table = next((each for each in tables if len(each)), None)
+            if table is not None:
+                first = (segment.path, int(table.batches["position"][0]))
+                if first not in seen:
+                    found += sample(table, on, _SAMPLED_ROWS // _SAMPLED_PLACES)
+                    seen.add(first)
                 break
     return found
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from kbatch.errors import LogDirectoryError
 from kbatch.extras import require
-from kbatch.plan.positions import Position
+from kbatch.plan.positions import ANOTHER_ID, Position
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
 from kbatch.sinks.outputs import OutputPlace
@@ -123,7 +123,7 @@ class DeltaTable:
                 topic_id = each if epoch is not None and each != _UNKNOWN_ID else None
         if epoch is None and log.topic_id is not None:
             # The position was written under an id that is not known here.
-            topic_id = "another one"
+            topic_id = ANOTHER_ID
         return Position(next_offset, None if epoch is None or epoch < 0 else epoch, topic_id)
 
     def commit(self, run: str, commit: Commit) -> None:

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from kbatch.errors import KbatchError
 from kbatch.format import Limits
-from kbatch.log import Log, Segment
-from kbatch.log.indexes import OffsetEntry
+from kbatch.log import Log
 from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES
 from kbatch.plan.sampling import places_at
 from kbatch.read.decoding import decode
@@ -51,26 +50,22 @@ def output_ratio(logs: Sequence[Log], job: ExportJob) -> float | None:
     batches: list[pa.RecordBatch] = []
     size = sum(log.size for log in logs)
     targets = [size * (2 * place + 1) // (2 * SIZING_PLACES) for place in range(SIZING_PLACES if size else 0)]
-    for _, segment, entry in places_at(logs, targets):
-        position = _position_of(segment, entry)
+    # Samples that overlap would look more compressible than the logs are.
+    length = min(SIZING_BYTES, size // SIZING_PLACES)
+    for _, segment, position, is_batch in places_at(logs, targets):
         with contextlib.suppress(KbatchError, OSError, ValueError):
-            data = segment.window(position, min(segment.size, position + SIZING_BYTES))
+            data = segment.window(position, min(segment.size, position + length))
             table = decode(
                 data,
                 crc="skip",
-                on_error="stop",
+                on_error="stop" if is_batch else "skip",
                 limits=Limits(max_decompressed_bytes=job.options.max_decompressed_bytes),
             )._with(topic="", partition=0)
             found = list(spark_batches(table, job.columns, overflow="null"))
             if job.transform is not None:
                 found = [job.transform.apply(batch) for batch in found]
-            read += table.consumed
+            read += table.consumed - sum(loss.length for loss in table.losses)
             batches += found
     if not read or not batches:
         return None
     return max(file_size(batches, job.schema, job.writing), 1) / read
-
-
-def _position_of(segment: Segment, entry: OffsetEntry | None) -> int:
-    """Return the position of a batch: the one of an index entry, or the first batch if the entry leads to none."""
-    return entry.position if entry is not None and segment._begins_batch(entry.position, entry.offset) else 0

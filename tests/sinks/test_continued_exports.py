@@ -296,7 +296,9 @@ def test_a_topic_that_was_created_again_is_recognized_by_its_id(root: Path, out:
     out.write(root)
     assert out.write(root).action == "unchanged"
     metadata.write_text("version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcA\n")
-    with pytest.raises(kbatch.LogDirectoryError, match=r"t-0: .* the topic was created again"):
+    with pytest.raises(
+        kbatch.LogDirectoryError, match=r"t-0: .* the topic was created again: its id was .*, and is now"
+    ):
         out.write(root)
     summary = out.write(root, ReadOptions(fail_on_data_loss=False))
     assert [(change["kind"], change["resumed_at"]) for change in summary.changes] == [("recreated", 0)]

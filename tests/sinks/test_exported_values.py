@@ -86,6 +86,30 @@ def test_values_with_unknown_fields_and_other_types_keep_their_data(
         assert row["value_schema_id"] is None
 
 
+def test_a_schema_is_inferred_from_all_parts_of_a_segment_without_an_index(tmp_path: Path) -> None:
+    """A copy of a log may have no index files; samples are then spread over its bytes."""
+    values: list[bytes | None] = [b'{"id": %d}' % i for i in range(20_000)]
+    for i in range(15_000, 20_000):
+        values[i] = b'{"id": "x%d", "late": {"at": %d}}' % (i, i)
+    root = write_json(tmp_path / "logs", values)
+    summary = export(root, tmp_path / "out", JSON)
+    assert (summary.incomplete_values, summary.exit_status) == (0, 0)
+    rows = read(tmp_path / "out")
+    assert (rows[0]["value"], rows[-1]["value"]) == (
+        {"id": "0", "late": None},
+        {"id": "x19999", "late": {"at": 19_999}},
+    )
+    assert next(root.rglob("*.index"), None) is None
+
+
+def test_a_summary_names_no_field_for_a_value_of_another_type(tmp_path: Path) -> None:
+    root = write_json(tmp_path / "logs", [*([b'{"id": 1}'] * 300)])
+    export(root, tmp_path / "out", JSON)
+    write_segment(root / "t-0", 300, [batch_of([b"[1]"], None, 300)])
+    lines = summary_lines(export(root, tmp_path / "out", JSON))
+    assert "  schema     value: expected an object, found an array: 1 time, first in t-0 at offset 300" in lines
+
+
 def test_the_summary_lists_fields_with_counts_and_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unsampled(monkeypatch)
     root = write_json(tmp_path / "logs", deviating(600, 200))
