@@ -59,26 +59,28 @@ def missing_offsets(log: Log, start: int | None, stop: int | None) -> list[Missi
     first = log.start_offset if first is None else first
     found = []
     if start is not None and start < first and (stop is None or start < stop):
-        found.append(_missing(log, start, first if stop is None else min(first, stop), start, first, log.end_offset))
+        found.append(
+            _missing(log, start, first if stop is None else min(first, stop), f"offset {start}", first, log.end_offset)
+        )
     # `tail` and `end_offset` read the last segment, so they are used only if an offset may be beyond the end.
     furthest = max(start or 0, stop or 0)
     if furthest > (first if last is None else last) and log.tail.kind != "damaged":
         end = log.end_offset
         if stop is None and start is not None and start > end:
-            found.append(_missing(log, start, None, start, first, end))
+            found.append(_missing(log, start, None, f"offset {start}", first, end))
         elif stop is not None and stop > end and (start is None or start < stop):
-            found.append(_missing(log, max(start or 0, end), stop, stop - 1, first, end))
+            found.append(_missing(log, max(start or 0, end), stop, f"offsets below {stop}", first, end))
     return found
 
 
-def _missing(log: Log, start: int, stop: int | None, asked: int, first: int, end: int) -> MissingOffsets:
+def _missing(log: Log, start: int, stop: int | None, asked: str, first: int, end: int) -> MissingOffsets:
     name = log.path if log.topic is None else f"{log.topic}-{log.partition}"
     available = (
         f"the first one available is {first} and the last one {end - 1}"
         if first < end
         else f"no offset is available, and the next one will be {end}"
     )
-    reason = f"{name}: the read asks for offset {asked}, but {available} ({log.path})"
+    reason = f"{name}: the read asks for {asked}, but {available} ({log.path})"
     return MissingOffsets(log.topic, log.partition, start, None if stop is None else stop - 1, reason)
 
 

@@ -44,12 +44,12 @@ AVAILABLE = "the first one available is 10 and the last one 29"
     ("start", "stop", "message", "kept", "missing"),
     [
         (5, None, f"t-0: the read asks for offset 5, but {AVAILABLE}", range(10, 30), [(5, 9)]),
-        (None, 31, f"t-0: the read asks for offset 30, but {AVAILABLE}", range(10, 30), [(30, 30)]),
-        (12, 40, f"t-0: the read asks for offset 39, but {AVAILABLE}", range(12, 30), [(30, 39)]),
+        (None, 31, f"t-0: the read asks for offsets below 31, but {AVAILABLE}", range(10, 30), [(30, 30)]),
+        (12, 40, f"t-0: the read asks for offsets below 40, but {AVAILABLE}", range(12, 30), [(30, 39)]),
         (3, 8, f"t-0: the read asks for offset 3, but {AVAILABLE}", (), [(3, 7)]),
         (3, 50, f"t-0: the read asks for offset 3, but {AVAILABLE}", range(10, 30), [(3, 9), (30, 49)]),
         (31, None, f"t-0: the read asks for offset 31, but {AVAILABLE}", (), [(31, None)]),
-        (35, 40, f"t-0: the read asks for offset 39, but {AVAILABLE}", (), [(35, 39)]),
+        (35, 40, f"t-0: the read asks for offsets below 40, but {AVAILABLE}", (), [(35, 39)]),
     ],
 )
 def test_missing_offsets_are_an_error_or_a_warning(
