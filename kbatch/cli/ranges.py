@@ -104,6 +104,9 @@ def parse_offsets(text: str) -> tuple[int | None, int | None]:
     if start is not None and not colon:
         # The offset after -1 is the end of the log.
         stop = None if start == -1 else start + 1
+    # Whether -10:5 is empty depends on the log.
+    if start is not None and stop is not None and (start < 0) == (stop < 0) and start > stop:
+        raise ValueError(f"must be {_RANGE_OF_OFFSETS}, got {text!r}, whose start is after its end")
     return start, stop
 
 
@@ -129,4 +132,7 @@ def parse_times(text: str) -> tuple[int | None, int | None]:
             continue
     if len(found) != 1 or found[0] == (None, None):
         raise ValueError(f"must be {_RANGE_OF_TIMES}, got {text!r}")
-    return found[0]
+    start, stop = found[0]
+    if start is not None and stop is not None and start > stop:
+        raise ValueError(f"must be {_RANGE_OF_TIMES}, got {text!r}, whose start is after its end")
+    return start, stop

@@ -69,6 +69,15 @@ def test_a_range_of_times_is_split_at_the_colon_between_two_times(
     assert parse_times(text) == tuple(each if each is None else quantities.parse_time(each) for each in expected)
 
 
+@pytest.mark.parametrize(
+    ("parse", "text"), [(parse_offsets, "10:5"), (parse_offsets, "-5:-10"), (parse_times, "2023-11-15:2023-11-14")]
+)
+def test_a_range_that_ends_before_its_start_is_refused(parse: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=f"got '{text}', whose start is after its end"):
+        parse(text)
+    assert parse_offsets("-10:5") == (-10, 5)
+
+
 @pytest.mark.parametrize("text", ["2023-11-14", "2023-11-14T22:13:20", "-1h", ":", "", "a:b", "1h:now", "1:2:3"])
 def test_other_texts_are_not_a_range_of_times(text: str) -> None:
     with pytest.raises(
