@@ -115,13 +115,13 @@ class DeltaTable:
         next_offset = table.transaction_version(_app(self._base, log.topic, log.partition))
         if next_offset is None:
             return None
-        epoch = None
-        topic_id: str | None = None
-        for each in (log.topic_id, _UNKNOWN_ID):
-            if each is not None and epoch is None:
-                epoch = table.transaction_version(_app(self._base, log.topic, log.partition, each))
-                topic_id = each if epoch is not None and each != _UNKNOWN_ID else None
-        if epoch is None and log.topic_id is not None:
+        ids = [each for each in (log.topic_id, _UNKNOWN_ID) if each is not None]
+        epochs = {each: table.transaction_version(_app(self._base, log.topic, log.partition, each)) for each in ids}
+        known = {each: epoch for each, epoch in epochs.items() if epoch is not None}
+        # Exports with and without the id may have alternated. Leader epochs only increase.
+        epoch = max(known.values(), default=None)
+        topic_id = log.topic_id if log.topic_id in known else None
+        if not known and log.topic_id is not None:
             # The position was written under an id that is not known here.
             topic_id = ANOTHER_ID
         return Position(next_offset, None if epoch is None or epoch < 0 else epoch, topic_id)

@@ -306,6 +306,21 @@ def test_a_topic_that_was_created_again_is_recognized_by_its_id(root: Path, out:
     assert out.write(root).action == "unchanged"
 
 
+@pytest.mark.parametrize("out", ["parquet", "delta", "iceberg"], indirect=True)
+def test_the_id_of_a_topic_may_be_unknown_for_some_runs(root: Path, out: Output) -> None:
+    """A copy of the log without partition.metadata is exported in between."""
+    metadata = root / "t-0" / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcg\n")
+    out.write(root)
+    metadata.unlink()
+    log_batches.write_segment(root / "t-0", 20, batches(20, 3, epoch=5))
+    assert out.write(root).records == 6
+    metadata.write_text("version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcg\n")
+    assert out.write(root).action == "unchanged"
+    log_batches.write_segment(root / "t-0", 26, batches(26, 3, epoch=6))
+    assert out.write(root).records == 6
+
+
 def test_offsets_removed_by_compaction_are_counted(root: Path, out: Output) -> None:
     out.write(root)
     kept = [*batches(24, 1), log_batches.batch(30, [NOW], last_delta=4)]
