@@ -209,6 +209,11 @@ cdef class RunningChecksum:
         return True
 
 
+cdef inline bint contains(const uint8_t* base, int64_t length, int64_t at, int64_t size) noexcept nogil:
+    """Whether an entry of `size` bytes at `at` is inside of `length` bytes, and not smaller than its header."""
+    return at >= 0 and MIN_ENTRY_SIZE <= size <= length - at and (base[at + MAGIC_AT] != 2 or size >= BATCH_HEADER_SIZE)
+
+
 cdef class EntryChecksums:
     """Verify the checksums of entries of a source, in time linear in the source even if the entries overlap.
 
@@ -259,10 +264,10 @@ cdef class EntryChecksums:
         """Whether the checksum of the entry of `size` bytes at `position` is valid; the window has all of it."""
         cdef Span data = Span(window, 1, False)
         cdef int result
-        if not origin <= lowest <= position or size < MIN_ENTRY_SIZE or size > origin + data.length - position:
+        if not origin <= lowest <= position or not contains(
+            <const uint8_t*>data.items, data.length, position - origin, size
+        ):
             raise IndexError("entry out of range")
-        if (<const uint8_t*>data.items)[position - origin + MAGIC_AT] == 2 and size < BATCH_HEADER_SIZE:
-            raise IndexError("batch out of range")
         with nogil:
             result = self.entry_holds(<const uint8_t*>data.items, origin, lowest, position, size)
         if result < 0:
@@ -274,16 +279,22 @@ cdef class EntryChecksums:
         cdef Span data = Span(window, 1, False)
         cdef Span rows = Span(batches, sizeof(BatchRow), False)
         cdef const BatchRow* one
+        cdef bint is_inside = True
         cdef int result = 1
         if row < 0 or end > rows.length:
             raise IndexError("rows out of range")
         with nogil:
             while row < end:
                 one = &(<const BatchRow*>rows.items)[row]
+                is_inside = contains(<const uint8_t*>data.items, data.length, one.position - origin, one.size)
+                if not is_inside:
+                    break
                 result = self.entry_holds(<const uint8_t*>data.items, origin, one.position, one.position, one.size)
                 if result != 1:
                     break
                 row += 1
+        if not is_inside:
+            raise IndexError("entry out of range")
         if result < 0:
             raise MemoryError
         return row, 0 if row == end else self.last_crc

@@ -51,38 +51,53 @@ class FileWindows:
         self._max_size = max(max_bytes * 3 // 8, MIN_WINDOW)
         self._max_compressed_size = max(self._max_size // 2, MIN_WINDOW)
         self._size = self._max_compressed_size
-        # The window kept for the next request, and whether a request made it larger than `_size`. Small windows
-        # elsewhere in the file are not kept.
+        # The window kept for the next request, and whether a request made it larger than `_size`.
         self._held = _NO_BYTES
         self._begin = 0
         self._is_large = False
+        # The last window that was requested for a few bytes.
+        self._few = _NO_BYTES
+        self._few_begin = 0
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes from `start` up to at least `stop`, or to the end of the range.
 
-        With ``stop <= start`` the window is for a table. Otherwise the damage engine requests it: near the table's
-        position, or a few bytes at a position that a length field points to.
+        With ``stop <= start`` the window is for a table. Otherwise the damage engine requests it: for a search, or for
+        a few bytes at a position that a length field points to.
         """
         is_table = stop <= start
-        expected = min(start + self._size, self.end) if is_table else stop
+        expected = min(start + self._size, self.end) if is_table else min(stop, self.end)
         begin, end = self._begin, self._begin + len(self._held)
         if begin <= start and expected <= end:
             return self._held[start - begin : expected - begin if is_table and not self._is_large else None]
-        is_near = begin - _OVERLAP <= start <= end
-        if not is_table and not is_near and stop - start <= MIN_WINDOW:
-            return self._file.window(start, min(stop, self.end))
+        if not is_table and stop - start <= MIN_WINDOW:
+            return self._few_bytes(start, expected)
         self._is_large = stop - start > self._size
         if self._is_large:
             # A large batch, or damage with large lengths in headers. Reading twice the requested size bounds the number
             # of times that the file is read.
             stop += stop - start
         stop = min(max(stop, start + self._size), self.end)
-        if start < begin and is_near:
+        if begin - _OVERLAP <= start < begin:
             stop = max(stop, end)
         # Frees the memory for the next window, unless a table points into it.
-        self._held = _NO_BYTES
+        self._held = self._few = _NO_BYTES
         self._held, self._begin = self._file.window(start, stop), start
         return self._held
+
+    def _few_bytes(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Return a small window. A search requests one after the other, and each has twice the size of the last one.
+
+        So a search reads few times, and what is read is at most a multiple of what is requested.
+        """
+        begin, end = self._few_begin, self._few_begin + len(self._few)
+        if not (begin <= start and stop <= end):
+            size = min(2 * len(self._few), self._size) if begin <= start <= end else 0
+            if size > MIN_WINDOW:
+                self._held = _NO_BYTES
+            self._few = _NO_BYTES
+            self._few, self._few_begin = self._file.window(start, min(max(stop, start + size), self.end)), start
+        return self._few[start - self._few_begin :]
 
     def adapt(self, consumed: int, is_compressed: bool) -> None:
         """Choose the size of the next window from the bytes that the last table consumed.

@@ -14,6 +14,7 @@ from tables import lost, offsets_of
 import kbatch
 from kbatch.format import MIN_ENTRY_SIZE
 from kbatch.kernels.search import EntryChecksums, follow_lengths
+from kbatch.log.local_files import LocalFile
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.read.windows import BufferWindows
@@ -188,3 +189,58 @@ def test_a_stream_loses_a_message_with_a_wrong_length_at_once(magic: int) -> Non
     decoder = kbatch.StreamDecoder(on_error="skip")
     decoder.feed(message)
     assert lost(decoder.flush()) == [(0, len(message))]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the sizes of all reads of files."""
+    sizes: list[int] = []
+
+    def read(file: LocalFile, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        sizes.append(stop - start)
+        return original(file, start, stop)
+
+    original = LocalFile.window
+    monkeypatch.setattr(LocalFile, "window", read)
+    return sizes
+
+
+@pytest.mark.parametrize("distance", [0, 8, 17])
+@pytest.mark.parametrize("size", [2 * MIN_WINDOW, 2_000_000])
+def test_a_search_reads_a_file_in_large_parts_wherever_a_wrong_length_leads(
+    size: int, distance: int, tmp_path: Path, reads: list[int]
+) -> None:
+    """The bytes after a bad batch may be in another window than the batch."""
+    max_bytes = 8 * MIN_WINDOW
+    window = max_bytes * 3 // 8 // 2
+    bad = bytearray(BATCH + b"\xff" * (size - len(BATCH)))
+    bad[8:12] = (window - distance - len(BATCH) - 12).to_bytes(4, "big")
+    (tmp_path / f"{0:020}.log").write_bytes(BATCH + bad + BATCH.replace(bytes(8), b"\0" * 7 + b"\5", 1))
+    tables = list(kbatch.Log(tmp_path).tables(on_error="skip", max_bytes=max_bytes))
+    assert [offset for table in tables for offset in offsets_of(table)] == [0, 5]
+    assert len(reads) <= 50
+    assert sum(reads) <= 4 * (size + window)
+
+
+def test_wrong_lengths_that_lead_all_over_a_file_do_not_multiply_its_reads(tmp_path: Path, reads: list[int]) -> None:
+    data = bytearray()
+    count = 5000
+    for number in range(count):
+        bad = bytearray(BATCH)
+        bad[8:12] = (number * 7_919_000 % (2 * count * len(BATCH)) + 60).to_bytes(4, "big")
+        bad[30] ^= 1
+        data += (2 * number).to_bytes(8, "big") + BATCH[8:] + bad
+    (tmp_path / f"{0:020}.log").write_bytes(data)
+    tables = list(kbatch.Log(tmp_path).tables(on_error="skip", max_bytes=MIN_WINDOW))
+    assert sum(map(len, tables)) == count
+    assert sum(reads) <= 20 * len(data)
+
+
+def test_entries_outside_of_a_window_are_an_error() -> None:
+    data = np.frombuffer(BATCH, np.uint8)
+    batches = kbatch.scan(BATCH)
+    checksums = EntryChecksums()
+    assert checksums.first_bad(data, 0, batches, 0, 1)[0] == 1
+    for window, origin in ((data[:-1], 0), (data, 1), (data, -1), (data[:0], 0)):
+        with pytest.raises(IndexError, match="entry out of range"):
+            checksums.first_bad(window, origin, batches, 0, 1)
