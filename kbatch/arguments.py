@@ -74,9 +74,12 @@ def check_types(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
             continue
         kind = next((each for each in kinds if each.accepts(value)), None)
         if kind is None:
-            is_data = _PATH in kinds and isinstance(value, bytes | bytearray | memoryview)
-            hint = "; kbatch.decode reads batches from a buffer" if is_data else ""
-            expected = _joined([each.text for each in kinds])
+            hint = ""
+            if _PATH in kinds and isinstance(value, bytes | bytearray | memoryview):
+                hint = "; kbatch.decode reads batches from a buffer"
+            elif _BUFFER in kinds and isinstance(value, str | os.PathLike):
+                hint = "; read the file first, as pathlib.Path(path).read_bytes()"
+            expected = _joined(list(dict.fromkeys(each.text for each in kinds)))
             raise TypeError(f"{name} must be {expected}, got {type(value).__name__}{hint}")
         if kind is _INT and not -INT64_MAX - 1 <= value <= INT64_MAX:
             raise ValueError(f"{name} must be {bounds_text(-INT64_MAX - 1, INT64_MAX, int(value))}")
@@ -221,6 +224,7 @@ def _is_buffer(value: Any) -> bool:
 
 _INT = _Kind(_is_int, "an int")
 _PATH = _Kind(lambda value: isinstance(value, os.PathLike), "os.PathLike")
+_BUFFER = _Kind(_is_buffer, "a buffer (bytes, memoryview, mmap, ...)")
 _COLLECTION = _Kind(_is_collection, "a sequence")
 _KIND_OF: dict[Any, _Kind] = {
     int: _INT,
@@ -230,7 +234,7 @@ _KIND_OF: dict[Any, _Kind] = {
     bytes: _Kind(lambda value: isinstance(value, bytes), "bytes"),
     type(None): _Kind(lambda value: value is None, "None"),
     os.PathLike: _PATH,
-    Buffer: _Kind(_is_buffer, "a buffer (bytes, memoryview, mmap, ...)"),
+    Buffer: _BUFFER,
     Mapping: _Kind(lambda value: isinstance(value, Mapping), "a mapping"),
     dict: _Kind(lambda value: isinstance(value, Mapping), "a mapping"),
     _Table: _Kind(_is_table, "a RecordTable"),

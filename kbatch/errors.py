@@ -38,6 +38,7 @@ __all__ = [
     "TransactionStateError",
     "TruncatedBatchError",
     "UnsupportedFormatError",
+    "cannot_write",
     "error_at",
     "exists_already",
     "fault_status",
@@ -177,6 +178,11 @@ class LogDirectoryError(KbatchError):
 def exists_already(path: str, what: str = "exists already", remedy: str = "or remove it") -> LogDirectoryError:
     """Make the error for an output that exists; `what` and `remedy` replace parts of the message."""
     return LogDirectoryError(f"{path}: {what}; choose another path, {remedy}", source=path)
+
+
+def cannot_write(path: str, error: OSError) -> LogDirectoryError:
+    """Make the error for an output whose directory or file the system does not create."""
+    return LogDirectoryError(f"{path}: can't be written: {error.strerror or error}", source=path)
 
 
 class ConversionLossError(KbatchError):

@@ -149,7 +149,12 @@ class TimestampType(enum.IntEnum):
 
     @staticmethod
     def of(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int32]:
-        """Return the type of each batch (LEG-R4)."""
+        """Return the type of each batch (LEG-R4).
+
+        References
+        ----------
+        Rules such as LEG-R4 are listed in ``docs/format-rules.md``.
+        """
         types = np.where(batches["attributes"] & ATTRIBUTE_LOG_APPEND_TIME, np.int32(1), np.int32(0))
         types[batches["magic"] == 0] = TimestampType.NO_TIMESTAMP_TYPE
         return types

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import sys
 import time
 import warnings
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,6 +24,7 @@ __all__ = [
     "SizeLike",
     "TimeLike",
     "bounds_text",
+    "fixed_time",
     "parse_duration",
     "parse_size",
     "parse_time",
@@ -60,7 +62,7 @@ _PLAUSIBLE_SECONDS = (946_684_800, 4_133_980_800)
 _MISTAKEN_UNITS = (("seconds", 1), ("microseconds", 10**6), ("nanoseconds", 10**9))
 
 
-def parse_time(value: TimeLike, name: str = "", *, stacklevel: int = 3) -> int:
+def parse_time(value: TimeLike, name: str = "") -> int:
     """Return a time in milliseconds since the epoch (UTC).
 
     Times of a finer unit are rounded up: among timestamps in milliseconds, "not before" and "before" then select the
@@ -74,14 +76,12 @@ def parse_time(value: TimeLike, name: str = "", *, stacklevel: int = 3) -> int:
         such as ``"-1h"`` or ``"1h"``.
     name : str
         The name of the parameter, for messages. Without it they begin with "must be".
-    stacklevel : int
-        For the warning, as in `warnings.warn`.
 
     Warns
     -----
     UserWarning
-        If an integer is a time outside of the years 2000 to 2100, and would be inside as seconds, microseconds or
-        nanoseconds.
+        At the code that called the package, if an integer is a time outside of the years 2000 to 2100, and would be
+        inside as seconds, microseconds or nanoseconds.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def parse_time(value: TimeLike, name: str = "", *, stacklevel: int = 3) -> int:
     if not -(1 << 63) <= milliseconds < 1 << 63:
         raise ValueError(f"{prefix}must be a time in the range of an int64 of milliseconds, got {value!r}")
     if isinstance(value, int | np.integer | str):
-        _warn_of_unit(milliseconds, prefix, stacklevel + 1)
+        _warn_of_unit(milliseconds, prefix)
     return milliseconds
 
 
@@ -162,7 +162,7 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _warn_of_unit(milliseconds: int, prefix: str, stacklevel: int) -> None:
+def _warn_of_unit(milliseconds: int, prefix: str) -> None:
     first, last = _PLAUSIBLE_SECONDS
     if first * 1000 <= milliseconds < last * 1000:
         return
@@ -173,8 +173,23 @@ def _warn_of_unit(milliseconds: int, prefix: str, stacklevel: int) -> None:
                 f"{prefix}{milliseconds} is in milliseconds, outside of the years 2000 to 2100; as {unit} it would be "
                 f"{when:%Y-%m-%dT%H:%M:%SZ}",
                 UserWarning,
-                stacklevel=stacklevel,
+                stacklevel=_callers_stacklevel(),
             )
+
+
+def _callers_stacklevel() -> int:
+    """Return the ``stacklevel`` with which a warning of the calling function names the code outside of the package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "kbatch":
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def fixed_time(value: TimeLike, name: str) -> np.datetime64:
+    """Return a time for calls that parse it again: a duration before now becomes one time, and only this call warns."""
+    import numpy as np
+
+    return np.datetime64(parse_time(value, name), "ms")
 
 
 def parse_duration(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import warnings
 from datetime import timedelta
 from pathlib import Path
@@ -10,14 +11,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from golden_logs import LOGS
 
 import kbatch
+import kbatch.log
+import kbatch.protocol
 import kbatch.spark
+import kbatch.values
 from kbatch import quantities
 from kbatch.cli import main
-from kbatch.log import LogWriter, compact_log, convert_log, write_log
+from kbatch.log import LogWriter, compact_log, compare_logs, convert_log, write_log
 from kbatch.quantities import parse_size, parse_time, size_between
 
 UTC = datetime.UTC
@@ -158,3 +163,59 @@ def test_an_invalid_size_is_named(wrong: Any, error: type[Exception], message: s
         with pytest.raises(error) as raised:
             call()
         assert str(raised.value) == message
+
+
+def test_several_logs_read_with_one_time_and_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = kbatch.find_logs(LOGS)[:3]
+    for call in (
+        lambda: logs.to_arrow(columns=["offset"], start_timestamp=1_700_000_030),
+        lambda: logs.tables(stop_timestamp=1_700_000_030),
+        lambda: logs[0].to_arrow(columns=["offset"], start_timestamp=1_700_000_030),
+        lambda: compare_logs(logs, logs, start_timestamp=1_700_000_030),
+    ):
+        with pytest.warns(UserWarning, match="as seconds it would be") as caught:
+            call()
+        assert [each.filename for each in caught] == [__file__]
+    moments = iter(range(MILLISECONDS, MILLISECONDS + 100))
+    monkeypatch.setattr(quantities, "_now", lambda: next(moments))
+    log = kbatch.Log(LOGS / "txn-0")
+    # A second look at the clock would start the other side a millisecond later.
+    assert compare_logs(log, log, start_timestamp=timedelta(0)).equal
+    assert next(moments) == MILLISECONDS + 1
+
+
+def test_sizes_of_settings_messages_and_parsers_have_units() -> None:
+    assert kbatch.TopicConfig(max_message_bytes="1m", segment_bytes="64m") == kbatch.TopicConfig(
+        max_message_bytes=1 << 20, segment_bytes=64 << 20
+    )
+    with pytest.raises(ValueError, match=r"^segment_bytes must be 1 to 2147483647, got 0"):
+        kbatch.TopicConfig(segment_bytes=0)
+    frame = (1025).to_bytes(4, "big") + bytes(1025)
+    with pytest.raises(kbatch.LimitExceededError, match="the limit is 1024"):
+        list(kbatch.protocol.split_messages(frame, max_size="1k"))
+    with pytest.raises(kbatch.LimitExceededError, match="the limit is 1024"):
+        kbatch.protocol.decode_request(bytes(1025), max_size="1k")
+    column = pa.array([b"x" * 100] * 100)
+    with pytest.raises(kbatch.LimitExceededError, match="more than 1024 bytes"):
+        kbatch.values.TextParser().parse(column, max_bytes="1k")
+    assert kbatch.StreamDecoder().read_from(io.BytesIO(bytes(2000)).readinto, "1k") == 1024
+
+
+def test_an_integer_of_numpy_is_an_offset() -> None:
+    made = kbatch.encode([b"a", b"b"], base_offset=np.int64(5), timestamps=0)  # type: ignore[arg-type]
+    assert made == kbatch.encode([b"a", b"b"], base_offset=5, timestamps=0)
+    writer = kbatch.BatchWriter(io.BytesIO(), base_offset=np.int64(5))  # type: ignore[arg-type]
+    assert (type(writer.append(b"a")), writer.next_offset) == (int, 6)
+    assert "first_dirty_offset=" in repr(kbatch.log.Compaction(first_dirty_offset=np.int64(3)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", [*FORMS[-4:], datetime.date(2023, 11, 14)], ids=repr)
+def test_records_are_written_with_times_in_every_form(form: Any) -> None:
+    expected = parse_time(form)
+    for options in ({"timestamps": form}, {"timestamp_type": "log_append_time", "append_time": form}):
+        assert kbatch.decode(kbatch.encode([b"a"], **options)).records["timestamp"].tolist() == [expected]
+    texts = [None, "2023-11-14T22:13:50.0009", "1970-01-02"]
+    written = kbatch.decode(kbatch.encode([b"a", b"b", b"c"], timestamps=texts))
+    assert written.records["timestamp"].tolist() == [-1, MILLISECONDS, 86_400_000]
+    with pytest.raises(ValueError, match=r"timestamps\[1\]: .*got 'noon'"):
+        kbatch.encode([b"a", b"b"], timestamps=["2023-11-14", "noon"])

@@ -18,6 +18,7 @@ from public_api import MODULES
 import kbatch
 import kbatch.log
 import kbatch.protocol
+import kbatch.spark
 import kbatch.values
 from kbatch.log.internal import ConsumerOffsets, TransactionStates
 
@@ -71,6 +72,11 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "ConsumerOffsets": lambda: ConsumerOffsets(ROWS, ROWS, dict.fromkeys(range(1000), 1)),
     "TransactionStates": lambda: TransactionStates(ROWS, {}),
     "Request": lambda: kbatch.protocol.FetchRequest(),
+    "MessageSchema": lambda: kbatch.protocol.FetchResponse.schema,
+    "ExportSummary": lambda: kbatch.spark.ExportSummary("in", "out", losses=[{"position": 1}] * 999, files=["f"] * 999),
+    "PartitionSummary": lambda: kbatch.spark.PartitionSummary("t", 0, open_transactions=[{"producer_id": 1}] * 999),
+    "ReadOptions": lambda: kbatch.spark.ReadOptions(topics=tuple(f"topic-{number}" for number in range(999))),
+    "WriteOptions": lambda: kbatch.spark.WriteOptions(compression="zstd:3"),
 }
 
 

@@ -55,7 +55,6 @@ def test_the_page_of_the_rules_lists_every_rule_and_the_package_names_the_page()
 
 @pytest.mark.parametrize("module", public_api.MODULES)
 def test_public_docstrings_that_cite_rules_refer_to_their_page(module: str) -> None:
-    """The docstring of a method may leave the reference to its class."""
     if module == "kbatch.spark":
         pytest.importorskip("pyspark")
     rules = PAGE.read_text()
@@ -63,9 +62,11 @@ def test_public_docstrings_that_cite_rules_refer_to_their_page(module: str) -> N
     for name in public.__all__:
         value = getattr(public, name)
         if inspect.isfunction(value) or inspect.isclass(value):
+            # An editor shows the docstring of a method without its class.
             members = inspect.getmembers(value) if inspect.isclass(value) else []
-            texts = [inspect.getdoc(value), *(inspect.getdoc(each) for key, each in members if not key.startswith("_"))]
-            # Other texts have the form of an id: UTF-8, KIP-482.
-            found = set().union(*(rule_index.cited(text) for text in texts if text))
-            ids = [each for each in sorted(found) if f"| {each} |" in rules]
-            assert not ids or "docs/format-rules.md" in (texts[0] or ""), f"{module}.{name} cites {ids}"
+            shown = {name: value, **{f"{name}.{key}": each for key, each in members if not key.startswith("_")}}
+            for place, each in shown.items():
+                text = inspect.getdoc(each) or ""
+                # Other texts have the form of an id: UTF-8, KIP-482.
+                ids = [id for id in sorted(rule_index.cited(text)) if f"| {id} |" in rules]
+                assert not ids or "docs/format-rules.md" in text, f"{module}.{place} cites {ids}"

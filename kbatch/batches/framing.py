@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -83,8 +84,13 @@ def byte_array(data: BytesLike, name: str = "data") -> npt.NDArray[np.uint8]:
     try:
         return np.frombuffer(memoryview(cast("Buffer", data)).toreadonly(), np.uint8)
     except TypeError:
+        hint = ""
+        if isinstance(data, str | os.PathLike):
+            hint = "; read the file first, as pathlib.Path(path).read_bytes()"
+        elif callable(getattr(data, "read", None)):
+            hint = "; pass the bytes of the file, as file.read()"
         raise TypeError(
-            f"{name} must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data).__name__}"
+            f"{name} must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data).__name__}{hint}"
         ) from None
     except (ValueError, BufferError) as error:
         raise ValueError(f"{name} must be a contiguous buffer: {error}") from None

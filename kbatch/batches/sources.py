@@ -15,7 +15,7 @@ from kbatch.batches.regular_files import open_descriptor
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BytesLike
 
-__all__ = ["BinaryFile", "PathOrBytes", "input_bytes", "open_segment"]
+__all__ = ["BinaryFile", "PathOrBytes", "input_bytes", "open_segment", "source_name"]
 
 
 class BinaryFile(Protocol):
@@ -45,12 +45,23 @@ def input_bytes(data: PathOrBytes, function: str) -> tuple[npt.NDArray[np.uint8]
     if isinstance(data, io.TextIOBase):
         raise TypeError(f"{function} needs a file that is open for binary reading, as open(path, 'rb')")
     if callable(getattr(data, "read", None)):
-        name = getattr(data, "name", None) if isinstance(data, io.IOBase) else None
-        return byte_array(cast("BinaryFile", data).read()), name
+        try:
+            return byte_array(cast("BinaryFile", data).read()), source_name(data)
+        except io.UnsupportedOperation:
+            raise TypeError(f"{function} needs a file that is open for reading, as open(path, 'rb')") from None
     raise TypeError(
         f"{function} takes one buffer (bytes, memoryview, mmap, ...), a path or a binary file as data, got "
         f"{type(data).__name__}; kbatch.decode_stream takes an iterable of buffers"
     )
+
+
+def source_name(data: object) -> str | None:
+    """Return the path, or the name of the file, that the bytes of an argument come from; None if it is unknown."""
+    if isinstance(data, str | os.PathLike):
+        return os.fspath(data)
+    name = getattr(data, "name", None) if isinstance(data, io.IOBase) else None
+    # A file that was opened by its descriptor has that as its name.
+    return name if isinstance(name, str) else None
 
 
 def open_segment(
@@ -60,6 +71,8 @@ def open_segment(
     text = os.fspath(path)
     if not isinstance(text, str):
         raise TypeError(f"{function}: a path must be str, got {text!r}")
+    if not text:
+        raise ValueError(f"{function}: the path is empty")
     if "://" in text:
         raise ValueError(f"{function} does not read URLs; use kbatch.Log({text!r}).tables()")
     if os.path.isdir(text):

@@ -8,6 +8,7 @@ from typing import Literal
 from kbatch.arguments import check_fields, check_types
 from kbatch.batches.codecs import parse_codec
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
+from kbatch.quantities import size_between
 from kbatch.write.batch_layout import check_range
 
 __all__ = ["TopicConfig"]
@@ -19,9 +20,9 @@ class TopicConfig:
 
     Parameters
     ----------
-    max_message_bytes : int
+    max_message_bytes : int or str
         ``max.message.bytes``: the largest batch, as stored, in bytes.
-    segment_bytes : int
+    segment_bytes : int or str
         ``segment.bytes``: the largest segment, and so the largest append, in bytes.
     compression_type : {"producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"}
         ``compression.type``: "producer" keeps the codec of each batch.
@@ -64,9 +65,9 @@ class TopicConfig:
     converting: bool = False
 
     def __post_init__(self) -> None:
+        for name, minimum in (("max_message_bytes", 0), ("segment_bytes", 1)):
+            object.__setattr__(self, name, size_between(name, getattr(self, name), minimum, INT32_MAX))
         check_fields(self)
-        check_range("max_message_bytes", self.max_message_bytes, 0, INT32_MAX)
-        check_range("segment_bytes", self.segment_bytes, 1, INT32_MAX)
         check_range("timestamp_before_max_ms", self.timestamp_before_max_ms, 0, INT64_MAX)
         check_range("timestamp_after_max_ms", self.timestamp_after_max_ms, 0, INT64_MAX)
         check_range("magic", self.magic, 0, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 import textwrap
@@ -36,17 +37,29 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": HelpFormatter, **keywords})
         # No option begins with a digit: -10: and -1h are values, as argparse treats -10.
         self._negative_number_matcher = re.compile(r"-\d")
+        self._given: Sequence[str] = ()
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; unknown arguments are an error of this parser, not of `kbatch` as in argparse."""
+        self._given = sys.argv[1:] if args is None else args
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            options = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-            hints = (did_you_mean(each.partition("=")[0], options) for each in unknown if each.startswith("--"))
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, hints), '')}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
         return found, unknown
+
+    def _misspelt(self) -> list[str]:
+        """Return the options on the command line that do not exist."""
+        known = tuple(self._option_string_actions)
+        words = itertools.takewhile(lambda word: word != "--", self._given)
+        names = ((word, word.partition("=")[0]) for word in words if word.startswith("--"))
+        return [word for word, name in names if not any(each.startswith(name) for each in known)]
+
+    def _hint(self, unknown: Iterable[str]) -> str:
+        options = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        hints = (did_you_mean(each.partition("=")[0], options) for each in unknown if each.startswith("--"))
+        return next(filter(None, hints), "")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -60,6 +73,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print a usage of one line, the command for help and the message, and exit with status 2."""
+        if message.startswith("the following arguments are required") and (unknown := self._misspelt()):
+            # argparse reports what is missing first, also if its name is misspelt.
+            message = f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}"
         command = self.prog.partition(" ")[2]
         lines = (self._short_usage(), f"help: kbatch help {command}".rstrip(), f"{self.prog}: error: {message}")
         self.exit(2, "".join(f"{printable(line)}\n" for line in lines))

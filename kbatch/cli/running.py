@@ -40,6 +40,13 @@ def run_command(arguments: Sequence[str] | None, watch: InterruptWatch) -> int:
         return 0
 
 
+def _message(error: Exception) -> str:
+    """Return the text of an error; an error of the system names its file first, like all other messages."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+
+
 def _run_module(command: ModuleType, options: argparse.Namespace, parser: CommandParser) -> int:
     try:
         status: int = command.run(options)
@@ -53,7 +60,7 @@ def _run_module(command: ModuleType, options: argparse.Namespace, parser: Comman
 
         if not isinstance(error, KbatchError | OSError | ValueError):
             raise
-        print_errors(f"kbatch {options.command}: {one_line(error)}")
+        print_errors(f"kbatch {options.command}: {one_line(_message(error))}")
         failed: int = options.error_status
         return failed
     return status

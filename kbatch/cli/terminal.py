@@ -6,6 +6,7 @@ Only this module prints, so that everything that is printed is escaped.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -158,7 +159,7 @@ def format_time(milliseconds: int | None) -> str:
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, left: frozenset[int], indent: str = "  ") -> list[str]:
-    """Format rows as lines of columns that fit the terminal; output to a pipe is as wide as its content.
+    """Format rows as lines of columns that fit the terminal or ``COLUMNS``; other output is as wide as its content.
 
     Parameters
     ----------
@@ -236,5 +237,9 @@ def _labelled(label: str, text: str, label_width: int, width: int) -> list[str]:
 
 
 def _terminal_width() -> int:
-    """Return the columns of the terminal, or a large number if standard output is not one."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    """Return the width that the environment variable COLUMNS sets, or that of the terminal.
+
+    A large number if there is neither: output to a pipe or a file is as wide as its content.
+    """
+    is_set = os.environ.get("COLUMNS", "").isdecimal()
+    return shutil.get_terminal_size().columns if is_set or sys.stdout.isatty() else sys.maxsize

@@ -142,8 +142,9 @@ def parse_bytes(text: str) -> bytes:
             return bytes.fromhex(rest)
         if kind == "base64":
             return base64.b64decode(rest, validate=True)
-    except (ValueError, binascii.Error) as error:
-        raise ValueError(f"{text!r}: {error}") from None
+    except (ValueError, binascii.Error):
+        expected = "an even number of hexadecimal digits" if kind == "hex" else "complete base64"
+        raise ValueError(f"must have {expected} after {kind}:, got {text!r}") from None
     return (rest if kind == "text" else text).encode("utf-8", "surrogateescape")
 
 

@@ -15,7 +15,7 @@ from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
 from kbatch.format import NO_TIMESTAMP
 from kbatch.log.alignment import resume_point
-from kbatch.log.conversions import TableOptions
+from kbatch.log.conversions import TableOptions, fixed_times
 from kbatch.log.differences import (
     ComparedLog,
     ComparedRecord,
@@ -114,6 +114,7 @@ def compare_logs(
     check_types(compare_logs, locals())
     if match not in ("offset", "order", "key"):
         raise ValueError(f'match must be "offset", "order" or "key", got {match!r}')
+    options = fixed_times(options)
     done = 0
 
     def advance(read: int) -> None:

@@ -18,7 +18,7 @@ from kbatch.format import COLUMNS, VIEW_COLUMNS, Limits
 from kbatch.log.ranges import LogSelection
 from kbatch.log.segment import Segment
 from kbatch.options import Binary
-from kbatch.quantities import SizeLike, TimeLike
+from kbatch.quantities import SizeLike, TimeLike, fixed_time
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.records.arrow import requested_binary, to_arrow, view_schema
 from kbatch.records.data import checked_columns
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-__all__ = ["Conversions", "TableOptions", "TablesOfLog"]
+__all__ = ["Conversions", "TableOptions", "TablesOfLog", "fixed_times"]
 
 # A notebook shows the first records of a log if these first batches have any.
 _HEAD_BATCHES = 16
@@ -228,6 +228,16 @@ class Conversions(ABC):
                 RuntimeWarning,
                 stacklevel=4,
             )
+
+
+def fixed_times(options: TableOptions) -> TableOptions:
+    """Return the options of a read of several logs with times that are the same for all of them."""
+    fixed = options.copy()
+    if (start := options.get("start_timestamp")) is not None:
+        fixed["start_timestamp"] = fixed_time(start, "start_timestamp")
+    if (stop := options.get("stop_timestamp")) is not None:
+        fixed["stop_timestamp"] = fixed_time(stop, "stop_timestamp")
+    return fixed
 
 
 class TablesOfLog(Conversions):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex, overload
 
 from typing_extensions import Unpack
 
 from kbatch.escaping import counted
-from kbatch.log.conversions import Conversions, TableOptions
+from kbatch.log.conversions import Conversions, TableOptions, fixed_times
 from kbatch.log.logs import Log
 from kbatch.records.display import html_of
 from kbatch.table import RecordTable
@@ -48,11 +49,12 @@ class LogList(list[Log], Conversions):
         RecordTable
             With the `topic`, `partition` and `source` of its log.
         """
-        for log in self:
-            yield from log.tables(columns=columns, **options)
+        options = fixed_times(options)
+        return itertools.chain.from_iterable(log.tables(columns=columns, **options) for log in self)
 
     def _has_topic(self) -> bool:
-        return any(log.topic is not None for log in self)
+        # An empty list has the columns that other results of `find_logs` have.
+        return not self or any(log.topic is not None for log in self)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Log: ...

@@ -170,13 +170,13 @@ class Log(TablesOfLog):
     def start_offset(self) -> int:
         """The base offset of the first batch, or the broker's log start offset if that is higher (`start_checkpoint`).
 
-        The first segment's name is used for a log without batches, and before a compressed message set (LEG-R23).
+        The first segment's name is used for a log without batches, and before a compressed message set.
         """
         return max(first_offset(self.segments), self.start_checkpoint or 0)
 
     @property
     def start_checkpoint(self) -> int | None:
-        """The broker's log start offset, or None if it is unknown or outside the segments (DSK-R13).
+        """The broker's log start offset, or None if it is unknown or outside the segments.
 
         Brokers delete only whole segments. After a deletion by offset (DeleteRecords) the earlier records of the first
         segment remain on disk, and only the ``log-start-offset-checkpoint`` of the log directory hides them from
@@ -229,7 +229,7 @@ class Log(TablesOfLog):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last complete batch, from its header (OFF-R1); an empty last segment's base offset."""
+        """The offset after the last complete batch, from its header; an empty last segment's base offset."""
         return end_offset_after(self.segments[-1], self._last[0])
 
     @functools.cached_property
@@ -250,7 +250,7 @@ class Log(TablesOfLog):
         CorruptBatchError
             If the header chain leads to a byte where no batch can begin.
         LogDirectoryError
-            If a segment other than the last ends with an incomplete batch, or overlaps the next (DSK-R13).
+            If a segment other than the last ends with an incomplete batch, or overlaps the next.
         """
         return all_batches(self.segments)
 
@@ -313,6 +313,10 @@ class Log(TablesOfLog):
         LogDirectoryError
             If a segment begins before the end of the previous one (DSK-R13). Gaps are legal.
 
+        References
+        ----------
+        Rules such as DSK-R13 are listed in ``docs/format-rules.md``.
+
         Examples
         --------
         >>> import kbatch
@@ -371,6 +375,10 @@ class Log(TablesOfLog):
         Transactions
             The aborted transactions, as in the log's ``.txnindex`` files; the open ones; and the last stable offset,
             where a consumer with read_committed stops (LSO-R1, LSO-R2).
+
+        References
+        ----------
+        Rules such as LSO-R1 are listed in ``docs/format-rules.md``.
 
         Examples
         --------

@@ -174,6 +174,10 @@ class Segment:
         -------
         ndarray of uint8, read-only
             A copy, so that no other process can change or truncate it (DSK-R19).
+
+        References
+        ----------
+        Rules such as DSK-R19 are listed in ``docs/format-rules.md``.
         """
         check_types(Segment.window, locals())
         if start < 0:
@@ -238,6 +242,10 @@ class Segment:
         The ``.timeindex`` is used only if the batch with its entry's offset has the entry's timestamp as its maximum.
         An index with valid entries that lacks an earlier batch with a later timestamp passes this check; with
         ``use_indexes=False`` all headers are followed.
+
+        References
+        ----------
+        Rules such as TS-R4 are listed in ``docs/format-rules.md``.
         """
         check_types(Segment.seek_timestamp, locals())
         return self._seek_time(parse_time(timestamp, "timestamp"), use_indexes=use_indexes)
@@ -291,6 +299,10 @@ class Segment:
         ------
         UnsupportedFormatError, LogDirectoryError
             As for `kbatch.log.state.read_transaction_index`, and if a marker is below the segment's base offset.
+
+        References
+        ----------
+        Rules such as DSK-R7 are listed in ``docs/format-rules.md``.
         """
         path = self.sibling(".txnindex")
         if not self.has(".txnindex"):

@@ -17,6 +17,7 @@ from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError, Op
 from kbatch.plan.pruning import Pruning
 from kbatch.plan.value_options import ValueOptions
 from kbatch.quantities import INT64_MAX, MAX_DECOMPRESSED_BYTES, parse_time
+from kbatch.records.display import changed_repr
 
 __all__ = [
     "DEFAULT_SPLIT_BYTES",
@@ -75,7 +76,7 @@ class Bound:
 
     def __post_init__(self) -> None:
         if self.timestamp is not None:
-            object.__setattr__(self, "timestamp", parse_time(self.timestamp, "timestamp", stacklevel=4))
+            object.__setattr__(self, "timestamp", parse_time(self.timestamp, "timestamp"))
         check_fields(self)
         for name, given in ("timestamps", self.timestamps), ("offsets", self.offsets):
             if given is not None and not all(isinstance(each, Mapping) for each in given.values()):
@@ -370,6 +371,9 @@ class ReadOptions:
             raise OptionError("{key_partitions} requires {key}")
         if self.key is not None and self.table != "records":
             raise OptionError("{key} chooses records; {table} {0} has none", self.table)
+
+    def __repr__(self) -> str:
+        return changed_repr(self)
 
     @property
     def key_partition(self) -> int | None:

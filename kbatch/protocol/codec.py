@@ -14,6 +14,7 @@ from kbatch.kernels.message_codec import DEPTH_LIMIT, KINDS, Field, Structure, d
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import Message, message_class
 from kbatch.protocol.schema import FieldSchema, MessageSchema, message_schemas
+from kbatch.quantities import SizeLike, size_between
 
 __all__ = [
     "MAX_MESSAGE_SIZE",
@@ -127,7 +128,8 @@ def _message_name(message: Message | type[Message]) -> str:
     return message.schema.name
 
 
-def _view(data: Buffer, max_size: int) -> memoryview:
+def _view(data: Buffer, max_size: SizeLike) -> memoryview:
+    max_size = size_between("max_size", max_size, 0)
     view = memoryview(data).cast("B").toreadonly()
     if len(view) > max_size:
         raise LimitExceededError(
@@ -153,7 +155,9 @@ def _response_header_version(name: str, version: int) -> int:
     return 1 if version in message_schemas()[name].flexible and name != "ApiVersionsResponse" else 0
 
 
-def decode_message(cls: type[MessageT], data: Buffer, version: int, *, max_size: int = MAX_MESSAGE_SIZE) -> MessageT:
+def decode_message(
+    cls: type[MessageT], data: Buffer, version: int, *, max_size: SizeLike = MAX_MESSAGE_SIZE
+) -> MessageT:
     """Read a message without a header.
 
     Parameters
@@ -163,7 +167,7 @@ def decode_message(cls: type[MessageT], data: Buffer, version: int, *, max_size:
     data : buffer
         All bytes of the message. Record batches in the result are views of them.
     version : int
-    max_size : int, optional
+    max_size : int or str, optional
         The maximum size of the message in bytes.
 
     Returns
@@ -215,14 +219,14 @@ def encode_message(message: Message, version: int) -> list[bytearray | memoryvie
     return encode_structures([(_plan(_message_name(message), version), message)], False)
 
 
-def decode_request(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Request:
+def decode_request(data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Request:
     """Read a request; its header has the API and the version.
 
     Parameters
     ----------
     data : buffer
         The bytes after the length, as `split_messages` returns them.
-    max_size : int, optional
+    max_size : int or str, optional
         The maximum size of the message in bytes.
 
     Returns
@@ -305,7 +309,7 @@ def encode_request(
     return encode_structures([(header_plan, written), (plan, message)], framed)
 
 
-def decode_response(data: Buffer, api_key: int, version: int, *, max_size: int = MAX_MESSAGE_SIZE) -> Response:
+def decode_response(data: Buffer, api_key: int, version: int, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Response:
     """Read a response.
 
     Parameters
@@ -316,7 +320,7 @@ def decode_response(data: Buffer, api_key: int, version: int, *, max_size: int =
         API of the request: a response does not state it.
     version : int
         Version of the request.
-    max_size : int, optional
+    max_size : int or str, optional
         The maximum size of the message in bytes.
 
     Returns

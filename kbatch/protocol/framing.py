@@ -10,6 +10,7 @@ from kbatch.arguments import check_types
 from kbatch.errors import LimitExceededError, ProtocolError
 from kbatch.escaping import counted
 from kbatch.protocol.codec import MAX_MESSAGE_SIZE
+from kbatch.quantities import SizeLike, size_between
 
 __all__ = ["MessageSplitter", "split_messages"]
 
@@ -21,7 +22,7 @@ class MessageSplitter:
 
     Parameters
     ----------
-    max_size : int, optional
+    max_size : int or str, optional
         Largest message that is accepted.
 
     Notes
@@ -43,9 +44,9 @@ class MessageSplitter:
 
     __slots__ = ("_consumed", "_max_size", "_partial")
 
-    def __init__(self, *, max_size: int = MAX_MESSAGE_SIZE) -> None:
+    def __init__(self, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> None:
         check_types(MessageSplitter.__init__, locals())
-        self._max_size = max_size
+        self._max_size = size_between("max_size", max_size, 0)
         self._partial = bytearray()
         # Bytes of complete messages before `_partial`, with their lengths.
         self._consumed = 0
@@ -122,14 +123,14 @@ class MessageSplitter:
             )
 
 
-def split_messages(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Iterator[memoryview]:
+def split_messages(data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Iterator[memoryview]:
     r"""Yield the messages of a buffer, each a view of it without its length.
 
     Parameters
     ----------
     data : buffer
         Messages of a connection, in one direction.
-    max_size : int, optional
+    max_size : int or str, optional
         Largest message that is accepted.
 
     Raises

@@ -131,11 +131,21 @@ class Reader:
         return number
 
     def boolean(self) -> bool:
-        """Read a byte; any but 0 is true (PRI-R1)."""
+        """Read a byte; any but 0 is true (PRI-R1).
+
+        References
+        ----------
+        Rules such as PRI-R1 are listed in ``docs/format-rules.md``.
+        """
         return self.take(1) != b"\0"
 
     def uuid(self) -> uuid.UUID:
-        """Read 16 bytes as a UUID; zeros mean null (PRI-R2)."""
+        """Read 16 bytes as a UUID; zeros mean null (PRI-R2).
+
+        References
+        ----------
+        Rules such as PRI-R2 are listed in ``docs/format-rules.md``.
+        """
         return uuid.UUID(bytes=self.take(16))
 
     def uvarint(self) -> int:
@@ -147,11 +157,21 @@ class Reader:
         return value
 
     def varint(self) -> int:
-        """Read a zig-zag varint of 32 bits; bits beyond these are dropped, as Kafka does (VAR-R2)."""
+        """Read a zig-zag varint of 32 bits; bits beyond these are dropped, as Kafka does (VAR-R2).
+
+        References
+        ----------
+        Rules such as VAR-R2 are listed in ``docs/format-rules.md``.
+        """
         return _unzigzag(self._raw_varint(_LAST_SHIFT) & 0xFFFFFFFF)
 
     def varlong(self) -> int:
-        """Read a zig-zag varint of 64 bits; bits beyond these are dropped, as Kafka does (VAR-R2)."""
+        """Read a zig-zag varint of 64 bits; bits beyond these are dropped, as Kafka does (VAR-R2).
+
+        References
+        ----------
+        Rules such as VAR-R2 are listed in ``docs/format-rules.md``.
+        """
         return _unzigzag(self._raw_varint(_LAST_LONG_SHIFT) & 0xFFFFFFFFFFFFFFFF)
 
     def _raw_varint(self, last_shift: int) -> int:
@@ -190,7 +210,12 @@ class Reader:
         return _not_null(self.nullable_bytes(), start)
 
     def records(self) -> bytes:
-        """Read record batches, as `kbatch.decode` takes them: null and empty are both none (PRI-R6)."""
+        """Read record batches, as `kbatch.decode` takes them: null and empty are both none (PRI-R6).
+
+        References
+        ----------
+        Rules such as PRI-R6 are listed in ``docs/format-rules.md``.
+        """
         return self.nullable_bytes() or b""
 
     def _sized(self, size: int) -> bytes | None:
@@ -340,7 +365,12 @@ class Writer:
         return self.int8(int(bool(value)))
 
     def uuid(self, value: uuid.UUID | None) -> Self:
-        """Write a UUID as 16 bytes, none as zeros (PRI-R2)."""
+        """Write a UUID as 16 bytes, none as zeros (PRI-R2).
+
+        References
+        ----------
+        Rules such as PRI-R2 are listed in ``docs/format-rules.md``.
+        """
         check_types(Writer.uuid, locals())
         return self.raw(bytes(16) if value is None else value.bytes)
 
@@ -351,11 +381,21 @@ class Writer:
         return self._raw_varint(value)
 
     def varint(self, value: int) -> Self:
-        """Write a zig-zag varint of 32 bits, in its shortest form (VAR-R4)."""
+        """Write a zig-zag varint of 32 bits, in its shortest form (VAR-R4).
+
+        References
+        ----------
+        Rules such as VAR-R4 are listed in ``docs/format-rules.md``.
+        """
         return self._raw_varint(_zigzag(value, 32))
 
     def varlong(self, value: int) -> Self:
-        """Write a zig-zag varint of 64 bits, in its shortest form (VAR-R4)."""
+        """Write a zig-zag varint of 64 bits, in its shortest form (VAR-R4).
+
+        References
+        ----------
+        Rules such as VAR-R4 are listed in ``docs/format-rules.md``.
+        """
         return self._raw_varint(_zigzag(value, 64))
 
     def _raw_varint(self, value: int) -> Self:

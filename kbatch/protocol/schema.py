@@ -41,6 +41,7 @@ from kbatch.protocol.schemas.metadata import METADATA_TABLES
 from kbatch.protocol.schemas.offsets import OFFSETS_TABLES
 from kbatch.protocol.schemas.records import RECORDS_TABLES
 from kbatch.protocol.schemas.transactions import TRANSACTIONS_TABLES
+from kbatch.records.display import short_repr
 
 __all__ = ["FieldSchema", "MessageSchema", "message_schemas"]
 
@@ -117,6 +118,9 @@ class MessageSchema(NamedTuple):
     versions: range
     flexible: range
     fields: tuple[FieldSchema, ...]
+
+    def __repr__(self) -> str:
+        return short_repr(self, self._fields)
 
 
 def _versions(text: str) -> range:

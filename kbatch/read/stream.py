@@ -14,11 +14,11 @@ from typing_extensions import Unpack
 
 from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array, entry_size, scan_part
-from kbatch.batches.sources import open_segment
+from kbatch.batches.sources import open_segment, source_name
 from kbatch.errors import KbatchError, LimitExceededError
 from kbatch.escaping import counted
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BytesLike, Limits
-from kbatch.quantities import SizeLike
+from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import checked_table_bytes, table_limit
 from kbatch.read.chunks import ChunkBuffer
 from kbatch.read.committed import Aborted
@@ -222,7 +222,7 @@ class StreamDecoder:
         self._count()
         return self._ready
 
-    def read_from(self, readinto: Callable[[memoryview], int | None], size: int = STREAM_READ_BYTES) -> int:
+    def read_from(self, readinto: Callable[[memoryview], int | None], size: SizeLike = STREAM_READ_BYTES) -> int:
         """Take the next bytes from a function that writes them to a buffer, without a copy.
 
         Parameters
@@ -230,7 +230,7 @@ class StreamDecoder:
         readinto : callable
             A function such as ``socket.recv_into`` or ``file.readinto``: it is called once with a writable memoryview
             of `size` bytes and returns the number of bytes that it wrote.
-        size : int
+        size : int or str
             The maximum number of bytes.
 
         Returns
@@ -252,8 +252,7 @@ class StreamDecoder:
         (3, 3)
         """
         check_types(StreamDecoder.read_from, locals())
-        if size < 1:
-            raise ValueError(f"size must be positive, got {size}")
+        size = size_between("size", size, 1)
         _check_open(self._bytes)
         count = readinto(self._bytes.free(size, _batch_capacity(self._bytes, self._needed)).data)
         if count is None:
@@ -593,6 +592,7 @@ def decode_stream(
     is_file = hasattr(stream, "read") or hasattr(stream, "readinto")
     if not is_file and not isinstance(stream, str | os.PathLike | Iterable):
         raise TypeError(f"decode_stream takes a file, a path or an iterable of chunks, got {type(stream).__name__}")
+    options["source"] = options.get("source") or source_name(stream)
     decoder = StreamDecoder(**options)
     table_bytes = _limited(decoder._decoding, max_bytes)
     if isinstance(stream, str | os.PathLike):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kbatch.arguments import check_types
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import InvalidRecordError, LimitExceededError, MissingColumnError
+from kbatch.escaping import counted
 from kbatch.format import BATCH_DTYPE, COLUMN_FIELDS, COLUMNS, HEADER_DTYPE, RECORD_DTYPE, VIEW_COLUMNS, record_dtype
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.extents import measure_extent
@@ -276,6 +277,10 @@ class TableData:
         Their records are withheld, and so is everything from `last_stable_offset` on, where the first open transaction
         begins (LSO-R1). A transaction that was open where bytes were lost that may have contained its marker withholds
         only its own records before them.
+
+        References
+        ----------
+        Rules such as LSO-R1 are listed in ``docs/format-rules.md``.
         """
         if callable(self._pending):
             self._pending = self._pending()
@@ -310,6 +315,10 @@ class TableData:
         ndarray of RECORD_DTYPE, shape (records,)
             Timestamps in milliseconds since the epoch, -1 for none; lengths of -1 are null, 0 is empty (COL-R1). If
             not all columns were decoded, it has only the fields of the decoded columns, and ``batch``.
+
+        References
+        ----------
+        Rules such as COL-R1 are listed in ``docs/format-rules.md``.
         """
         return self._records
 
@@ -322,6 +331,10 @@ class TableData:
         ndarray of BATCH_DTYPE, shape (batches,)
             ``status`` is a `BatchStatus`; ``first_record`` is the row in `records` where the batch's records begin.
             A slice or selection has the batches of the whole table.
+
+        References
+        ----------
+        Rules such as COL-R4 are listed in ``docs/format-rules.md``.
         """
         if self._derived:
             batches = self._batches.copy()
@@ -338,6 +351,10 @@ class TableData:
         -------
         ndarray of HEADER_DTYPE, shape (headers,)
             ``record`` is a row of `records`; a value length of -1 is null.
+
+        References
+        ----------
+        Rules such as HDR-R5 are listed in ``docs/format-rules.md``.
         """
         self.require("headers")
         if self._headers is None:
@@ -366,9 +383,10 @@ class TableData:
         elif isinstance(rows, list) or hasattr(rows, "__array__"):
             rows = _row_array(rows)
             if rows.ndim != 1 or rows.dtype.kind not in "biu":
-                raise TypeError(f"a table is indexed by row numbers or a mask, got an array of {rows.dtype}")
+                hint = "; select() returns a table with some of the columns" if rows.dtype.kind == "U" else ""
+                raise TypeError(f"a table is indexed by row numbers or a mask, got an array of {rows.dtype}{hint}")
             if rows.dtype == np.bool_ and len(rows) != len(self):
-                raise IndexError(f"the mask has {len(rows)} rows, the table has {len(self)}")
+                raise IndexError(f"the mask has {counted(len(rows), 'row')}, the table has {len(self):,}")
             if rows.dtype != np.bool_:
                 rows = np.where(rows < 0, rows + len(self), rows)
                 if np.any(rows[1:] < rows[:-1]):

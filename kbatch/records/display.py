@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +16,19 @@ from kbatch.kernels.slices import header_keys, header_values
 from kbatch.quantities import EPOCH
 from kbatch.records.data import TableData
 
-__all__ = ["html_of", "short_repr", "shown_time", "table_facts", "table_html", "table_repr", "table_rows"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = [
+    "changed_repr",
+    "html_of",
+    "short_repr",
+    "shown_time",
+    "table_facts",
+    "table_html",
+    "table_repr",
+    "table_rows",
+]
 
 # The first rows of a table in a notebook, and the bytes of a key or value and the headers of a record that are shown.
 HTML_ROWS = 5
@@ -32,8 +45,18 @@ def short_repr(of: object, fields: Iterable[str]) -> str:
     return f"{type(of).__name__}({', '.join(shown)})"
 
 
+def changed_repr(of: DataclassInstance) -> str:
+    """Return the representation of a dataclass by the fields that differ from their defaults, each shortened."""
+    changed = []
+    for each in dataclasses.fields(of):
+        default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
+        if each.repr and getattr(of, each.name) != default:
+            changed.append(each.name)
+    return short_repr(of, changed)
+
+
 def _short_value(value: Any) -> str:
-    if hasattr(value, "dtype") or hasattr(value, "null_count") or hasattr(value, "num_columns"):
+    if getattr(value, "ndim", 0) or hasattr(value, "null_count") or hasattr(value, "num_columns"):
         # Arrays of NumPy, and arrays and tables of Arrow.
         return f"<{type(value).__name__}: {counted(len(value), 'row')}>"
     if isinstance(value, list | dict) and len(value) > _FIELD_ITEMS:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kbatch.log import Log
 from kbatch.read.decode_options import Isolation
+from kbatch.records.display import changed_repr
 from kbatch.sinks.task import TaskReport, larger, smaller
 from kbatch.sinks.write_options import ExportMode, OutputFormat
 from kbatch.transactions import Transactions
@@ -94,6 +95,9 @@ class PartitionSummary:
     continued_from: int | None = None
     next_offset: int | None = None
     removed_offsets: int = 0
+
+    def __repr__(self) -> str:
+        return changed_repr(self)
 
     def add(self, report: TaskReport) -> None:
         """Add a task's report; reports come in the order of the log."""
@@ -217,6 +221,9 @@ class ExportSummary:
     incomplete_keys: int = 0
     incomplete_values: int = 0
     deviations: list[dict[str, Any]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return changed_repr(self)
 
     @property
     def damaged(self) -> bool:

@@ -31,9 +31,10 @@ from pyspark.sql.types import (
 from pyspark.sql.types import TimestampType as SparkTimestampType
 
 from kbatch import options as opts
-from kbatch.log.write.commit import Mode, Stage, check_before, commit
+from kbatch.log.write.commit import Mode, check_before, commit
 from kbatch.log.write.parts import PartFile, PartWriter
 from kbatch.log.write.rows import RowOptions, check_columns
+from kbatch.log.write.staging import Stage
 from kbatch.options import option
 from kbatch.spark.driver.shipping import Shipped
 from kbatch.spark.source_api import DataSourceArrowWriter, WriterCommitMessage
@@ -151,7 +152,7 @@ class KbatchWriter(Shipped, DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         path, self.options = parse_sink_options(options)
         check_columns(_arrow_schema(schema), self.options.rows)
-        self.stage = Stage(path)
+        self.stage = Stage(path, overwrite="mode 'overwrite' and option replaceLogs=true")
         # Spark has no other mode for a Python data source: it rejects ErrorIfExists and Ignore itself.
         self.mode: Mode = "append"
         if overwrite:

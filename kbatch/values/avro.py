@@ -21,6 +21,7 @@ from kbatch.arguments import check_fields, check_types
 from kbatch.extras import require
 from kbatch.kernels.avro import Columns
 from kbatch.options import Framing
+from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
 from kbatch.values.avro_resolution import resolved_array
 from kbatch.values.avro_schema import AVRO_PRIMITIVES, AVRO_SCHEMA, AvroCompiler, AvroNode, NodeKind
@@ -280,7 +281,7 @@ class AvroParser:
         """The Arrow type of the reader's schema."""
         return self._reader.root.type  # type: ignore[attr-defined]
 
-    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+    def parse(self, column: pa.Array, max_bytes: SizeLike = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         check_types(AvroParser.parse, locals())
         budget = MemoryBudget(max_bytes)

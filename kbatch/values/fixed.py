@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kbatch.arguments import check_fields, check_types, numpy_dtype
 from kbatch.extras import require
+from kbatch.quantities import SizeLike
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, memory_of_type
 from kbatch.values.parsed import Parsed, slices_of
 
@@ -81,7 +82,7 @@ class FixedParser:
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "type", _fixed_array(pa, np.empty(0, dtype)).type)
 
-    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+    def parse(self, column: pa.Array, max_bytes: SizeLike = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         check_types(FixedParser.parse, locals())
         pa = require("pyarrow", "arrow", "values_struct()")

@@ -20,6 +20,7 @@ from kbatch.arguments import check_fields, check_types
 from kbatch.extras import require
 from kbatch.kernels.jsontext import check_texts, join
 from kbatch.options import Unknown
+from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
 from kbatch.tuning import JSON_BLOCK_BYTES, JSON_PARTS
 from kbatch.values.deviations import FieldDeviation
@@ -114,7 +115,7 @@ class JsonParser:
         except pa.ArrowNotImplementedError as error:
             raise TypeError(f"JSON can't be read as {self.type}: {error}") from None
 
-    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+    def parse(self, column: pa.Array, max_bytes: SizeLike = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         check_types(JsonParser.parse, locals())
         pa = require("pyarrow", "arrow", "values_json()")

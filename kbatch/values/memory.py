@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbatch.errors import LimitExceededError
 from kbatch.extras import require
+from kbatch.quantities import SizeLike, size_between
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +30,8 @@ class ValuesTooLargeError(LimitExceededError):
 class MemoryBudget:
     """The memory that the columns of some values may take, in bytes."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = self.rest = max_bytes
+    def __init__(self, max_bytes: SizeLike) -> None:
+        self.max_bytes = self.rest = size_between("max_bytes", max_bytes, 0)
 
     def take(self, size: int) -> None:
         """Use `size` bytes; ValuesTooLargeError if they exceed the rest."""

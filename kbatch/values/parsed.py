@@ -16,6 +16,7 @@ from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.format import INT64_MAX
 from kbatch.options import On
+from kbatch.quantities import SizeLike
 from kbatch.records.arrow import to_arrow
 from kbatch.records.data import TableData
 from kbatch.records.display import short_repr
@@ -103,7 +104,7 @@ class Parser(Protocol):
     def type(self) -> pa.DataType:
         """The Arrow type of the values."""
 
-    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+    def parse(self, column: pa.Array, max_bytes: SizeLike = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
 
 
@@ -395,7 +396,7 @@ class TextParser:
         """``string``."""
         return require("pyarrow", "arrow", "parsing values").string()
 
-    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+    def parse(self, column: pa.Array, max_bytes: SizeLike = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         check_types(TextParser.parse, locals())
         pa = require("pyarrow", "arrow", "parsing values")

@@ -15,6 +15,7 @@ import numpy as np
 from kbatch.arguments import check_fields, check_types
 from kbatch.extras import require
 from kbatch.options import Framing
+from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
 from kbatch.tuning import PROTOBUF_ROWS
 from kbatch.values.framing import PREFIX_BYTES, check_framing, message_path, read_prefixes
@@ -146,7 +147,7 @@ class ProtobufParser:
         """A struct with the fields of the message."""
         return self._type  # type: ignore[attr-defined]
 
-    def parse(self, column: pa.Array, max_bytes: int = MAX_PARSED_BYTES) -> Parsed:
+    def parse(self, column: pa.Array, max_bytes: SizeLike = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         check_types(ProtobufParser.parse, locals())
         pa = require("pyarrow", "arrow", "values_protobuf()")

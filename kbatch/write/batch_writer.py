@@ -60,7 +60,7 @@ class BatchWriter:
         batches of more than ``message.max.bytes`` after compression, 1 MiB by default.
     base_offset : int
         Offset of the first record.
-    append_time : int or datetime, optional
+    append_time : int, datetime or str, optional
         Only with log_append_time. Default is the time when a batch is closed (in magic 1, when records are
         appended).
     magic, codec, timestamp_type, max_records
@@ -141,7 +141,7 @@ class BatchWriter:
         self._file = file
         self._closed = False
         self._failed = False
-        self.next_offset = base_offset
+        self.next_offset = int(base_offset)
         self.next_sequence = base_sequence
         self.bytes_written = 0
         # Records from `append`, until there are enough to encode.
@@ -172,7 +172,7 @@ class BatchWriter:
         Parameters
         ----------
         value, key : bytes or None
-        timestamp : int or datetime, optional
+        timestamp : int, datetime or str, optional
             Default is the time of this call; -1 means no timestamp.
         headers : list of (key, value), optional
             As for `kbatch.encode`.

@@ -106,6 +106,8 @@ def record_columns(
         times, timestamp = milliseconds(timestamps, count)
         check_range("timestamps", timestamp, -1, INT64_MAX)
     check_range("base_offset", next_offset, 0, INT64_MAX)
+    # The arithmetic of NumPy's integers overflows.
+    next_offset = int(next_offset)
     if offsets is not None:
         columns["offsets"] = array = offsets_array(offsets, count)
         if count and array[0] < next_offset:
@@ -113,7 +115,7 @@ def record_columns(
     elif count > INT64_MAX - next_offset + 1:
         raise ValueError(f"offsets must be below 2**63, got {count} from {next_offset} on")
     return RecordColumns(
-        value_column, key_column, first_offset=int(next_offset), timestamps=times, timestamp=timestamp, **columns
+        value_column, key_column, first_offset=next_offset, timestamps=times, timestamp=timestamp, **columns
     )
 
 

@@ -49,7 +49,7 @@ def encode_marker(
         Epoch of the transaction coordinator, the marker's only value.
     offset : int
         Of the marker, which takes one like any record.
-    timestamp : int or datetime, optional
+    timestamp : int, datetime or str, optional
         Default is the time of this call.
     leader_epoch : int
         As for `encode`.

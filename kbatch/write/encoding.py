@@ -56,10 +56,10 @@ def encode(
         `keys`.
     keys : as `values`, optional
         Default is null for all.
-    timestamps : int, datetime, ndarray, sequence of int or datetime, Arrow, pandas or Polars column, optional
-        Milliseconds since the epoch, datetime64 or Arrow timestamps, or one for all records. Finer units are rounded
-        down; None, NaT, null and masked items are -1, "no timestamp". Default is the time of this call, as in Kafka's
-        producers. Magic 0 has no timestamps.
+    timestamps : int, datetime, str, ndarray, sequence of these, Arrow, pandas or Polars column, optional
+        Milliseconds since the epoch, datetime64 or Arrow timestamps, texts in ISO 8601, or one for all records. Finer
+        units are rounded down; None, NaT, null and masked items are -1, "no timestamp". Default is the time of this
+        call, as in Kafka's producers. Magic 0 has no timestamps.
     headers : sequence of lists of (key, value), or Arrow column of list<struct<key, value>> or map, optional
         The headers of each record, or None. Order and duplicates are kept. Keys are bytes, or str as UTF-8, and never
         null; values are bytes or None. Only with magic 2.
@@ -77,7 +77,7 @@ def encode(
     timestamp_type : {"create_time", "log_append_time"}, or kbatch.TimestampType
         With log_append_time every record has the `append_time`; in magic 2 the bytes keep its own timestamp, as in
         Kafka, but readers ignore it.
-    append_time : int or datetime, optional
+    append_time : int, datetime or str, optional
         Only with log_append_time. Default is the time of this call.
     leader_epoch : int
         Partition leader epoch; -1 is unknown, as from producers.

@@ -8,6 +8,7 @@ copied.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import sys
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from kbatch.extras import require
 from kbatch.format import NO_TIMESTAMP
 from kbatch.kernels.source import Column
-from kbatch.quantities import EPOCH
+from kbatch.quantities import EPOCH, parse_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -301,7 +302,7 @@ def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | N
 
     Finer units are rounded down to milliseconds; missing timestamps (None, null, NaT, masked) are -1.
     """
-    if isinstance(timestamps, int | np.integer | datetime.datetime | np.datetime64):
+    if isinstance(timestamps, int | np.integer | str | datetime.date | datetime.timedelta | np.datetime64):
         return None, millisecond(timestamps)
     if _is_pandas(timestamps):
         dtype = timestamps.dtype
@@ -313,7 +314,7 @@ def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | N
             timestamps = _objects_of_pandas(timestamps)
     if _is_arrow(timestamps) or _is_pandas(timestamps):
         array: npt.NDArray[Any] = _arrow_numbers(timestamps, "timestamps", NO_TIMESTAMP)
-    elif isinstance(timestamps, str | bytes | Mapping) or not isinstance(timestamps, Iterable):
+    elif isinstance(timestamps, bytes | Mapping) or not isinstance(timestamps, Iterable):
         raise _bad_timestamps(timestamps)
     else:
         array = timestamps if isinstance(timestamps, np.ndarray) else _number_array(list(timestamps))
@@ -321,7 +322,7 @@ def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | N
         raise TypeError(f"timestamps must be a one-dimensional array, got {array.ndim} dimensions")
     if not len(array):
         array = np.empty(0, np.int64)
-    if array.dtype.kind == "O":
+    if array.dtype.kind in "OU":
         array = _each_millisecond(array)
     missing = np.ma.getmaskarray(array) if np.ma.is_masked(array) else None
     array = np.ma.getdata(array)
@@ -352,16 +353,16 @@ def _each_millisecond(values: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
             out[i] = NO_TIMESTAMP if value is None or value != value else millisecond(value)
         except OverflowError:
             raise ValueError(f"timestamps[{i}] must be below 2**63, got {value}") from None
-        except TypeError as error:
-            raise TypeError(f"timestamps[{i}]: {error}") from None
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"timestamps[{i}]: {error}") from None
     return out
 
 
 def _bad_timestamps(found: Any) -> TypeError:
     kind = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else type(found).__name__
     return TypeError(
-        "timestamps must be milliseconds since the epoch as integers, datetime, datetime64, an Arrow column of "
-        f"timestamps, or one of these for all records (-1 means no timestamp), got {kind}"
+        "timestamps must be milliseconds since the epoch as integers, datetime, datetime64, texts in ISO 8601, an Arrow "
+        f"column of timestamps, or one of these for all records (-1 means no timestamp), got {kind}"
     )
 
 
@@ -373,6 +374,11 @@ def millisecond(timestamp: Any) -> int:
         return int(timestamp)
     if isinstance(timestamp, np.datetime64):
         return NO_TIMESTAMP if np.isnat(timestamp) else int(timestamp.astype("datetime64[ms]").view(np.int64))
+    if isinstance(timestamp, str) and not timestamp.strip().lstrip("+-").isdigit():
+        with contextlib.suppress(ValueError):
+            timestamp = datetime.datetime.fromisoformat(timestamp.strip())
+    if isinstance(timestamp, str | datetime.date | datetime.timedelta) and not isinstance(timestamp, datetime.datetime):
+        return parse_time(timestamp, "timestamp")
     if isinstance(timestamp, datetime.datetime):
         if timestamp != timestamp:  # pandas.NaT
             return NO_TIMESTAMP

@@ -90,7 +90,7 @@ def small_files() -> None:
 def test_a_full_disk_is_an_error_and_leaves_no_output(name: str, log: Path, tmp_path: Path) -> None:
     done = run(command_of(name, log, tmp_path / "out"), preexec_fn=small_files)
     assert done.returncode == 1
-    assert re.fullmatch(rf"kbatch {name}: \[Errno 27\] File too large: '{tmp_path}/\S*'\n", done.stderr), done.stderr
+    assert re.fullmatch(rf"kbatch {name}: {tmp_path}/out(/\S+)?: File too large\n", done.stderr), done.stderr
     assert os.listdir(tmp_path) == ["logs"]
 
 
@@ -99,7 +99,7 @@ def test_a_full_disk_at_standard_output_is_an_error(name: str, log: Path) -> Non
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "kbatch", *command_of(name, log, log)]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
-    expected = error_status(name), f"kbatch {READERS[name][0]}: [Errno 28] No space left on device\n"
+    expected = error_status(name), f"kbatch {READERS[name][0]}: No space left on device\n"
     assert (done.returncode, done.stderr) == expected
 
 
@@ -127,7 +127,7 @@ def test_an_output_directory_without_permission_is_an_error(name: str, log: Path
     (tmp_path / "closed").chmod(0o555)
     done = run(command_of(name, log, tmp_path / "closed" / "out"), preexec_fn=without_privileges)
     assert done.returncode == 1
-    assert re.fullmatch(rf"kbatch {name}: \[Errno 13\] Permission denied: '{tmp_path}/closed/\S+'\n", done.stderr)
+    assert done.stderr == f"kbatch {name}: {tmp_path}/closed/out: can't be written: Permission denied\n"
     assert os.listdir(tmp_path / "closed") == []
 
 
@@ -155,7 +155,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.watching import WatchedLogs
 try:
     write_log(sys.argv[1], pa.table({"value": [b"1"]}), topic="t", num_partitions=1)
-except OSError as error:
+except LogDirectoryError as error:
     print(error)
 try:
     WatchedLogs([sys.argv[2]], ReadOptions()).poll()
@@ -174,7 +174,7 @@ def test_writers_and_watchers_report_missing_permissions(log: Path, tmp_path: Pa
     done = subprocess.run(command, preexec_fn=without_privileges, capture_output=True, text=True, check=False)
     log.chmod(0o755)
     written, watched = done.stdout.splitlines()
-    assert re.fullmatch(rf"\[Errno 13\] Permission denied: '{closed}/\S+'", written)
+    assert written == f"{closed}/.lock: can't be locked: Permission denied"
     assert watched == f"{log}: can't be listed: Permission denied"
     assert os.listdir(closed) == []
 
@@ -348,7 +348,7 @@ def test_a_read_error_in_a_captured_connection_names_file_and_byte(log: Path, re
     path.write_bytes(bytes([0, 0, 0, 8]) + bytes(8) + bytes([0, 64, 0, 0]) + bytes(1 << 22))
     done = run(["dump", "--protocol", str(path)], env=with_read_error(read_errors, path.name, 3_000_000))
     assert done.returncode == 1
-    assert done.stderr.endswith(f"[Errno 5] Input/output error at byte 3000000: '{path}'\n")
+    assert done.stderr.endswith(f"{path}: Input/output error at byte 3000000\n")
 
 
 APPEND = """

@@ -123,5 +123,5 @@ def test_write_log_names_the_logs_that_exist_and_what_to_do(tmp_path: Path) -> N
         write_log(tmp_path, rows, topic="t", mode="error")
     assert str(caught.value) == (
         f"{tmp_path}: exists already, with logs (t-0); choose another path, append to them, or replace all of them "
-        "with mode='overwrite' (in Spark also option replaceLogs=true)"
+        "with mode='overwrite'"
     )

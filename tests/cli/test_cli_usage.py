@@ -61,7 +61,13 @@ def test_invalid_numbers_are_usage_errors(command: str, tmp_path: Path, capsys: 
         (["recompress", "a", "b", "--codec", "snappy:3"], f"argument --codec: {CODECS}, got 'snappy:3'"),
         (["dump", "a", "--offsets", "5-7"], "argument --offsets: must be a range of offsets"),
         (["dump", "a", "--times", "noon:"], "argument --times: must be a range of times"),
-        (["dump", "a", "--key", "hex:0"], "argument --key: 'hex:0': "),
+        (["dump", "a", "--key", "hex:0"], "argument --key: must have an even number of hexadecimal digits"),
+        (["dump", "a", "--key", "base64:?"], "argument --key: must have complete base64 after base64:, got"),
+        (["dump", "a", "--max-bytes-shown", "1x"], "argument --max-bytes-shown: must be a number of bytes"),
+        # Required arguments are missing because an option is misspelt.
+        (["recompress", "a", "b", "--codek", "zstd"], "unrecognized arguments: --codek, did you mean '--codec'?"),
+        (["diff", "--mach=key", "a"], "unrecognized arguments: --mach=key, did you mean '--match'?"),
+        (["dump", "--"], "the following arguments are required: PATH"),
     ],
 )
 def test_invalid_values_are_usage_errors(
@@ -90,3 +96,9 @@ def test_minimum_and_maximum_are_accepted(golden: Path, tmp_path: Path, capsys: 
         ["--times", f"{_INT64 - 1}:"],
     ):
         assert main(["dump", log, *given]) == 0
+
+
+def test_a_misspelt_option_of_kbatch_itself_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--verson"])
+    assert "kbatch: error: unrecognized arguments: --verson, did you mean '--version'?" in capsys.readouterr().err

@@ -84,7 +84,8 @@ def test_a_shortened_name_keeps_both_ends() -> None:
 
 def test_output_to_a_pipe_is_not_cut() -> None:
     command = [sys.executable, "-m", "kbatch", "stats", str(LOGS)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "40"}, timeout=60)
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     lines = done.stdout.splitlines()
     assert len(lines) == len(list(LOGS.iterdir())) + 2
     assert "…" not in done.stdout
@@ -99,3 +100,11 @@ def test_stats_fits_a_terminal(columns: int, tmp_path: Path) -> None:
     assert max(map(len, lines)) <= columns
     numbers = {word for line in on_a_terminal(["stats", str(tmp_path)], 200) for word in re.findall(r"[\d,]{3,}", line)}
     assert all(number in "\n".join(lines) for number in numbers)
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_output_to_a_pipe_follows_columns(columns: int) -> None:
+    command = [sys.executable, "-m", "kbatch", "stats", str(LOGS)]
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert max(map(len, done.stdout.splitlines())) <= columns

@@ -134,7 +134,7 @@ def test_an_index_that_is_a_fifo_counts_as_missing_in_reads_dsk_r5(suffix: str, 
 
 def test_a_lock_or_journal_that_is_a_fifo_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".lock")
-    with pytest.raises(OSError, match="it is a FIFO"), locked(str(tmp_path)):
+    with pytest.raises(kbatch.LogDirectoryError, match="it is a FIFO"), locked(str(tmp_path)):
         pass
     (tmp_path / ".lock").unlink()
     stage = tmp_path / f".kbatch-write-{0:032x}.tmp"

@@ -129,7 +129,8 @@ def test_the_logs_of_a_directory_are_a_list_with_conversions() -> None:
     assert logs.to_polars(columns=["topic", "offset"]).equals(pl.from_arrow(expected.select(["topic", "offset"])))
     assert logs.to_pandas(columns=["offset"])["offset"].tolist() == expected["offset"].to_pylist()
     assert sum(map(len, logs.tables(start_offset=100))) == sum(log.to_arrow(start_offset=100).num_rows for log in logs)
-    assert LogList().to_arrow().num_rows == 0
+    assert LogList().to_arrow().schema == logs.to_arrow().schema
+    assert LogList().to_polars().schema == logs.to_polars().schema
     assert not LogList()
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from golden_logs import LOGS
@@ -159,3 +160,39 @@ except OSError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"[Errno 27] File too large: {str(tmp_path / 'logs')!r}\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_streams_name_the_file_that_they_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(b"a line of text\n" * 9)
+    with open(path, "rb") as file:
+        for stream in (path, str(path), file):
+            with pytest.raises(kbatch.CorruptBatchError, match=f"^{path}: not a Kafka log") as caught:
+                list(kbatch.decode_stream(stream))
+            assert caught.value.source == str(path)
+    with pytest.raises(kbatch.CorruptBatchError, match=r"^orders: not a Kafka log"):
+        list(kbatch.decode_stream(path, source="orders"))
+
+
+def test_inputs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with open(tmp_path / "x.log", "wb") as file, pytest.raises(TypeError, match="a file that is open for reading"):
+        kbatch.decode(file)
+    with pytest.raises(ValueError, match=r"^kbatch\.decode: the path is empty"):
+        kbatch.decode("")
+    for call in (kbatch.scan, lambda path: kbatch.recompress(path, "zstd"), lambda path: kbatch.convert(path, 1)):
+        with pytest.raises(TypeError, match=r"got \w+; read the file first, as pathlib\.Path\(path\)\.read_bytes\(\)"):
+            call(tmp_path / "x.log")
+
+
+def test_errors_of_write_log_name_no_options_of_spark(tmp_path: Path) -> None:
+    rows = pa.table({"value": [b"a", b"b"], "offset": [2, 1]})
+    with pytest.raises(ValueError, match="offset 1 comes after 2; sort the rows") as caught:
+        write_log(tmp_path, rows, topic="t")
+    assert "Spark" not in str(caught.value)
+    with pytest.raises(TypeError, match=r"a frame must be an Arrow table, .* got Series"):
+        write_log(tmp_path, pd.Series([b"a"]), topic="t")
+
+
+def test_columns_of_a_table_are_not_chosen_by_index() -> None:
+    with pytest.raises(TypeError, match=r"; select\(\) returns a table with some of the columns"):
+        kbatch.decode(SEGMENT)[["offset", "key"]]  # type: ignore[list-item]

@@ -523,7 +523,7 @@ def test_unusable_sources_raise_an_error() -> None:
     for wrong in (-1, 11):
         with pytest.raises(ValueError, match="readinto returned"):
             decoder.read_from(lambda _, wrong=wrong: wrong, 10)  # type: ignore[misc]
-    with pytest.raises(ValueError, match="size must be positive"):
+    with pytest.raises(ValueError, match="size must be at least 1"):
         decoder.read_from(io.BytesIO(A).readinto, 0)
     assert decoder.pending_bytes == 0
 

@@ -82,7 +82,7 @@ def test_null_in_a_mask_selects_no_record(table: kbatch.RecordTable, mask: Calla
 
 
 def test_a_mask_of_another_length_is_an_error(table: kbatch.RecordTable) -> None:
-    with pytest.raises(IndexError, match="the mask has 2 rows, the table has 1847"):
+    with pytest.raises(IndexError, match="the mask has 2 rows, the table has 1,847"):
         table[pa.array([True, False])]
     with pytest.raises(TypeError, match=r"got int; for one record use table\.records\[i\]"):
         table[0]  # type: ignore[call-overload]

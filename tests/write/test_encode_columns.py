@@ -348,11 +348,8 @@ def test_missing_timestamps_are_minus_one() -> None:
 @pytest.mark.parametrize(
     "timestamps",
     [
-        "now",
         b"1",
         [1.5, 2.5],
-        ["a", "b"],
-        [None, "now"],
         [True, None],
         np.zeros((2, 1), int),
         True,
@@ -367,6 +364,12 @@ def test_missing_timestamps_are_minus_one() -> None:
 )
 def test_other_values_are_not_timestamps(timestamps: Any) -> None:
     with pytest.raises(TypeError, match="timestamps must be"):
+        stamps(timestamps)
+
+
+@pytest.mark.parametrize("timestamps", ["now", ["a", "b"], [None, "now"]], ids=repr)
+def test_texts_that_are_no_times_are_named(timestamps: Any) -> None:
+    with pytest.raises(ValueError, match=r"timestamp must be a time such as 2026-03-01 .*, got '(now|a)'"):
         stamps(timestamps)
 
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from kbatch.cli.arguments import add_command
 from kbatch.cli.ranges import RANGES, add_ranges
-from kbatch.cli.usage import add_json, add_storage_option, number_argument
+from kbatch.cli.usage import add_json, add_storage_option, size_argument
 from kbatch.options import Isolation, Match, RaiseOrSkip
 
 __all__ = ["add_parser"]
@@ -81,10 +81,10 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--max-bytes-shown",
-        metavar="N",
-        type=number_argument(0),
+        metavar="SIZE",
+        type=size_argument(0),
         default=100,
-        help="print at most the first N bytes of a key, a value or a header's value (default: %(default)s)",
+        help="print at most the first SIZE bytes of a key, a value or a header's value (default: %(default)s)",
     )
     add_storage_option(parser)
     add_json(parser)

@@ -12,6 +12,7 @@ from kbatch.cli.usage import (
     argument,
     number_argument,
     parse_bytes,
+    size_argument,
 )
 from kbatch.options import ISOLATION
 
@@ -122,9 +123,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--max-bytes-shown",
-        metavar="N",
-        type=number_argument(0),
-        help="in JSON: print at most the first N bytes of a key, a value or a header's value (default: all)",
+        metavar="SIZE",
+        type=size_argument(0),
+        help="in JSON: print at most the first SIZE bytes of a key, a value or a header's value (default: all)",
     )
 
 

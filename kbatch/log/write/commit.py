@@ -20,7 +20,6 @@ import re
 import shutil
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -34,16 +33,23 @@ from kbatch.errors import LogDirectoryError, TruncatedBatchError, exists_already
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.state import LEADER_EPOCH_CHECKPOINT
-from kbatch.log.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.parts import PartFile
-from kbatch.log.write.staging import move_all, remove_stage, rename_all, sync_directory, sync_parents, undo_moves
+from kbatch.log.write.staging import (
+    JOURNAL,
+    Stage,
+    move_all,
+    rename_all,
+    stage_prefix,
+    sync_directory,
+    sync_parents,
+    undo_moves,
+)
 from kbatch.quantities import INT32_MAX, SizeLike, size_between
 from kbatch.tuning import COMMIT_READ_BYTES
 
-__all__ = ["Mode", "Stage", "Written", "check_before", "commit", "locked", "roll_back"]
+__all__ = ["Mode", "Written", "check_before", "commit", "locked", "roll_back"]
 
-_JOURNAL = "journal.json"
 # Kafka's own lock file. A broker holds the lock as long as it runs.
 _LOCK = ".lock"
 _STAGE = re.compile(r"\.kbatch-write-[0-9a-f]{32}\.tmp")
@@ -98,87 +104,6 @@ class Written(NamedTuple):
     segments: int
 
 
-class Stage:
-    """The directory of one write, for its files until they are moved into place.
-
-    Picklable. Nothing is created on disk before `make`.
-
-    Parameters
-    ----------
-    root : str or path
-        A log directory, local or mounted. If it does not exist, its parent must.
-
-    Attributes
-    ----------
-    root : str
-    path : str
-        Directory of this write, on the same file system so that files can be renamed: in `root`, or next to it if
-        `root` does not exist.
-    is_new : bool
-        Whether `root` does not exist yet.
-
-    Raises
-    ------
-    LogDirectoryError
-        If `root` is a URL or a file, or its parent is missing.
-    """
-
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        if is_url(os.fspath(root)):
-            raise LogDirectoryError(
-                f"{root}: logs can be written to local or mounted file systems only, because object stores have no "
-                "rename and no lock",
-                source=os.fspath(root),
-            )
-        self.root = os.path.realpath(locate(root)[1])
-        self.is_new = not os.path.lexists(self.root)
-        parent = os.path.dirname(self.root)
-        if not os.path.isdir(parent if self.is_new else self.root):
-            problem = f"its parent {parent} is not a directory" if self.is_new else "is not a directory"
-            raise LogDirectoryError(f"{self.root}: {problem}", source=self.root)
-        prefix = _stage_prefix(self.root) if self.is_new else os.path.join(self.root, "")
-        self.path = f"{prefix}.kbatch-write-{uuid.uuid4().hex}.tmp"
-
-    def make(self) -> None:
-        """Create the directory; tasks can then start attempts."""
-        os.makedirs(os.path.join(self.path, "attempts"))
-
-    def name_error(self, error: OSError) -> None:
-        """Let an error about a file in the stage name the output instead."""
-        if error.filename is None or os.fspath(error.filename).startswith(self.path):
-            error.filename = self.root
-
-    def attempt(self, name: str) -> str:
-        """Create a directory for one attempt of a task.
-
-        Raises
-        ------
-        LogDirectoryError
-            If the stage does not exist. An attempt after `remove` must not create it again.
-        """
-        path = os.path.join(self.path, "attempts", f"{name}-{uuid.uuid4().hex[:8]}")
-        try:
-            os.mkdir(path)
-        except FileNotFoundError as error:
-            raise LogDirectoryError(
-                f"{self.path}: the directory of this write does not exist. The write was aborted, or the log directory "
-                "is not on a file system that the driver and all workers share",
-                source=self.root,
-            ) from error
-        return path
-
-    def remove(self) -> None:
-        """Remove the files of this write, unless a journal shows that some are in place."""
-        if not os.path.lexists(os.path.join(self.path, _JOURNAL)):
-            remove_stage(lambda: shutil.rmtree(self.path, ignore_errors=True), lambda: os.path.lexists(self.path))
-
-
-def _stage_prefix(root: str) -> str:
-    """Return the prefix of the paths of stages for a directory that does not exist."""
-    parent, name = os.path.split(root)
-    return os.path.join(parent, f".{name}")
-
-
 @contextlib.contextmanager
 def locked(root: str, wait: float = 0.0) -> Iterator[None]:
     """Hold a log directory's lock, which brokers and other writers take too.
@@ -206,6 +131,9 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
             source=root,
         )
 
+    def refused(error: OSError) -> LogDirectoryError:
+        return LogDirectoryError(f"{path}: can't be locked: {error.strerror}", source=root)
+
     # File locks belong to a process. Threads are excluded by the set of held paths.
     while True:
         with _held_lock:
@@ -216,7 +144,10 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
             raise taken()
         time.sleep(0.05)
     try:
-        descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT, follow=False)
+        try:
+            descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT, follow=False)
+        except OSError as error:
+            raise refused(error) from error
         try:
             while True:
                 try:
@@ -224,7 +155,7 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
                     break
                 except OSError as error:
                     if error.errno not in (errno.EACCES, errno.EAGAIN):
-                        raise LogDirectoryError(f"{path}: can't be locked: {error.strerror}", source=root) from error
+                        raise refused(error) from error
                     if time.monotonic() >= until:
                         raise taken() from None
                     time.sleep(0.05)
@@ -236,20 +167,21 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
             _held.discard(path)
 
 
-def _check_mode(root: str, mode: Mode) -> None:
+def _check_mode(stage: Stage, mode: Mode) -> None:
     """Raise if the directory contains logs and mode is "error"."""
+    root = stage.root
     if mode == "error" and os.path.isdir(root) and (names := _log_names(root)):
         listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise exists_already(
             root,
             f"exists already, with logs ({listed})",
-            "append to them, or replace all of them with mode='overwrite' (in Spark also option replaceLogs=true)",
+            f"append to them, or replace all of them with {stage.overwrite}",
         )
 
 
 def check_before(stage: Stage, mode: Mode, wait: float = 0.0) -> None:
     """Raise the errors that `commit` would raise after the work: existing logs, or a lock that is held."""
-    _check_mode(stage.root, mode)
+    _check_mode(stage, mode)
     if not stage.is_new:
         with locked(stage.root, wait):
             pass
@@ -328,7 +260,7 @@ def commit(
         return written
     with locked(stage.root, wait):
         _roll_back_crashed(stage.root)
-        _check_mode(stage.root, mode)
+        _check_mode(stage, mode)
         os.makedirs(new)
         os.makedirs(os.path.join(stage.path, "old"))
         written, moves = [], []
@@ -473,7 +405,7 @@ def _moves(stage: Stage, name: str) -> list[tuple[str, str]]:
 
 def _move(stage: Stage, moves: list[tuple[str, str]]) -> None:
     """Rename all files of the moves, or none."""
-    path = os.path.join(stage.path, _JOURNAL)
+    path = os.path.join(stage.path, JOURNAL)
     logs = []
     for source, target in moves:
         full = os.path.join(stage.root, source)
@@ -518,7 +450,7 @@ def _undo(root: str, stage: str, journal: dict[str, Any]) -> None:
                 raise _changed(os.path.join(directory, name), stage)
     sync_parents(undo_moves([(os.path.join(root, source), os.path.join(root, target)) for source, target in moves]))
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(stage, _JOURNAL))
+        os.unlink(os.path.join(stage, JOURNAL))
 
 
 def _read_journal(path: str) -> dict[str, Any]:
@@ -536,7 +468,7 @@ def _read_journal(path: str) -> dict[str, Any]:
 def _changed(path: str, stage: str) -> LogDirectoryError:
     return LogDirectoryError(
         f"{path}: changed after a crashed write had moved segments here, so that write can't be undone. "
-        f"{os.path.join(stage, _JOURNAL)} lists its moves: undo them by hand, or keep them and remove {stage}",
+        f"{os.path.join(stage, JOURNAL)} lists its moves: undo them by hand, or keep them and remove {stage}",
         source=path,
     )
 
@@ -546,8 +478,8 @@ def _roll_back_crashed(root: str) -> int:
     count = 0
     for name in sorted(os.listdir(root)):
         stage = os.path.join(root, name)
-        if _STAGE.fullmatch(name) and os.path.lexists(os.path.join(stage, _JOURNAL)):
-            _undo(root, stage, _read_journal(os.path.join(stage, _JOURNAL)))
+        if _STAGE.fullmatch(name) and os.path.lexists(os.path.join(stage, JOURNAL)):
+            _undo(root, stage, _read_journal(os.path.join(stage, JOURNAL)))
             shutil.rmtree(stage, ignore_errors=True)
             count += 1
     return count
@@ -592,7 +524,7 @@ def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
         with locked(root):
             count = _roll_back_crashed(root)
     if unfinished:
-        for prefix in (os.path.join(root, ""), _stage_prefix(root)):
+        for prefix in (os.path.join(root, ""), stage_prefix(root)):
             for path in glob.glob(f"{glob.escape(prefix)}.kbatch-write-*.tmp"):
                 if _STAGE.fullmatch(path.removeprefix(prefix)):
                     shutil.rmtree(path, ignore_errors=True)

@@ -155,7 +155,7 @@ def compact_log(
     options = DecodeOptions(isolation="read_committed", limits=limits if limits is not None else Limits())
     survey = _survey(segments)
     transactions = follow_transactions(segments, options)
-    start = max(log.start_checkpoint or 0, _base(segments[0]), first_dirty_offset or 0)
+    start = max(log.start_checkpoint or 0, _base(segments[0]), int(first_dirty_offset or 0))
     end = survey.end_offset if include_active else _base(segments[-1])
     if transactions.last_stable_offset is not None:
         end = min(end, transactions.last_stable_offset)

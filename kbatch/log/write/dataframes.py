@@ -11,9 +11,10 @@ from kbatch.arguments import check_types
 from kbatch.batches.codecs import codec_text
 from kbatch.extras import require
 from kbatch.format import INT32_MAX, Codec, TimestampType
-from kbatch.log.write.commit import Mode, Stage, Written, check_before, commit
+from kbatch.log.write.commit import Mode, Written, check_before, commit
 from kbatch.log.write.parts import PartWriter
 from kbatch.log.write.rows import RowOptions, check_columns
+from kbatch.log.write.staging import Stage
 from kbatch.quantities import SizeLike, size_between
 from kbatch.tuning import SLICE_ROWS
 from kbatch.write.batch_layout import BatchLayout
@@ -154,10 +155,14 @@ def _arrow_batches(frame: Any, options: RowOptions) -> Iterator[pa.RecordBatch]:
     pa = require("pyarrow", "arrow", "writing a DataFrame")
     if isinstance(frame, pa.RecordBatch):
         frame = pa.Table.from_batches([frame])
-    elif type(frame).__module__.partition(".")[0] == "pandas":
+    elif type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns"):
         frame = _from_pandas(frame)
     elif not isinstance(frame, pa.Table) and hasattr(frame, "__arrow_c_stream__"):
-        frame = pa.RecordBatchReader.from_stream(frame)
+        try:
+            frame = pa.RecordBatchReader.from_stream(frame)
+        except pa.ArrowInvalid:
+            # A single column.
+            raise _no_frame(frame) from None
     if isinstance(frame, pa.RecordBatchReader):
         check_columns(frame.schema, options)
         for batch in frame:

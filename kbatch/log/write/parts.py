@@ -156,7 +156,6 @@ def _checked_offsets(column: pa.Array, least: int, where: str) -> npt.NDArray[np
             raise ValueError(f"{where}: offset {offsets[row]} is negative")
         raise ValueError(
             f"{where}: offset {offsets[row]} comes after {before[row]}; sort the rows of each topic-partition by "
-            "offset (in Spark within each task, sortWithinPartitions), remove duplicates, or let offsets be assigned "
-            "(offsets=assign)"
+            "offset, remove duplicates, or let offsets be assigned (offsets=assign)"
         )
     return offsets

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from kbatch.errors import LogDirectoryError, exists_already
+from kbatch.errors import LogDirectoryError, cannot_write, exists_already
 from kbatch.log.storage import is_url, locate
 from kbatch.unfinished import (
     OwnedDirectory,
@@ -27,8 +27,22 @@ from kbatch.unfinished import (
     unbroken,
 )
 
-__all__ = ["move_all", "remove_stage", "rename_all", "staged", "sync_directory", "sync_parents", "undo_moves"]
+__all__ = [
+    "JOURNAL",
+    "Stage",
+    "move_all",
+    "name_output",
+    "remove_stage",
+    "rename_all",
+    "stage_prefix",
+    "staged",
+    "sync_directory",
+    "sync_parents",
+    "undo_moves",
+]
 
+# The moves of a `Stage` that are not finished.
+JOURNAL = "journal.json"
 _INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 # Attempts to remove a stage, and the pause between them: a task that is being cancelled may still write.
 _REMOVALS = 50
@@ -72,6 +86,12 @@ def sync_parents(moves: Moves) -> None:
     for directory in {os.path.dirname(path) for move in moves for path in move}:
         if os.path.isdir(directory):
             sync_directory(directory)
+
+
+def name_output(error: OSError, directory: str, out: str) -> None:
+    """Let an error about a file in the temporary `directory`, or about no file, name the path of the output."""
+    if error.filename is None or str(error.filename).startswith(directory):
+        error.filename = out
 
 
 def sync_directory(path: str) -> None:
@@ -135,7 +155,10 @@ class staged:
         remove_abandoned(parent, re.compile(rf"{re.escape(prefix)}[0-9a-f]{{8}}\.tmp"))
         # An interrupt between the steps would leave the directory.
         with unbroken:
-            self._own = OwnedDirectory(os.path.join(parent, f"{prefix}{uuid.uuid4().hex[:8]}.tmp"))
+            try:
+                self._own = OwnedDirectory(os.path.join(parent, f"{prefix}{uuid.uuid4().hex[:8]}.tmp"))
+            except OSError as error:
+                raise cannot_write(self._path, error) from error
             self.directory = self._own.path
             register_unfinished(self, self.discard)
 
@@ -160,6 +183,9 @@ class staged:
             if kind is None:
                 self._publish()
         except OSError as failed:
+            if failed.filename2 is not None:
+                # A rename, whose source is a temporary file.
+                raise cannot_write(self._path, failed) from failed
             self.name_error(failed)
             raise
         finally:
@@ -167,9 +193,9 @@ class staged:
         self.name_error(error)
 
     def name_error(self, error: BaseException | None) -> None:
-        """Add the path of the output to an error of the file system."""
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = self._path
+        """Let an error of the file system name the output, not a file of this class, which no longer exists."""
+        if isinstance(error, OSError) and error.errno is not None:
+            name_output(error, self.directory, self._path)
 
     def write_file(self, name: str, data: bytes) -> None:
         """Write a small file."""
@@ -199,3 +225,89 @@ class staged:
         with unbroken:
             move_all(moves, sync=self._sync)
             forget_unfinished(self)
+
+
+class Stage:
+    """The directory of one write, for its files until they are moved into place.
+
+    Picklable. Nothing is created on disk before `make`.
+
+    Parameters
+    ----------
+    root : str or path
+        A log directory, local or mounted. If it does not exist, its parent must.
+    overwrite : str
+        How the caller's user asks to replace all logs, for messages.
+
+    Attributes
+    ----------
+    root : str
+    path : str
+        Directory of this write, on the same file system so that files can be renamed: in `root`, or next to it if
+        `root` does not exist.
+    is_new : bool
+        Whether `root` does not exist yet.
+
+    Raises
+    ------
+    LogDirectoryError
+        If `root` is a URL or a file, or its parent is missing.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, overwrite: str = "mode='overwrite'") -> None:
+        self.overwrite = overwrite
+        if is_url(os.fspath(root)):
+            raise LogDirectoryError(
+                f"{root}: logs can be written to local or mounted file systems only, because object stores have no "
+                "rename and no lock",
+                source=os.fspath(root),
+            )
+        self.root = os.path.realpath(locate(root)[1])
+        self.is_new = not os.path.lexists(self.root)
+        parent = os.path.dirname(self.root)
+        if not os.path.isdir(parent if self.is_new else self.root):
+            problem = f"its parent {parent} is not a directory" if self.is_new else "is not a directory"
+            raise LogDirectoryError(f"{self.root}: {problem}", source=self.root)
+        prefix = stage_prefix(self.root) if self.is_new else os.path.join(self.root, "")
+        self.path = f"{prefix}.kbatch-write-{uuid.uuid4().hex}.tmp"
+
+    def make(self) -> None:
+        """Create the directory; tasks can then start attempts."""
+        try:
+            os.makedirs(os.path.join(self.path, "attempts"))
+        except OSError as error:
+            raise cannot_write(self.root, error) from error
+
+    def name_error(self, error: OSError) -> None:
+        """Let an error about a file in the stage name the output instead."""
+        name_output(error, self.path, self.root)
+
+    def attempt(self, name: str) -> str:
+        """Create a directory for one attempt of a task.
+
+        Raises
+        ------
+        LogDirectoryError
+            If the stage does not exist. An attempt after `remove` must not create it again.
+        """
+        path = os.path.join(self.path, "attempts", f"{name}-{uuid.uuid4().hex[:8]}")
+        try:
+            os.mkdir(path)
+        except FileNotFoundError as error:
+            raise LogDirectoryError(
+                f"{self.path}: the directory of this write does not exist. The write was aborted, or the log directory "
+                "is not on a file system that the driver and all workers share",
+                source=self.root,
+            ) from error
+        return path
+
+    def remove(self) -> None:
+        """Remove the files of this write, unless a journal shows that some are in place."""
+        if not os.path.lexists(os.path.join(self.path, JOURNAL)):
+            remove_stage(lambda: shutil.rmtree(self.path, ignore_errors=True), lambda: os.path.lexists(self.path))
+
+
+def stage_prefix(root: str) -> str:
+    """Return the prefix of the paths of stages for a directory that does not exist."""
+    parent, name = os.path.split(root)
+    return os.path.join(parent, f".{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import struct
 from pathlib import Path
@@ -301,3 +302,10 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         writer.roll(4)
     writer.discard()
     assert os.listdir(tmp_path) == []
+
+
+def test_an_output_that_cannot_be_created_is_named_without_its_temporary_directory(tmp_path: Path) -> None:
+    for out in (tmp_path / ("x" * 300), "/proc/t-0"):
+        with pytest.raises(kbatch.LogDirectoryError) as caught:
+            LogWriter(out).close()
+        assert re.fullmatch(rf"{out}: can't be written: [A-Z][a-z ]+", str(caught.value))
