@@ -361,8 +361,8 @@ def _each_millisecond(values: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
 def _bad_timestamps(found: Any) -> TypeError:
     kind = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else type(found).__name__
     return TypeError(
-        "timestamps must be milliseconds since the epoch as integers, datetime, datetime64, texts in ISO 8601, an Arrow "
-        f"column of timestamps, or one of these for all records (-1 means no timestamp), got {kind}"
+        "timestamps must be milliseconds since the epoch as integers, datetime, datetime64, texts in ISO 8601, an "
+        f"Arrow column of timestamps, or one of these for all records (-1 means no timestamp), got {kind}"
     )
 
 

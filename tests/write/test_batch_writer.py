@@ -212,7 +212,7 @@ def test_append_times_are_stored() -> None:
         ({"value": b"", "key": 5}, TypeError, "key must be bytes or None, got int"),
         ({"value": b"", "headers": [(None, b"")]}, ValueError, "a header needs a key"),
         ({"value": b"", "timestamp": -2}, ValueError, "timestamp must be -1 to"),
-        ({"value": b"", "timestamp": "now"}, TypeError, "timestamps must be"),
+        ({"value": b"", "timestamp": "now"}, ValueError, "timestamp must be a time such as"),
     ],
 )
 def test_a_refused_record_changes_nothing(options: dict[str, Any], error: type[Exception], text: str) -> None:
