@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import struct
@@ -172,6 +173,75 @@ def messages_and_values(count: int, directory: Path) -> dict[str, Callable[[], A
     }
 
 
+def write_files(directory: Path, segments: dict[int, bytes], **others: bytes) -> Path:
+    """Write the segments of a log by base offset; `others` are files of the first segment by suffix."""
+    directory.mkdir(parents=True)
+    for base, data in segments.items():
+        (directory / f"{base:020}.log").write_bytes(data)
+    for suffix, data in others.items():
+        (directory / f"{min(segments):020}.{suffix}").write_bytes(data)
+    return directory
+
+
+def snapshot(count: int) -> bytes:
+    """Build a producer snapshot in which the producers 0 to `count` - 1 have open transactions."""
+    from crc32c import crc32c
+
+    entries = [struct.pack(">qhiqiqiq", i, 0, 0, i, 0, 1, 0, i) for i in range(count)]
+    checked = struct.pack(">i", count) + b"".join(entries)
+    return struct.pack(">hI", 1, crc32c(checked)) + checked
+
+
+def logs(count: int, directory: Path) -> dict[str, Callable[[], Any]]:
+    """Return the steps that read logs with their index files, and write logs."""
+    import kbatch
+    from kbatch.log.verification import verify_log
+
+    one, noise = record(0, b"v"), b"\xff" * 20
+    size = len(framed(one, 1)) + len(noise)
+    lossy = b"".join(framed(one, 1, offset=2 * i) + noise for i in range(count // 2))
+    index = b"".join(struct.pack(">ii", i, size * i // 16) for i in range(8 * count))
+    lost = kbatch.Log(write_files(directory / "lost-0", {0: lossy, 2 * count: b""}, index=index))
+
+    gaps = b"".join(
+        kbatch.encode([b"v"], base_offset=3 * i, producer_id=5, producer_epoch=0, base_sequence=7 * i)
+        for i in range(8 * count)
+    )
+    unsequenced = kbatch.Log(write_files(directory / "gaps-0", {0: gaps}))
+
+    back_and_forth = (framed(one, 1) + noise + framed(one, 1, offset=10 * count) + noise) * (count // 16)
+    aborts = b"".join(struct.pack(">hqqqq", 0, 1, i, i + 1, 0) for i in range(1, 10 * count - 2, 20))
+    indexed = kbatch.Log(write_files(directory / "indexed-0", {0: back_and_forth}, txnindex=aborts))
+
+    small = {
+        i: b"".join(framed(one, 1, offset=i + j, producer=i + j) for j in range(8)) for i in range(0, 3 * count, 8)
+    }
+    producers = kbatch.Log(write_files(directory / "producers-0", small))
+    outputs = (directory / f"out-{i}" / "producers-0" for i in itertools.count())
+
+    def compacted() -> Any:
+        out = next(outputs)
+        out.parent.mkdir()
+        return kbatch.log.compact_log(producers, out, include_active=True)
+
+    open_count = 3 * count
+    ends = {base: framed(one, 1, offset=base) for base in (open_count, open_count + 1)}
+    path = write_files(directory / "open-0", {0: transactions(open_count, ended=False)} | ends)
+    for base in ends:
+        (path / f"{base:020}.snapshot").write_bytes(snapshot(open_count))
+    opened = kbatch.Log(path)
+
+    return {
+        "index entries and losses": lambda: verify_log(lost.segments),
+        "missing sequences and offsets": lambda: verify_log(unsequenced.segments, sequences=True),
+        "descending offsets and a transaction index": lambda: indexed.transactions(on_error="skip"),
+        "producers of small segments": compacted,
+        "open transactions of a snapshot": lambda: list(
+            opened.tables(start_offset=open_count + 1, isolation="read_committed")
+        ),
+    }
+
+
 def growth_steps(count: int, directory: Path) -> dict[str, Callable[[], Any]]:
     """Return one step for each input of about `count` entries; files are in `directory`, which must not exist."""
     import kbatch
@@ -180,4 +250,4 @@ def growth_steps(count: int, directory: Path) -> dict[str, Callable[[], Any]]:
         return lambda: kbatch.decode(data, on_error="skip")
 
     steps = {name: decoded(data) for name, data in payloads(count).items()}
-    return steps | streams(count) | messages_and_values(count, directory)
+    return steps | streams(count) | messages_and_values(count, directory) | logs(count, directory / "logs")

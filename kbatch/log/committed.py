@@ -7,7 +7,7 @@ possibly in threads or tasks. The results are joined in log order (`join_transac
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +22,7 @@ from kbatch.format import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_TRANSACTIONAL,
+    BATCH_DTYPE,
     INT64_MAX,
     LOG_OVERHEAD,
     NO_TIMESTAMP,
@@ -259,32 +260,43 @@ def _snapshot(segments: Sequence[Segment], number: int, options: DecodeOptions) 
     still = producers[producers["current_txn_first_offset"] >= 0]
     if np.any(still["current_txn_first_offset"] >= segment.base_offset):
         return None
-    found = []
-    for producer_id, offset in zip(
-        still["producer_id"].tolist(), still["current_txn_first_offset"].tolist(), strict=True
-    ):
-        row = _batch_at(segments, offset, options)
-        if row is None or int(row["producer_id"]) != producer_id:
-            return None
-        horizon = int(row["attributes"]) & ATTRIBUTE_DELETE_HORIZON
-        timestamp = NO_TIMESTAMP if horizon else int(row["base_timestamp"])
-        found.append(OpenTransaction(producer_id, offset, timestamp))
-    return sorted(found, key=lambda each: (each.first_offset, each.producer_id))
+    first_offsets = still["current_txn_first_offset"]
+    # A batch has one producer, and opens one transaction.
+    order = np.argsort(first_offsets, kind="stable")
+    offsets = first_offsets[order]
+    if np.any(offsets[1:] == offsets[:-1]):
+        return None
+    rows = _batches_at(segments, offsets, options)
+    if rows is None or not np.array_equal(rows["producer_id"], still["producer_id"][order]):
+        return None
+    horizon = (rows["attributes"] & ATTRIBUTE_DELETE_HORIZON) != 0
+    timestamps = np.where(horizon, NO_TIMESTAMP, rows["base_timestamp"])
+    columns = (column.tolist() for column in (rows["producer_id"], rows["base_offset"], timestamps))
+    return [OpenTransaction(*each) for each in zip(*columns, strict=True)]
 
 
-def _batch_at(segments: Sequence[Segment], offset: int, options: DecodeOptions) -> np.void | None:
-    """Return the header of the valid transactional batch that begins at `offset`, or None."""
-    segment = segments[segment_before(segments, offset)]
-    with segment.open() as file:
-        for rows in file.walk(segment.seek_offset(offset)):
-            row: np.void = rows[0]
-            kind = int(row["attributes"]) & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL)
-            if int(row["base_offset"]) != offset or kind != ATTRIBUTE_TRANSACTIONAL or int(row["magic"]) != 2:
-                return None
-            if options.crc == "verify" and not has_good_batch(file, row):
-                return None
-            return row
-    return None
+def _batches_at(
+    segments: Sequence[Segment], offsets: npt.NDArray[np.int64], options: DecodeOptions
+) -> npt.NDArray[np.void] | None:
+    """Return the headers of the valid transactional batches that begin at ascending offsets; None unless all exist."""
+    numbers = [segment_before(segments, offset) for offset in offsets.tolist()]
+    found = [np.empty(0, BATCH_DTYPE)]
+    for number in sorted(set(numbers)):
+        expected = offsets[bisect_left(numbers, number) : bisect_right(numbers, number)]
+        with segments[number].open() as file:
+            # The headers are followed once for all offsets of a segment.
+            for rows in file.walk(segments[number].seek_offset(int(expected[0]))):
+                at = np.minimum(np.searchsorted(expected, rows["base_offset"]), len(expected) - 1)
+                here = rows[expected[at] == rows["base_offset"]]
+                found.append(here)
+                if options.crc == "verify" and not all(has_good_batch(file, row) for row in here):
+                    return None
+                if int(rows["last_offset"][-1]) >= expected[-1]:
+                    break
+    rows = np.concatenate(found)
+    kinds = rows["attributes"] & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL)
+    opens = (kinds == ATTRIBUTE_TRANSACTIONAL) & (rows["magic"] == 2)
+    return rows if opens.all() and np.array_equal(rows["base_offset"], offsets) else None
 
 
 def segment_transactions(

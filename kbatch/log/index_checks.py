@@ -9,6 +9,7 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.log.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY, stored_entries
 from kbatch.log.report import VerificationReport
 from kbatch.log.segment import Segment
+from kbatch.log.sorted_values import SortedValues
 from kbatch.log.storage import Storage
 from kbatch.table import RecordTable
 
@@ -27,6 +28,8 @@ class OffsetIndexCheck:
         self.offset_seen = np.zeros(len(entries), np.bool_)
         self.batch_last = np.zeros(len(entries), np.int64)
         self.batch_base = np.zeros(len(entries), np.int64)
+        self._positions = SortedValues(entries["position"])
+        self._offsets = SortedValues(entries["offset"])
         self.lost: list[tuple[int, int]] = []
 
     def follow(self, sound: npt.NDArray[np.void], table: RecordTable) -> None:
@@ -34,21 +37,24 @@ class OffsetIndexCheck:
         self.lost += [(loss.position, loss.position + loss.length) for loss in table.losses]
         if not len(sound) or not len(self.entries):
             return
-        at = np.minimum(np.searchsorted(sound["position"], self.entries["position"]), len(sound) - 1)
-        hit = sound["position"][at] == self.entries["position"]
-        self.pointed |= hit
-        self.batch_last[hit] = sound["last_offset"][at[hit]]
-        self.batch_base[hit] = sound["base_offset"][at[hit]]
-        self.offset_seen |= np.isin(self.entries["offset"], sound["last_offset"])
+        rows = self._positions.between(int(sound["position"][0]), int(sound["position"][-1]))
+        positions = self.entries["position"][rows]
+        at = np.searchsorted(sound["position"], positions)
+        hit = sound["position"][at] == positions
+        self.pointed[rows[hit]] = True
+        self.batch_last[rows[hit]] = sound["last_offset"][at[hit]]
+        self.batch_base[rows[hit]] = sound["base_offset"][at[hit]]
+        self.offset_seen[self._offsets.equal_to(sound["last_offset"])] = True
 
     def end(self, segment: Segment) -> None:
         """Report the entries that no batch of the segment matches."""
         size = _size_now(segment)
-        for row in np.flatnonzero(~self.misplaced).tolist():
+        lost = np.array([(-1, -1), *self.lost], np.int64)
+        before = np.searchsorted(lost[:, 0], self.entries["position"], "right") - 1
+        is_lost = self.entries["position"] < lost[before, 1]
+        for row in np.flatnonzero(~self.misplaced & ~is_lost).tolist():
             offset, position = self.entries[row].tolist()
             text = None
-            if any(start <= position < end for start, end in self.lost):
-                continue
             if not self.pointed[row]:
                 if position < segment.size:
                     text = f"no batch begins at position {position}"

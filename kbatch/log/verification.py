@@ -12,13 +12,14 @@ import numpy.typing as npt
 from kbatch.broker.producers import SequenceChecker
 from kbatch.errors import ErrorCode, KbatchError
 from kbatch.escaping import printable
-from kbatch.format import BatchStatus, Limits
+from kbatch.format import INT64_MAX, BatchStatus, Limits
 from kbatch.log.committed import join_transactions, segment_transactions
 from kbatch.log.index_checks import index_checks
 from kbatch.log.names import is_remote_name
 from kbatch.log.reading import read_tables
 from kbatch.log.report import OnFinding, VerificationReport
 from kbatch.log.segment import Segment
+from kbatch.log.sorted_values import SortedValues
 from kbatch.log.state import STORED_ABORTED, read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Storage
 from kbatch.read.decode_options import DecodeOptions
@@ -257,13 +258,14 @@ class _Sequences:
         if not len(rows):
             return
         base, last = table.batches["base_offset"][rows], table.batches["last_offset"][rows]
-        # The first offset after each gap.
-        gaps = base[_after_gap(base, _previous_offsets(base, last, self.last))]
+        # The batch after each gap, and its first offset.
+        is_after_gap = _after_gap(base, _previous_offsets(base, last, self.last))
+        gap_rows, gaps = rows[is_after_gap], base[is_after_gap]
         for refusal in self.checker.refusals(table):
             batch = table.batches[refusal.row]
             offset = int(batch["base_offset"])
-            passed = gaps[gaps <= offset]
-            explained = refusal.after < (int(passed[-1]) if len(passed) else self.gap)
+            passed = int(np.searchsorted(gap_rows, refusal.row, "right"))
+            explained = refusal.after < (int(gaps[passed - 1]) if passed else self.gap)
             missing = refusal.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             damage = refusal.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER or (missing and not explained)
             text = f"base offset {offset}: {refusal.text}"
@@ -297,6 +299,7 @@ def _check_transactions(
     if not segments or not (any(indexed) or any(segment.has(".index") for segment in segments)):
         return
     aborted = _aborted(segments, options)
+    ends = SortedValues(aborted["last_offset"])
     for i, (segment, path) in enumerate(zip(segments, paths, strict=True)):
         if only is not None and os.path.abspath(path) != os.path.abspath(only):
             continue
@@ -314,11 +317,9 @@ def _check_transactions(
             text = "not compared with the markers: some may be among the damaged batches"
             report.add(path, 0, text, damage=False)
             continue
-        start = segment.base_offset or 0
         stop = segments[i + 1].base_offset if i + 1 < len(segments) else None
-        ends = aborted["last_offset"]
-        here = aborted[(ends >= start) & (True if stop is None else ends < stop)]
-        _compare(path, listed, here, segments[0].base_offset or 0, report)
+        here = ends.between(segment.base_offset or 0, INT64_MAX if stop is None else stop - 1)
+        _compare(path, listed, aborted[here], segments[0].base_offset or 0, report)
 
 
 def _aborted(segments: Sequence[Segment], options: DecodeOptions) -> npt.NDArray[np.void]:

@@ -91,6 +91,8 @@ class LossFollower:
         self._next_offset = next_offset
         self._entries = entries
         self._entry_offsets = np.ascontiguousarray(entries["last_offset"])
+        # The entries that lost bytes had so far. Each is used once, also where offsets descend.
+        self._used = 0
         self._lengths_only = lengths_only
         # Since the last good batch: whether bytes were lost, the bad batches, and position and length of each loss.
         self._is_lost = False
@@ -173,7 +175,8 @@ class LossFollower:
             # No transaction is known before the first batch, or nothing is missing.
             return []
         stop = INT64_MAX if following is None else max(first, following)
-        lo, hi = np.searchsorted(self._entry_offsets, [first, stop]).tolist()
+        lo, hi = np.maximum(np.searchsorted(self._entry_offsets, [first, stop]), self._used).tolist()
+        self._used = hi
         markers = {each.first_offset: each.producer_id for each in self._bad if each.kind == _MARKER}
         # First and last offset of batches that were lost, and their events.
         found: list[tuple[int, int, list[_Event]]] = []

@@ -27,6 +27,7 @@ from kbatch.format import (
 from kbatch.kernels.keymap import KeyOffsets
 from kbatch.kernels.sizes import measure_batches
 from kbatch.log.segment import Segment
+from kbatch.log.sorted_values import SortedValues
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.records.data import Loss
 from kbatch.records.display import short_repr
@@ -171,6 +172,10 @@ class Cleaning:
     bytes_seen: int = 0
     # Producers with a data batch since their last marker.
     _seen: set[int] = field(default_factory=set)
+    _ends: SortedValues = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ends = SortedValues(self.aborted["last_offset"])
 
     def copy(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
         """Write the batches of a table as they are."""
@@ -180,8 +185,7 @@ class Cleaning:
             return
         self._refuse(table, batches["status"] != BatchStatus.OK)
         first, last = int(batches["last_offset"][0]), int(batches["last_offset"][-1])
-        aborted = self.aborted
-        writer.append_aborted(aborted[(aborted["last_offset"] >= first) & (aborted["last_offset"] <= last)])
+        writer.append_aborted(self.aborted[self._ends.between(first, last)])
         start, stop = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
         writer.append_scanned(segment.window(start, stop), batches, start)
         self.result.batches_in += len(batches)
@@ -203,7 +207,7 @@ class Cleaning:
         actions, gets_horizon = self._actions(table, attributes, of_empty, stays)
         new, data = self._rewritten(table, stays, actions, gets_horizon)
 
-        writer.append_aborted(self.aborted[np.isin(self.aborted["last_offset"], aborts)])
+        writer.append_aborted(self.aborted[self._ends.equal_to(aborts)])
         written = actions != _Action.DROP
         is_new = actions[written] >= _Action.REWRITE
         out = batches[written]

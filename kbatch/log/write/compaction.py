@@ -33,6 +33,7 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
+from kbatch.tuning import WALK_BATCHES
 from kbatch.write.batch_layout import check_range
 from kbatch.write.batch_layout import now as time_of_call
 
@@ -284,7 +285,7 @@ class _Survey:
 
 
 def _survey(segments: Sequence[Segment]) -> _Survey:
-    last = last_data = np.empty(0, BATCH_DTYPE)
+    last, last_data = _LastOfEach(), _LastOfEach()
     times = []
     before, reached = "", None
     for segment in segments:
@@ -297,17 +298,33 @@ def _survey(segments: Sequence[Segment]) -> _Survey:
             control = rows["attributes"] & ATTRIBUTE_CONTROL != 0
             # An empty control batch updates nothing (PRD-R14).
             rows = rows[(rows["magic"] == 2) & (rows["producer_id"] >= 0) & ~(control & (rows["record_count"] == 0))]
-            last = _last_of_each(np.concatenate([last, rows]))
-            data = rows[rows["attributes"] & ATTRIBUTE_CONTROL == 0]
-            last_data = _last_of_each(np.concatenate([last_data, data]))
+            last.add(rows)
+            last_data.add(rows[rows["attributes"] & ATTRIBUTE_CONTROL == 0])
         times.append(largest)
-    return _Survey(last, last_data, times, _base(segments[0]) if reached is None else reached + 1)
+    return _Survey(last.reduce(), last_data.reduce(), times, _base(segments[0]) if reached is None else reached + 1)
 
 
-def _last_of_each(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Return the last row of every producer, by producer id."""
-    _, backwards = np.unique(rows["producer_id"][::-1], return_index=True)
-    return rows[len(rows) - 1 - backwards]
+class _LastOfEach:
+    """Collects the last row of every producer. Rows are reduced when they have doubled."""
+
+    def __init__(self) -> None:
+        self._parts: list[npt.NDArray[np.void]] = []
+        self._rows = self._producers = 0
+
+    def add(self, rows: npt.NDArray[np.void]) -> None:
+        """Add the next rows of BATCH_DTYPE."""
+        self._parts.append(rows)
+        self._rows += len(rows)
+        if self._rows > 2 * self._producers + WALK_BATCHES:
+            self.reduce()
+
+    def reduce(self) -> npt.NDArray[np.void]:
+        """Return the last row of every producer so far, by producer id."""
+        rows = np.concatenate([np.empty(0, BATCH_DTYPE), *self._parts])
+        _, backwards = np.unique(rows["producer_id"][::-1], return_index=True)
+        rows = rows[len(rows) - 1 - backwards]
+        self._parts, self._rows, self._producers = [rows], len(rows), len(rows)
+        return rows
 
 
 def _active_producers(survey: _Survey, transactions: Transactions, expired: int) -> Producers:
