@@ -10,7 +10,7 @@ __all__ = ["columns_that_differ"]
 
 
 def columns_that_differ(present: pa.Schema, given: pa.Schema, *, may_add: bool) -> list[str]:
-    """Return the columns of `given` whose type in `present` is another one, each with both types.
+    """Return the columns, and the fields of structs, that differ so that they cannot be combined, each with both types.
 
     Parameters
     ----------
@@ -19,28 +19,30 @@ def columns_that_differ(present: pa.Schema, given: pa.Schema, *, may_add: bool) 
     may_add : bool
         Whether files may have columns and fields of structs that the data does not have.
     """
-    found = []
+    # Fields as columns, and the same fields in a struct, cannot be read together.
+    found = [f"{name} (missing)" for name in ("key", "value") if name in present.names and name not in given.names]
+    there = {each.name: each.type for each in present}
     for field in given:
-        if field.name not in present.names:
-            found += [] if may_add else [f"{field.name} (new)"]
-            continue
-        there = present.field(field.name).type
-        if not _fits(there, field.type, may_add):
-            found.append(f"{field.name} ({_as_preserved(there)}, not {_as_preserved(field.type)})")
+        found += _differences(field.name, there.get(field.name), field.type, may_add)
     return found
 
 
-def _fits(present: pa.DataType, given: pa.DataType, may_add: bool) -> bool:
+def _differences(name: str, present: pa.DataType | None, given: pa.DataType, may_add: bool) -> list[str]:
+    """Return the differing fields of a column, or of a field; `present` is None if the data does not have it."""
+    if present is None:
+        return [] if may_add else [f"{name} (new)"]
     types = pa.types
     present, given = _as_preserved(present), _as_preserved(given)
     if types.is_struct(present) and types.is_struct(given):
         there = {each.name: each.type for each in present}
-        return all(_fits(there[each.name], each.type, may_add) if each.name in there else may_add for each in given)
+        pairs = [(each, there.get(each.name)) for each in given]
+        return [text for each, kind in pairs for text in _differences(f"{name}.{each.name}", kind, each.type, may_add)]
     if types.is_list(present) and types.is_list(given):
-        return _fits(present.value_type, given.value_type, may_add)
+        return _differences(f"{name}[]", present.value_type, given.value_type, may_add)
     if types.is_map(present) and types.is_map(given):
-        return present.key_type.equals(given.key_type) and _fits(present.item_type, given.item_type, may_add)
-    return bool(present.equals(given))
+        keys = _differences(f"{name} keys", present.key_type, given.key_type, may_add)
+        return keys + _differences(f"{name} values", present.item_type, given.item_type, may_add)
+    return [] if present.equals(given) else [f"{name} ({present}, not {given})"]
 
 
 def _as_preserved(kind: pa.DataType) -> pa.DataType:

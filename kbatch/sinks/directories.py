@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from kbatch.errors import LogDirectoryError, exists_already
+from kbatch.log.topics import first_names
 from kbatch.log.write.staging import move_all
 from kbatch.sinks.columns import columns_that_differ
 from kbatch.sinks.commits import Commit, LogName, OutputState
@@ -94,7 +95,7 @@ class _FilesTarget:
         if ("/date=" in manifest.files[-1]) != by_day:
             text = f"have {'no' if by_day else 'a'} directory for each day"
         elif present is not None and (differing := columns_that_differ(present, schema, may_add=True)):
-            text = f"have other columns: {', '.join(differing)}"
+            text = f"have other columns: {first_names(differing)}"
         if text:
             raise LogDirectoryError(
                 f"{self.out.url}: the files of earlier exports {text}; use the options of these exports, another "

@@ -17,6 +17,7 @@ import pyarrow as pa
 from kbatch.errors import LogDirectoryError
 from kbatch.escaping import one_line
 from kbatch.extras import require
+from kbatch.log.topics import first_names
 from kbatch.plan.positions import Position
 from kbatch.sinks.columns import columns_that_differ
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
@@ -80,7 +81,7 @@ class IcebergTable:
         differing = columns_that_differ(table.schema().as_arrow(), schema, may_add=False)
         if differing and not replace:
             raise LogDirectoryError(
-                f"{self.title} has other columns: {', '.join(differing)}; mode overwrite replaces the data and the "
+                f"{self.title} has other columns: {first_names(differing)}; mode overwrite replaces the data and the "
                 "columns"
             )
         days = [field for field in table.spec().fields if "day" in str(field.transform)]
@@ -185,7 +186,7 @@ class IcebergTable:
             each.name
             for each in present
             if each.name not in schema.names
-            or columns_that_differ(present, pa.schema([schema.field(each.name)]), may_add=False)
+            or columns_that_differ(pa.schema([each]), pa.schema([schema.field(each.name)]), may_add=False)
         ]
         if differing:
             with transaction.update_schema(allow_incompatible_changes=True) as update:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from local_export import export  # noqa: E402
 
 from kbatch.cli.export import summary_lines  # noqa: E402
+from kbatch.errors import LogDirectoryError  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.plan.value_options import FormatOptions, ValueOptions  # noqa: E402
 from kbatch.sinks import parquet  # noqa: E402
@@ -384,3 +385,29 @@ def test_an_export_that_continues_keeps_the_flat_columns_of_keys_and_values(
     assert {(each["column"], each["field"]) for each in summary.deviations} == {
         ("key", "late"), ("value", "id"), ("value", "name"),
     }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "iceberg"])
+def test_other_types_of_fields_are_refused_by_name(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A given schema may add fields to files, and leave out fields; another type, or flat columns, are refused."""
+    settings = output(kind, tmp_path, monkeypatch)
+    root, out = tmp_path / "logs", tmp_path / "out"
+    write_json(root, [b'{"id": 1, "at": [{"x": 1}]}'] * 3)
+    export(root, out, JSON, **settings)
+
+    def continued(schema: str | None, **writing: Any) -> Any:
+        values = ValueOptions(value=FormatOptions("json", schema))
+        return export(root, out, ReadOptions(values=values), **settings, **writing)
+
+    with pytest.raises(LogDirectoryError, match=r"value\.at\[\]\.x \(int64, not string\); "):
+        continued("id bigint, at array<struct<x: string>>")
+    with pytest.raises(LogDirectoryError, match=r"value \(missing\)"):
+        continued(None, flatten=True)
+    assert continued("id bigint").action == "unchanged"
+    wider = "id bigint, at array<struct<x: bigint, y: bigint>>, more string"
+    if kind == "iceberg":
+        with pytest.raises(LogDirectoryError, match=r"value\.at\[\]\.y \(new\), value\.more \(new\); "):
+            continued(wider)
+    else:
+        assert continued(wider).action == "unchanged"
