@@ -20,9 +20,9 @@ from kbatch.plan.select import map_logs
 from kbatch.plan.split import Split, divide_logs, divide_splits, log_splits, plan
 from kbatch.plan.watching import open_log
 from kbatch.transactions import Transactions
-from kbatch.tuning import MANY_LOGS
+from kbatch.tuning import FOLLOW_JOB_BYTES, MANY_LOGS
 
-__all__ = ["LogMapper", "LogRead", "UnplannedLogs", "plan_or_defer", "plan_reads"]
+__all__ = ["LogMapper", "LogRead", "UnplannedLogs", "plan_or_defer", "plan_reads", "plans_fast"]
 
 # Applies a function to items, in parallel; returns the results in the order of the items. Both are pickled.
 LogMapper: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
@@ -118,6 +118,13 @@ def plan_reads(
     others = _reads_here([logs[i] for i in rest], options, [starts[i] for i in rest], walker)
     found.update(zip(rest, others, strict=True))
     return [found[i] for i in range(len(logs))]
+
+
+def plans_fast(logs: Sequence[Log], options: ReadOptions, starts: Sequence[int | None]) -> bool:
+    """Whether one process plans the reads as fast as a job: few logs have something to read, or few bytes to follow."""
+    behind = [log for log, start in zip(logs, starts, strict=True) if start is None or start < log.end_offset]
+    follows = options.isolation == "read_committed"
+    return len(behind) < MANY_LOGS and not (follows and sum(log.size for log in behind) > FOLLOW_JOB_BYTES)
 
 
 def _resolved_from(

@@ -20,7 +20,7 @@ import pyarrow.parquet
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log
 from kbatch.plan.following import SegmentWalker
-from kbatch.plan.many import LogMapper, LogRead, plan_reads
+from kbatch.plan.many import LogMapper, LogRead, plan_reads, plans_fast
 from kbatch.plan.missing import MissingOffsets, report_data_loss, warn_missing
 from kbatch.plan.positions import LogChange, Position, Positions, continued_starts
 from kbatch.plan.read_options import ReadOptions
@@ -40,7 +40,6 @@ from kbatch.sinks.task import ExportJob, TaskReport, output_schema
 from kbatch.sinks.working import RUN_DIGITS, WorkDirectory
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.transactions import Transactions
-from kbatch.tuning import FOLLOW_JOB_BYTES, MANY_LOGS
 from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
 
 __all__ = ["Executor", "ExportRun", "open_target"]
@@ -223,11 +222,7 @@ class ExportRun:
         Then `run` needs no executor.
         """
         began = time.monotonic()
-        behind = [
-            log for log, start in zip(self._logs, self._starts, strict=True) if start is None or start < log.end_offset
-        ]
-        follows = self._options.isolation == "read_committed"
-        if len(behind) < MANY_LOGS and not (follows and sum(log.size for log in behind) > FOLLOW_JOB_BYTES):
+        if plans_fast(self._logs, self._options, self._starts):
             self._reads = plan_reads(self._logs, self._options, self._starts)
         self._plan_seconds = time.monotonic() - began
         return self._reads is not None and not any(read.splits for read in self._reads)
