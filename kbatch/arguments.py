@@ -194,6 +194,9 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     import numpy as np
 
     try:
+        if dtype is None:
+            # NumPy would take it for float64.
+            raise TypeError
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError):
         raise TypeError(f"dtype must be a dtype of NumPy such as '>i8', got {dtype!r}") from None

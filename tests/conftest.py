@@ -22,6 +22,9 @@ hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# Tables and help follow the variable, which a shell may have exported.
+os.environ.pop("COLUMNS", None)
+
 # Helpers of the tests with a broker; their clients may not be installed.
 collect_ignore = [
     f"broker/{path.name}" for path in (Path(__file__).parent / "broker").iterdir() if not path.name.startswith("test_")

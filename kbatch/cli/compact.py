@@ -85,6 +85,6 @@ def _result_lines(name: str, result: Compaction) -> list[str]:
         keyless = counted(result.keyless, "record")
         lines.append(f"  removed: {keyless} without a key, which a compacted topic should not have")
     if result.tail_bytes:
-        lines.append(f"  not copied: {result.tail_bytes:,} bytes after the last complete batch")
-    lines += [f"  skipped: {loss.length:,} bytes: {loss.reason}" for loss in result.damage]
+        lines.append(f"  not copied: {counted(result.tail_bytes, 'byte')} after the last complete batch")
+    lines += [f"  skipped: {counted(loss.length, 'byte')}: {loss.reason}" for loss in result.damage]
     return lines

@@ -176,7 +176,7 @@ class _Dump:
                 pending = table.pending
                 losses = [loss for loss in table.losses if not loss.reason.startswith(INCOMPLETE_END)]
                 for loss in table.losses[len(losses) :]:
-                    self._warn(path, loss.position, f"{loss.length} bytes of an incomplete batch")
+                    self._warn(path, loss.position, f"{counted(loss.length, 'byte')} of an incomplete batch")
                 yield table._with(losses=losses)
                 del table
         except OSError as error:
@@ -298,7 +298,7 @@ class _Dump:
             text = "a compressed message has a wrong checksum"
             found[int(batch["position"])] = text, int(batch["base_offset"])
         for loss in table.losses:
-            found[loss.position] = f"{loss.reason} ({loss.length} bytes)", loss.base_offset
+            found[loss.position] = f"{loss.reason} ({counted(loss.length, 'byte')})", loss.base_offset
         for position, (text, base_offset) in sorted(found.items()):
             self._warn(source.path, position, text if base_offset is None else f"base offset {base_offset}: {text}")
             self.damaged = True
@@ -328,7 +328,7 @@ class _Dump:
                 tail = file.tail_at(reached)
             what = "zeros: the file is preallocated" if tail.kind == "zeros" else "an incomplete batch"
             if tail.size:
-                self._warn(segment.path, reached, f"{tail.size} bytes of {what}")
+                self._warn(segment.path, reached, f"{counted(tail.size, 'byte')} of {what}")
 
     def _find_gaps(self, path: str, table: RecordTable, previous: int | None) -> int:
         offsets = table.records["offset"]

@@ -117,7 +117,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
     lines += [f"  missing    {each['reason']}" for each in summary.missing_offsets]
     removed = sum(part.removed_offsets for part in summary.partitions)
     if removed:
-        lines.append(f"  compacted  {removed:,} offsets without a record, which compaction has removed")
+        lines.append(f"  compacted  {counted(removed, 'offset')} without a record, which compaction has removed")
     for part in summary.partitions:
         if part.unfinished_bytes:
             lines.append(
@@ -126,7 +126,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
             )
     lines += _value_lines(summary)
     if summary.bad_crc_batches:
-        lines.append(f"  checksums  {summary.bad_crc_batches:,} batches accepted despite a wrong checksum")
+        lines.append(f"  checksums  {counted(summary.bad_crc_batches, 'batch')} accepted despite a wrong checksum")
     head = ("topic-partition", "records", "offsets", "first time (UTC)", "last time (UTC)", "lost")
     rows = [head]
     for part in summary.partitions:

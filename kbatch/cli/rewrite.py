@@ -70,7 +70,7 @@ def _print(out: str, report: RewriteReport) -> None:
     for name, count in report.lost.items():
         print_lines("lost: " + LOST_TEXTS[name].format(count=f"{count:,}"))
     if report.tail_bytes:
-        print_lines(f"not copied: {report.tail_bytes:,} bytes after the last complete batch")
+        print_lines(f"not copied: {counted(report.tail_bytes, 'byte')} after the last complete batch")
     print_lines(
         f"{out}: {counted(report.batches, 'batch')} ({format_size(report.bytes)}) -> {report.batches_written:,} "
         f"({format_size(report.bytes_written)}); {report.rewritten:,} rewritten"

@@ -123,8 +123,12 @@ def _details(each: Input, one: LogStatistics) -> list[str]:
     add("records per batch", _distribution(one.records_per_batch))
     if one.decoded:
         add("record bytes", f"{_distribution(one.record_bytes)} (key and value)")
-        add("null", f"{one.null_keys:,} keys, {one.null_values:,} values; {one.tombstones:,} tombstones")
-        add("headers", f"{one.headers:,} in {one.records_with_headers:,} records")
+        add(
+            "null",
+            f"{counted(one.null_keys, 'key')}, {counted(one.null_values, 'value')}; "
+            f"{counted(one.tombstones, 'tombstone')}",
+        )
+        add("headers", f"{one.headers:,} in {counted(one.records_with_headers, 'record')}")
     if one.uncounted_batches:
         add("not counted", f"records of {one.uncounted_batches:,} compressed message sets")
     add("transactions", f"{one.committed:,} committed, {one.aborted:,} aborted, {one.open:,} open")

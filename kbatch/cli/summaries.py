@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kbatch.cli.terminal import print_json
+from kbatch.cli.terminal import counted, print_json
 from kbatch.log.logs import Log
 from kbatch.records.data import Loss
 
@@ -34,7 +34,10 @@ def loss_dicts(losses: Iterable[Loss]) -> list[dict[str, Any]]:
 
 def damage_lines(prefix: str, losses: Sequence[Loss]) -> list[str]:
     """Return the first byte ranges without records as text, and the number of further ones."""
-    lines = [f"{prefix}: byte {loss.position}, {loss.length} bytes: {loss.reason}" for loss in losses[:LISTED_DAMAGE]]
+    lines = [
+        f"{prefix}: byte {loss.position}, {counted(loss.length, 'byte')}: {loss.reason}"
+        for loss in losses[:LISTED_DAMAGE]
+    ]
     if len(losses) > LISTED_DAMAGE:
         lines.append(f"{prefix}: {len(losses) - LISTED_DAMAGE:,} more")
     return lines

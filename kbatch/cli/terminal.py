@@ -138,7 +138,7 @@ def _duration(seconds: int) -> str:
 def format_size(size: int) -> str:
     """Format a number of bytes for people."""
     if size < 1024:
-        return f"{size} bytes"
+        return counted(size, "byte")
     number = float(size)
     unit = -1
     while number >= 1024 and unit < 3:

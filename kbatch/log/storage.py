@@ -399,6 +399,9 @@ def locate(path: str | os.PathLike[str], options: Mapping[str, str] | None = Non
     if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
         hint = "; kbatch.decode reads batches from a buffer" if isinstance(path, bytes | bytearray | memoryview) else ""
         raise TypeError(f"a path must be str or os.PathLike, got {type(path).__name__}{hint}")
+    if not text or "\0" in text:
+        problem = "contains a null byte" if text else "is empty"
+        raise LogDirectoryError(f"the path {text!r} {problem}", source=text)
     if is_url(text):
         return Storage(options, remote=True), text
     text = _FILE_URL.sub("", text, count=1) if text.startswith("file:/") else text

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kbatch.broker.producers import SequenceChecker
 from kbatch.errors import ErrorCode, KbatchError
-from kbatch.escaping import printable
+from kbatch.escaping import counted, printable
 from kbatch.format import INT64_MAX, BatchStatus, Limits
 from kbatch.log.committed import join_transactions, segment_transactions
 from kbatch.log.index_checks import index_checks
@@ -118,7 +118,7 @@ def _report_damage(segment: Segment, table: RecordTable, report: VerificationRep
     """Report losses and bad checksums of compressed messages; return whether there are losses."""
     for loss in table.losses:
         where = "" if loss.base_offset is None else f"base offset {loss.base_offset}: "
-        report.add(segment.path, loss.position, f"{where}{loss.reason} ({loss.length} bytes)")
+        report.add(segment.path, loss.position, f"{where}{loss.reason} ({counted(loss.length, 'byte')})")
     for batch in table.batches[table.batches["status"] == BatchStatus.BAD_INNER_CRC]:
         text = f"base offset {batch['base_offset']}: a message inside the compressed message has a wrong checksum"
         report.add(segment.path, int(batch["position"]), text)
@@ -132,9 +132,11 @@ def _check_tail(segment: Segment, reached: int, report: VerificationReport) -> N
     with segment.open() as file:
         tail = file.tail_at(reached)
     if tail.kind == "zeros":
-        report.add(segment.path, reached, f"{tail.size} bytes of zeros: the file is preallocated", damage=False)
+        report.add(
+            segment.path, reached, f"{counted(tail.size, 'byte')} of zeros: the file is preallocated", damage=False
+        )
     elif tail.kind != "none":
-        report.add(segment.path, reached, f"{tail.size} bytes of an incomplete batch", damage=False)
+        report.add(segment.path, reached, f"{counted(tail.size, 'byte')} of an incomplete batch", damage=False)
 
 
 def _previous_offsets(

@@ -119,7 +119,8 @@ class MessageSplitter:
         """
         if self._partial:
             raise ProtocolError(
-                f"stream ends within a message, after {len(self._partial)} bytes of it", position=self._consumed
+                f"stream ends within a message, after {counted(len(self._partial), 'byte')} of it",
+                position=self._consumed,
             )
 
 

@@ -508,8 +508,8 @@ def _lost_end(reader: BatchReader, data: ChunkBuffer) -> list[Loss]:
 
 def _truncation(data: ChunkBuffer, position: int) -> str:
     left = data.end - position
-    size = f"{entry_size(data.window(position, data.end), 0)} bytes" if left >= MIN_ENTRY_SIZE else "a batch"
-    return f"{INCOMPLETE_END}: {left} of {size} are there"
+    size = entry_size(data.window(position, data.end), 0) if left >= MIN_ENTRY_SIZE else None
+    return f"{INCOMPLETE_END}, after {counted(left, 'byte') if size is None else f'{left:,} of {size:,} bytes'}"
 
 
 def _known_size(data: npt.NDArray[np.uint8]) -> int:

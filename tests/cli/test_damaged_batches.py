@@ -70,7 +70,7 @@ def test_the_wrong_checksum_is_the_reason_in_every_route(
         kbatch.decode(data, crc="mark")
     assert caught.value.position == position
     (finding,) = verify_log(kbatch.Log(directory).segments).findings
-    assert finding.text.endswith(f"{first} ({size} bytes)")
+    assert finding.text.endswith(f"{first} ({size:,} bytes)")
     assert main(["dump", str(directory)]) == 3
     printed = capsys.readouterr()
     assert first in printed.err
@@ -146,3 +146,19 @@ def test_other_missing_offsets_are_still_noted(tmp_path: Path) -> None:
     findings = verify_log(kbatch.Log(log_of(tmp_path, (0, data))).segments).findings
     assert [(finding.position, finding.damage) for finding in findings] == [(position, True), (gap, False)]
     assert findings[1].text == "offsets are missing: 799 is followed by 900"
+
+
+def test_counts_of_one_agree_in_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = kbatch.encode([b"1"], timestamps=0)
+    log = log_of(tmp_path, (0, data + b"x"))
+    for command in ("dump", "verify"):
+        assert main([command, str(log)]) == 0
+        printed = "".join(capsys.readouterr())
+        assert f"byte {len(data)}: " in printed
+        assert "1 byte of an incomplete batch" in printed
+    assert main(["stats", "--details", str(log)]) == 0
+    assert "0 in 0 records" in capsys.readouterr().out
+    with pytest.raises(kbatch.TruncatedBatchError, match="the stream ends within a batch, after 1 byte; feed the rest"):
+        list(kbatch.decode_stream([data, b"x"]))
+    with pytest.raises(kbatch.TruncatedBatchError, match="the stream ends within a batch, after 60 of 69 bytes; feed"):
+        list(kbatch.decode_stream([data, data[:60]]))

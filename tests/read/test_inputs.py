@@ -179,6 +179,12 @@ def test_inputs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         kbatch.decode(file)
     with pytest.raises(ValueError, match=r"^kbatch\.decode: the path is empty"):
         kbatch.decode("")
+    for call in (kbatch.Log, kbatch.find_logs, kbatch.Segment):
+        for path, problem in (("", "is empty"), ("a\0b", "contains a null byte")):
+            with pytest.raises(kbatch.LogDirectoryError, match=rf"^the path '.*' {problem}"):
+                call(path)
+    with pytest.raises(TypeError, match=r"dtype must be a dtype of NumPy such as '>i8', got None"):
+        kbatch.decode(SEGMENT).values_struct(None)
     for call in (kbatch.scan, lambda path: kbatch.recompress(path, "zstd"), lambda path: kbatch.convert(path, 1)):
         with pytest.raises(TypeError, match=r"got \w+; read the file first, as pathlib\.Path\(path\)\.read_bytes\(\)"):
             call(tmp_path / "x.log")

@@ -170,7 +170,9 @@ def test_positions_count_from_the_start_of_the_stream() -> None:
 def test_an_incomplete_batch_at_the_end_is_an_error_that_loses_nothing_frm_r3() -> None:
     decoder = kbatch.StreamDecoder(source="orders")
     assert decoder.feed(A + B[:50]) == 1
-    with pytest.raises(kbatch.TruncatedBatchError, match=f"orders, byte {len(A)}: .*: 50 of {len(B)} bytes") as caught:
+    with pytest.raises(
+        kbatch.TruncatedBatchError, match=f"orders, byte {len(A)}: .*, after 50 of {len(B)} bytes"
+    ) as caught:
         decoder.finish()
     assert (caught.value.source, caught.value.position) == ("orders", len(A))
     assert len(decoder.flush()) == 3

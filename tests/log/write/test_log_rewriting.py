@@ -196,7 +196,7 @@ def test_bytes_after_the_last_batch_are_reported_as_not_copied(
     assert (report.tail_bytes, report.damage, report.batches) == (len(tail), [], 3)
     assert main(["convert", str(tmp_path / "t-0"), str(tmp_path / "v-0")]) == 0
     output = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not copied")]
-    assert output == ([f"not copied: {len(tail)} bytes after the last complete batch"] if tail else [])
+    assert output == ([f"not copied: {len(tail):,} bytes after the last complete batch"] if tail else [])
     assert kbatch.Log(tmp_path / "v-0").end_offset == 9
 
 
@@ -294,7 +294,7 @@ def test_commands_rewrite_every_log_of_a_directory_or_nothing(
     assert main(["recompress", str(source), f"{tmp_path}/two", "--codec", "gzip", "--on-error", "skip"]) == 3
     last = kbatch.scan(path.read_bytes())[-1]
     output = capsys.readouterr().out
-    assert f"skipped: byte {last['position']}, {last['size']} bytes: {path}: " in output
+    assert f"skipped: byte {last['position']}, {last['size']:,} bytes: {path}: " in output
 
 
 @pytest.mark.parametrize(
