@@ -380,8 +380,8 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.BATCH_TOO_LARGE: (
         LimitExceededError,
         BatchStatus.OVER_LIMIT,
-        "header declares a batch of {found} bytes, above the limit of {expected}; raise Limits(max_batch_bytes=...) if "
-        "such batches are valid",
+        "header declares a batch of {found} bytes, above the limit of {expected}; raise {detail} if such batches are "
+        "valid",
     ),
     Fault.OVER_TABLE: (
         LimitExceededError,

@@ -77,6 +77,8 @@ THREAD_BYTES = 512 << 10
 THREAD_BYTES_COMPRESSED = 128 << 10
 # The number of batches from which the size of the following ones is estimated.
 SAMPLE_BATCHES = 64
+# A table whose header rows count is first decoded up to this fraction of it (one part in ...), to estimate their size.
+HEADER_SAMPLE = 64
 # The largest estimated ratio of decompressed and stored bytes, which bounds the capacity that a hostile first batch can
 # make an arena reserve.
 MAX_EXPECTED_RATIO = 6
@@ -156,6 +158,8 @@ SMALL_TABLE_BYTES = 16 << 20
 LATEST_MIN_ROWS = 1 << 18
 # The size of a table that the caller gets, if it sets no limit.
 LOG_TABLE_BYTES = 64 << 20
+# The capacity of a window of a file from which memory matters more than the time that new pages take.
+FRUGAL_WINDOW = 1 << 20
 # The smallest window of a file.
 MIN_WINDOW = 64 << 10
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kbatch.errors import Finding
 from kbatch.format import INT64_MAX
-from kbatch.kernels.buffers import allocate, regrow
+from kbatch.kernels.buffers import allocate, discard, regrow
 from kbatch.tuning import ARENA_MIN_GROWTH
 
 if TYPE_CHECKING:
@@ -96,6 +96,10 @@ class Arena:
                 self._block = regrow(self._block, capacity, self.used + produced, capacity >= self._frugal_from)
             finally:
                 self.view = memoryview(self._block)
+
+    def discard_unused(self) -> None:
+        """Free the pages after the used bytes; the capacity stays the same."""
+        discard(self._block, self.used)
 
     def array(self) -> NDArray[np.uint8]:
         """Return the used bytes.

@@ -137,7 +137,7 @@ def frame_batches(
         if finding is None and rows.used - first != max_batches and len(data) - position >= MIN_ENTRY_SIZE:
             size = entry_size(data, position)
             if size > max_size:
-                finding = Finding(Fault.BATCH_TOO_LARGE, expected=max_size, found=size)
+                finding = Finding(Fault.BATCH_TOO_LARGE, expected=max_size, found=size, detail=ENTRY_LIMIT)
     return position, finding
 
 
@@ -280,6 +280,10 @@ def plausible_size(data: npt.NDArray[np.uint8], position: int) -> int | None:
     magic = int(data[position + MAGIC_AT])
     size = entry_size(data, position)
     return size if magic <= 2 and size >= _MIN_ENTRY_SIZES[magic] else None
+
+
+# The parameter that raises the limit.
+ENTRY_LIMIT = "Limits(max_batch_bytes=...)"
 
 
 def max_entry_size(limits: Limits) -> int:

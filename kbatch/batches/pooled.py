@@ -44,7 +44,8 @@ class PooledRows:
         self._block: buffers.Block | None = None
         self._memory, self.array = memoryview(b""), _no_rows(dtype)
         if capacity:
-            self._attach(buffers.allocate(capacity * dtype.itemsize), dtype)
+            size = capacity * dtype.itemsize
+            self._attach(buffers.allocate(size, size >= frugal_from), dtype)
 
     def reserve(self, count: int) -> None:
         """Ensure capacity for `count` more rows after the used ones."""
@@ -66,6 +67,11 @@ class PooledRows:
                 block = buffers.regrow(block, capacity, used, capacity >= self._frugal_from)
             finally:
                 self._attach(block, dtype)
+
+    def discard_unused(self) -> None:
+        """Free the pages after the used rows; the capacity stays the same."""
+        if self._block is not None:
+            buffers.discard(self._block, self.used * self.array.dtype.itemsize)
 
     def _attach(self, block: buffers.Block, dtype: np.dtype[np.void]) -> None:
         self._block = block

@@ -96,8 +96,8 @@ cdef void _forget(Py_ssize_t i) noexcept nogil:
     memmove(&_free[i], &_free[i + 1], (_free_count - i) * sizeof(Chunk))
 
 
-cdef void* _take(size_t minimum, size_t* size) noexcept nogil:
-    """Take the smallest free chunk of `minimum` to ``2 * minimum`` bytes; return NULL if there is none.
+cdef void* _take(size_t minimum, size_t most, size_t* size) noexcept nogil:
+    """Take the smallest free chunk of `minimum` to `most` bytes; return NULL if there is none.
 
     Of equal chunks it takes the most recent, which is the most likely to be in the cache.
     """
@@ -105,7 +105,7 @@ cdef void* _take(size_t minimum, size_t* size) noexcept nogil:
     cdef Py_ssize_t best = -1
     cdef void* memory
     for i in range(_free_count):
-        if minimum <= _free[i].size <= 2 * minimum and (best < 0 or _free[i].size <= _free[best].size):
+        if minimum <= _free[i].size <= most and (best < 0 or _free[i].size <= _free[best].size):
             best = i
     if best < 0:
         return NULL
@@ -221,7 +221,8 @@ def allocate(Py_ssize_t nbytes, bint frugal=False) -> Block:
     nbytes : int
         Size of the buffer, 0 or more.
     frugal : bool
-        Whether to free the free list if no chunk fits, so that memory is not taken in addition to it.
+        Whether memory matters more than the time that new pages take. A chunk of the free list must then have nearly
+        the same size; if there is none, the free list is freed, so that memory is not taken in addition to it.
 
     Returns
     -------
@@ -254,7 +255,7 @@ def allocate(Py_ssize_t nbytes, bint frugal=False) -> Block:
     block = Block.__new__(Block)
     size = _rounded(<size_t>nbytes)
     with _lock:
-        block._memory = _take(size, &block._capacity)
+        block._memory = _take(size, size + size // 4 if frugal else 2 * size, &block._capacity)
         if block._memory != NULL:
             _reused += 1
         else:
@@ -280,8 +281,8 @@ def allocate(Py_ssize_t nbytes, bint frugal=False) -> Block:
 def regrow(Block block not None, Py_ssize_t nbytes, Py_ssize_t used, bint frugal) -> Block:
     """Return a larger buffer with the first `used` bytes of `block`, which the caller no longer needs.
 
-    If `frugal`, the free list is emptied first, and each page of `block` is freed after its copy. Both buffers together
-    then need little more memory than one, and `block` is empty afterwards. A block with views is kept.
+    If `frugal`, each page of `block` is freed after its copy. Both buffers together then need little more memory than
+    one, and `block` is empty afterwards. A block with views is kept.
 
     Parameters
     ----------
@@ -291,7 +292,7 @@ def regrow(Block block not None, Py_ssize_t nbytes, Py_ssize_t used, bint frugal
     used : int
         The number of bytes to copy, at most the size of `block`.
     frugal : bool
-        Whether memory matters more than the time that new pages take.
+        As for `allocate`.
 
     Raises
     ------
@@ -313,13 +314,11 @@ def regrow(Block block not None, Py_ssize_t nbytes, Py_ssize_t used, bint frugal
     cdef Py_ssize_t size
     if used < 0 or used > block.nbytes or used > nbytes:
         raise ValueError(f"can't copy {used} of {block.nbytes} bytes to {nbytes}")
-    if frugal:
-        trim()
     if is_moved:
         # The two blocks count as one for the bounds of the free list.
         _count_live(-1, -<Py_ssize_t>block._capacity)
     try:
-        grown = allocate(nbytes)
+        grown = allocate(nbytes, frugal)
     except BaseException:
         if is_moved:
             _count_live(1, block._capacity)
@@ -336,6 +335,24 @@ def regrow(Block block not None, Py_ssize_t nbytes, Py_ssize_t used, bint frugal
         block._memory = NULL
         block.nbytes = 0
     return grown
+
+
+def discard(Block block not None, Py_ssize_t start) -> None:
+    """Free the pages of `block` from byte `start` on. Its size stays the same, the contents there are undefined.
+
+    Examples
+    --------
+    >>> from kbatch.kernels.buffers import allocate, discard
+    >>> block = allocate(1 << 20)
+    >>> discard(block, 4096)
+    >>> len(block)
+    1048576
+    """
+    if start < 0:
+        raise ValueError(f"can't discard bytes from {start} on")
+    if block._memory != NULL and <size_t>start < block._capacity:
+        with nogil:
+            kb_discard(<char*>block._memory + start, block._capacity - start)
 
 
 cdef void _count_live(Py_ssize_t blocks, Py_ssize_t size):

@@ -20,6 +20,7 @@ from kbatch.errors import Fault, Finding
 from kbatch.format import BATCH_DTYPE
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.scan import scan_file
+from kbatch.tuning import FRUGAL_WINDOW
 
 __all__ = ["LocalFile", "bytes_read", "count_bytes"]
 
@@ -106,10 +107,13 @@ class LocalFile:
         finding = Finding(Fault(fault), expected=expected, found=found) if fault else None
         return Scan(rows.filled(), reached - position, finding)
 
-    def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Return a copy of the bytes from `start` up to `stop`; fewer where the file ends."""
-        block = allocate(stop - start)
-        view = memoryview(block)
+    def window(self, start: int, stop: int, capacity: int = 0) -> npt.NDArray[np.uint8]:
+        """Return a copy of the bytes from `start` up to `stop`; fewer where the file ends.
+
+        Windows of the same `capacity` in bytes, if it is larger, use the same memory one after another.
+        """
+        block = allocate(max(stop - start, capacity), capacity >= FRUGAL_WINDOW)
+        view = memoryview(block)[: stop - start]
         done = 0
         while done < len(view):
             try:

@@ -296,7 +296,9 @@ class Log(TablesOfLog):
         max_bytes : int or str, optional
             Limit on the memory of a table: records, batches, data and header rows, in addition to tables that the
             caller keeps. A larger batch is split (`RecordTable.continued`), or refused if its payload takes more than
-            three quarters. Below 16 MiB it only ends tables. Default is about 64 MiB, more for larger batches.
+            three quarters, or compressed together with its stored bytes seven eighths. The memory of the process grows
+            by at most 1.3 times the limit and 8 MiB. Below 16 MiB it only ends tables. Default is about 64 MiB, more
+            for larger batches.
 
         Yields
         ------

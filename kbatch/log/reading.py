@@ -7,14 +7,14 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import LOG_OVERHEAD
+from kbatch.format import INT64_MAX, LOG_OVERHEAD
 from kbatch.log.segment import Segment
 from kbatch.log.segment_file import SegmentFile
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
-from kbatch.tuning import MIN_WINDOW, TABLE_BYTES
+from kbatch.tuning import MIN_SPLIT_TABLE, MIN_WINDOW, TABLE_BYTES
 
 __all__ = ["NOT_REACHED", "TABLE_BYTES", "lost_table", "read_tables"]
 
@@ -38,19 +38,24 @@ class FileWindows:
         End of the range: a position where a batch begins, or the end of the file.
     max_bytes : int
         Limit on a table. The windows take memory in addition to two tables: the caller's and the next one.
+    is_strict : bool
+        Whether the limit includes windows of large batches.
     """
 
     is_final = True
 
-    def __init__(self, file: SegmentFile, end: int, max_bytes: int) -> None:
+    def __init__(self, file: SegmentFile, end: int, max_bytes: int, *, is_strict: bool = False) -> None:
         self._file = file
         self.end = min(end, file.size)
         self.is_bounded = end < file.size
         self.may_be_cut = file.live and not self.is_bounded
-        # Tables of compressed batches are at least twice as large, and decompression needs memory too.
+        # The window of uncompressed batches is the data of the table. Other windows and the scratch memory of the
+        # threads take memory in addition to a table, an eighth of it each.
         self._max_size = max(max_bytes * 3 // 8, MIN_WINDOW)
-        self._max_compressed_size = max(self._max_size // 2, MIN_WINDOW)
+        self._max_compressed_size = max(max_bytes // 8, MIN_WINDOW)
         self._size = self._max_compressed_size
+        # The number of bytes by which a window may exceed a request.
+        self._max_ahead = max(max_bytes, MIN_SPLIT_TABLE) // 8 if is_strict else INT64_MAX
         # The window kept for the next request, and whether a request made it larger than `_size`.
         self._held = _NO_BYTES
         self._begin = 0
@@ -74,15 +79,15 @@ class FileWindows:
             return self._few_bytes(start, expected)
         self._is_large = stop - start > self._size
         if self._is_large:
-            # A large batch, or damage with large lengths in headers. Reading twice the requested size bounds the number
-            # of times that the file is read.
-            stop += stop - start
+            # A large batch, or damage with large lengths in headers. Reading more than the requested size bounds the
+            # number of times that the file is read.
+            stop += min(stop - start, self._max_ahead)
         stop = min(max(stop, start + self._size), self.end)
         if begin - _OVERLAP <= start < begin:
             stop = max(stop, end)
         # Frees the memory for the next window, unless a table points into it.
         self._held = self._few = _NO_BYTES
-        self._held, self._begin = self._file.window(start, stop), start
+        self._held, self._begin = self._file.window(start, stop, self._size), start
         return self._held
 
     def _few_bytes(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
@@ -140,7 +145,7 @@ def read_tables(
     segment they are damage (DSK-R14).
     """
     with segment.open() as file:
-        windows = FileWindows(file, end, max_bytes)
+        windows = FileWindows(file, end, max_bytes, is_strict=options.is_strict)
         reader = BatchReader(options, source=segment.path, position=start)
         zeros = file.zeros_from() if segment.live else windows.end
         # A batch that begins before the zeros at the end of a live file may extend into them.

@@ -79,8 +79,10 @@ class SegmentFile:
     ) -> None:
         self._file.close()
 
-    def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+    def window(self, start: int, stop: int, capacity: int = 0) -> npt.NDArray[np.uint8]:
         """Return the bytes from `start` up to `stop`, read-only; fewer at the end of the file.
+
+        `capacity` is the memory of the window in bytes, if that is more; see `LocalFile.window`.
 
         Raises
         ------
@@ -91,7 +93,7 @@ class SegmentFile:
         if stop <= start:
             return byte_array(b"")
         try:
-            window = self._file.window(start, stop)
+            window = self._file.window(start, stop, capacity)
         except OSError as error:
             raise unreadable(self.path, error) from error
         if len(window) < stop - start:

@@ -500,7 +500,7 @@ class RemoteFile:
         count_bytes(len(data))
         return data
 
-    def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+    def window(self, start: int, stop: int, capacity: int = 0) -> npt.NDArray[np.uint8]:
         """Return the bytes from `start` up to `stop`; fewer where the file ends."""
         end = self._start + len(self._held)
         if not (self._start <= start and stop <= end):

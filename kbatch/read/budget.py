@@ -57,6 +57,15 @@ class TableBudget(NamedTuple):
         return self.table // 4
 
     @property
+    def target(self) -> int:
+        """The size from which a table that may be split ends: windows and scratch memory need the rest."""
+        return self.table - self.table // 8 if self.splits else self.table
+
+    def beside(self, size: int) -> int:
+        """Return the limit on a table of which one compressed batch has `size` bytes in addition."""
+        return self.table - max(size - self.table // 8, 0) if self.is_strict else self.table
+
+    @property
     def frugal_from(self) -> int:
         """The size from which growing memory saves memory rather than time."""
         return self.table // 16
@@ -64,8 +73,8 @@ class TableBudget(NamedTuple):
     def memory_of(self, size: int) -> TableMemory:
         """Return the memory that remains for the header rows and the views of a table of `size` bytes."""
         rest = self.limit - size
-        # The payload of a batch that was left to the next table may still be in `size`.
-        return TableMemory(rest, self.part + max(self.table - size, 0) if self.is_strict else rest, self.name)
+        headers = max(self.table - size, self.part) if self.is_strict else rest
+        return TableMemory(rest, headers, self.name, self.frugal_from)
 
     def finding(self) -> Finding:
         """Return the fault of a batch that does not fit."""

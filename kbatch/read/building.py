@@ -37,6 +37,7 @@ from kbatch.read.splitting import SplitBatch, header_bytes, outcome_finding
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 from kbatch.tuning import (
+    HEADER_SAMPLE,
     MAX_ARENA_BYTES,
     MAX_EXPECTED_RATIO,
     MIN_ARENA_BYTES,
@@ -101,27 +102,31 @@ class _TableRows:
         self.first_offset = _MIN_OFFSET if options.start_offset is None else _offset_bound(options.start_offset)
         self.last_offset = _MAX_OFFSET if options.stop_offset is None else _offset_bound(options.stop_offset - 1)
         self._records = PooledRows(self.dtype, 0, budget.frugal_from)
-        self._config = Config(
-            data,
-            origin=origin,
-            crc=_CRC_STEPS[options.crc],
-            check_inner=options.crc != "skip",
-            framing_only=options.framing_only,
-            keep=self._keeps_data,
-            max_bytes=INT64_MAX if max_bytes is None else max_bytes,
-            table_bytes=budget.table,
-            owned=budget.splits,
-            max_scratch=budget.max_scratch,
-            limit=options.limits.max_decompressed_bytes,
-            include_control=options.include_control,
-            trimmed=self.trimmed,
-            first_offset=self.first_offset,
-            last_offset=self.last_offset,
-        )
+        self._table_bytes = budget.table
+        self._config = self._new_config()
         # None while all payloads are uncompressed: then positions point into `data` itself.
         self._arena: Arena | None = None
         # The stored bytes that are to be decoded by one thread.
         self._serial_bytes = 0
+
+    def _new_config(self) -> Config:
+        return Config(
+            self._data,
+            origin=self._origin,
+            crc=_CRC_STEPS[self._options.crc],
+            check_inner=self._options.crc != "skip",
+            framing_only=self._options.framing_only,
+            keep=self._keeps_data,
+            max_bytes=INT64_MAX if self._max_bytes is None else self._max_bytes,
+            table_bytes=self._table_bytes,
+            owned=self._budget.splits,
+            max_scratch=self._budget.max_scratch,
+            limit=self._options.limits.max_decompressed_bytes,
+            include_control=self._options.include_control,
+            trimmed=self.trimmed,
+            first_offset=self.first_offset,
+            last_offset=self.last_offset,
+        )
 
     # -- the content of the table
 
@@ -178,6 +183,10 @@ class _TableRows:
             return
         batches = self.batches.filled()[first:]
         records, compressed = (0, 0) if self._options.framing_only else survey(batches, self._options.include_control)
+        if compressed and self._budget.is_strict:
+            self._table_bytes = self._budget.beside(int(batches["size"].max()))
+            if self._table_bytes < self._budget.table:
+                self._config = self._new_config()
         end = self._end_of(self.batches.used - 1) - self._origin
         # The batches that are not framed yet are assumed to be like these, if these are many.
         rest = len(self._data) - end if count >= SAMPLE_BATCHES else 0
@@ -265,11 +274,10 @@ class _TableRows:
     # -- capacity
 
     def _usual_arena(self, size: int) -> int:
-        usual = USUAL_RATIO * size
+        # If tables have similar sizes, each takes the memory of the one before.
+        usual = USUAL_RATIO * size if self._expected is None else self._expected[1]
         if self._max_bytes is not None:
             usual = min(usual, self._max_bytes)
-        if self._expected is not None:
-            usual = min(usual, self._expected[1])
         return min(max(usual, MIN_ARENA_BYTES), MAX_ARENA_BYTES)
 
     def _reserve_arena(self, needed: int) -> None:
@@ -283,7 +291,11 @@ class _TableRows:
         expected = int(1.1 * ratio * (len(self._data) - at)) + MIN_ARENA_BYTES
         if self._max_bytes is not None:
             expected = min(expected, max(self._max_bytes - self.cost, 0) + MIN_ARENA_BYTES)
-        self._arena.reserve(max(expected, needed))
+        size = max(expected, needed)
+        if self._budget.splits and size > len(self._arena.view) - self._arena.used:
+            # Pages that an earlier table filled would remain in addition.
+            self._records.discard_unused()
+        self._arena.reserve(size)
 
     def _row_after(self, row: int, size: int) -> int:
         """Return the first row that begins at least `size` bytes after `row`, or the number of rows."""
@@ -339,10 +351,10 @@ class TableBuilder(_TableRows):
         if self._options.framing_only:
             last = min(stop, self._budget.table // BATCH_DTYPE.itemsize)
         while self.decoded < last and not self.is_full:
-            used = self._records.used
-            finding = self._resolve(self._run_pipeline(last))
-            if self._limits_headers and self._records.used > used:
-                finding = self._limit_headers(used) or finding
+            if self._limits_headers:
+                finding = self._decode_with_headers(last)
+            else:
+                finding = self._resolve(self._run_pipeline(last))
             if self._has_ended:
                 # A bad batch after the end belongs to the next table.
                 break
@@ -388,22 +400,85 @@ class TableBuilder(_TableRows):
         if self._arena is not None:
             self._arena.used = outcome.arena_used
 
-    def _limit_headers(self, first: int) -> Finding | None:
-        """End the table before the batch whose header rows do not fit, given the first row that was not checked."""
-        rows = self._records.filled()[first:]
-        before = self._header_bytes
-        self._header_bytes += header_bytes(rows)
-        limit = max(self._budget.table - self.memory, self._budget.part)
-        if self._header_bytes <= limit:
-            return None
-        sizes = np.cumsum(rows["header_count"], dtype=np.int64) * HEADER_DTYPE.itemsize
-        row = int(rows["batch"][np.searchsorted(sizes, limit - before, "right")])
-        self.decoded, self._records.used = row, int(self.batches.array["first_record"][row])
+    def _decode_with_headers(self, last: int) -> Finding | None:
+        """Decode batches up to row `last`, until the table with its header rows is full; return the fault of the next.
+
+        The table ends at the same batch for any steps: if a step goes further, it is repeated up to that batch.
+        """
+        last = self._row_within_headers(last)
+        decoded, used, header_size, last_good = self.decoded, self._records.used, self._header_bytes, self._last_good
+        arena_used = 0 if self._arena is None else self._arena.used
+        # Decoding completes the rows of compressed message sets.
+        rows = self.batches.array[decoded:last].copy()
+        finding = self._resolve(self._run_pipeline(last))
+        self._header_bytes += header_bytes(self._records.filled()[used:])
+        row = self._full_row(decoded, used, header_size)
+        if row is None:
+            return finding
+        while row < self.decoded or self.cost + self._header_bytes > self._table_bytes:
+            row = min(row, self.decoded - 1)
+            self.batches.array[decoded:last] = rows
+            self.decoded, self._records.used, self._last_good = decoded, used, last_good
+            if self._arena is not None:
+                self._arena.used = arena_used
+            while self.decoded < row and not self._has_ended:
+                self._resolve(self._run_pipeline(row))
+            self._header_bytes = header_size + header_bytes(self._records.filled()[used:])
+            self._discard_unused()
         return self._end_or_split()
+
+    def _row_within_headers(self, last: int) -> int:
+        """Return the row up to which to decode, at most `last`, so that the table probably has memory for the headers.
+
+        The kernel ends a table without regard to its header rows, which are made later.
+        """
+        assert self._max_bytes is not None
+        if not self.decoded:
+            return min(last, self._row_after(0, max(self._max_bytes // HEADER_SAMPLE, 1)))
+        if not self._header_bytes:
+            return last
+        size = self.cost + self._header_bytes
+        stored = self._end_of(self.decoded - 1) - self._origin
+        more = (self._max_bytes - size) * stored // size * 15 // 16
+        return min(last, max(self._row_after(self.decoded, more), self.decoded + 1))
+
+    def _full_row(self, first: int, used: int, header_size: int) -> int | None:
+        """Return the row at which the table with its header rows is full, or None; rows before `first` were checked.
+
+        They have `used` records and `header_size` bytes of header rows.
+        """
+        assert self._max_bytes is not None
+        if self._header_bytes == 0 or self.decoded == first:
+            return None
+        records = self._records.filled()[used:]
+        starts = self.batches.array["first_record"][first : self.decoded] - used
+        ends = np.append(starts[1:], len(records))
+        with_records = np.flatnonzero(ends > starts)
+        headers, positions = np.zeros((2, len(starts)), np.int64)
+        if len(with_records):
+            headers[with_records] = np.add.reduceat(records["header_count"], starts[with_records], dtype=np.int64)
+            # The headers are the end of a record.
+            positions[with_records] = records["headers_pos"][ends[with_records] - 1]
+        headers = header_size + np.cumsum(headers) * HEADER_DTYPE.itemsize
+        sizes = headers + np.maximum.accumulate(positions) + (used + ends) * self.dtype.itemsize
+        sizes += np.arange(first + 1, self.decoded + 1) * BATCH_DTYPE.itemsize
+        # Smaller steps towards the limit would take more time than they save memory.
+        full = np.flatnonzero((headers > 0) & (sizes >= self._max_bytes - self._max_bytes // HEADER_SAMPLE))
+        if len(full):
+            return first + int(full[0]) + (int(sizes[full[0]]) <= self._table_bytes)
+        return None if self.cost + self._header_bytes <= self._table_bytes else self.decoded
+
+    def _discard_unused(self) -> None:
+        """Free the pages that decoding filled and that do not belong to the table."""
+        self._records.discard_unused()
+        if self._arena is not None:
+            self._arena.discard_unused()
 
     def _resolve(self, outcome: Outcome) -> Finding | None:
         """Prepare the pipeline for the next batch, and return the fault of that batch, if any."""
         if outcome.cause == Cause.RECORDS:
+            if self._arena is not None and self._budget.splits:
+                self._arena.discard_unused()
             self._records.reserve(outcome.needed)
         elif outcome.cause == Cause.ARENA:
             self._reserve_arena(outcome.needed)
@@ -421,7 +496,7 @@ class TableBuilder(_TableRows):
         arena, used, capacity = self._arena, self._arena.used, len(self._arena.view)
         if self._keeps_data:
             self._reserve_arena(0)
-        rest = self._budget.table - self.memory
+        rest = self._table_bytes - self.memory
         batch = self.batches.array[self.decoded]
         rows = int(batch["record_count"]) * self.dtype.itemsize if batch["magic"] == 2 else 0
         # The kernel may have made rows. If the record count is wrong, they need not fit.
@@ -478,7 +553,7 @@ class TableBuilder(_TableRows):
     def _split_batch(self) -> Finding | None:
         """Split the first batch, whose checksum is verified; return its fault."""
         batch = self.batches.array[:1].copy()
-        arena, size = None, 0
+        arena, size, stored = None, 0, 0
         if self._arena is not None:
             self._arena.used = 0
         # The batch is rare, so memory that the pool keeps for other tables is freed for it.
@@ -488,15 +563,17 @@ class TableBuilder(_TableRows):
             assert self._arena is not None
             positions, sizes = np.empty(1, np.int64), np.empty(1, np.int64)
             payloads(self._data, batch, 0, 1, self._origin, positions, sizes)
+            stored = self._budget.table - self._budget.beside(int(batch["size"][0]))
             try:
-                size = self._append_payload(int(positions[0]), int(sizes[0]), self._budget.batch)
+                size = self._append_payload(int(positions[0]), int(sizes[0]), self._budget.batch - stored)
             except PayloadError as error:
                 return error.finding
             arena = self._arena.view
         runs = BatchRuns(self._config, batch, 0, arena, 0, size, np.empty(0, self.dtype))
         data = self._data if arena is None or self._arena is None else self._arena.array()
         # The rest of the budget, but never so little that there are thousands of parts.
-        part = max(self._budget.part, self._budget.table - size - (len(data) if arena is None else 0))
+        rest = self._budget.table - BATCH_DTYPE.itemsize - (len(data) if arena is None else size + stored)
+        part = max(self._budget.part, rest)
         split = SplitBatch(runs, batch, data, self.dtype, part)
         finding = split.check()
         if finding is None:

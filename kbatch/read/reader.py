@@ -7,7 +7,7 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.framing import entry_size, first_offsets, frame_batches, framing_error
+from kbatch.batches.framing import entry_size, first_offsets, frame_batches, framing_error, max_entry_size
 from kbatch.errors import (
     CorruptBatchError,
     Fault,
@@ -133,6 +133,11 @@ class BatchReader:
         budget = table_budget(
             options.limits, max_bytes, is_strict=options.is_strict, splits=splits, threads=options.threads
         )
+        if max_bytes is not None:
+            max_bytes = min(max_bytes, budget.target)
+        if budget.is_strict:
+            # The bytes of a batch take memory in addition to its records.
+            self.damage.max_size = min(self.damage.max_size, budget.batch)
         return _TableReader(self, windows, stop, max_bytes, expected, options, budget).read()
 
     def read_part(self, builder: TableBuilder, begin: int, losses: list[Loss]) -> RecordTable:
@@ -317,6 +322,12 @@ class _TableReader:
         if rows.used == first and finding is None and len(data) < len(self.window):
             # A batch that begins before `stop` may end after it.
             end, finding = frame_batches(self.window, rows, max_batches=1, **at)
+        if finding is not None and finding.fault == Fault.BATCH_TOO_LARGE:
+            limit = max_entry_size(self.options.limits)
+            if finding.found > limit:
+                finding = finding._replace(expected=limit)
+            elif self.budget.is_strict:
+                finding = finding._replace(detail=self.budget.name)
         return end + self.origin, finding
 
     def _is_last(self, position: int, size: int) -> bool:

@@ -12,7 +12,16 @@ from kbatch.arguments import check_types
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import InvalidRecordError, LimitExceededError, MissingColumnError
 from kbatch.escaping import counted
-from kbatch.format import BATCH_DTYPE, COLUMN_FIELDS, COLUMNS, HEADER_DTYPE, RECORD_DTYPE, VIEW_COLUMNS, record_dtype
+from kbatch.format import (
+    BATCH_DTYPE,
+    COLUMN_FIELDS,
+    COLUMNS,
+    HEADER_DTYPE,
+    INT64_MAX,
+    RECORD_DTYPE,
+    VIEW_COLUMNS,
+    record_dtype,
+)
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.extents import measure_extent
 from kbatch.kernels.slices import record_keys, record_values
@@ -64,11 +73,14 @@ class TableMemory(NamedTuple):
         For header rows, if they are limited further.
     name : str
         The parameter that limits them, for messages.
+    frugal_from : int
+        The size of header rows from which memory matters more than time; see `kbatch.kernels.buffers.allocate`.
     """
 
     rest: int
     headers: int
     name: str
+    frugal_from: int
 
 
 class Loss(NamedTuple):
@@ -361,7 +373,8 @@ class TableData:
             records = self._records
             count = int(records["header_count"].sum(dtype=np.int64))
             self._check_memory_of(count * HEADER_DTYPE.itemsize, "header rows")
-            headers = PooledRows(HEADER_DTYPE, count).array[:count]
+            frugal_from = INT64_MAX if self._memory is None else self._memory.frugal_from
+            headers = PooledRows(HEADER_DTYPE, count, frugal_from).array[:count]
             n = _kernel.headers(self.data, records, headers)
             if n != len(headers):
                 where = f"{self._where(-1 - n)}: " if n < 0 else ""

@@ -332,9 +332,9 @@ def test_a_state_file_truncated_during_the_read_is_an_error(
     path = segment_path(log, 0, ".txnindex")
     window = LocalFile.window
 
-    def truncating(file: LocalFile, start: int, stop: int) -> Any:
+    def truncating(file: LocalFile, start: int, stop: int, capacity: int = 0) -> Any:
         os.truncate(path, keep)
-        return window(file, start, stop)
+        return window(file, start, stop, capacity)
 
     monkeypatch.setattr(LocalFile, "window", truncating)
     with pytest.raises(LogDirectoryError, match=f"it was truncated to {keep} bytes while it was read"):
@@ -348,9 +348,9 @@ def test_an_index_truncated_during_a_seek_is_a_hint_less_dsk_r5(
     expected = Segment(path).seek_offset(40)
     window = LocalFile.window
 
-    def truncating(file: LocalFile, start: int, stop: int) -> Any:
+    def truncating(file: LocalFile, start: int, stop: int, capacity: int = 0) -> Any:
         os.truncate(path.with_suffix(".index"), 0)
-        return window(file, start, stop)
+        return window(file, start, stop, capacity)
 
     monkeypatch.setattr(LocalFile, "window", truncating)
     assert Segment(path).seek_offset(40) == expected
