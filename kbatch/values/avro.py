@@ -56,6 +56,11 @@ _AVRO_ERRORS = (
 )
 
 
+# The memory of the verdict and the position of a row; with framing also of its schema id, number and place.
+_AVRO_ROW_BYTES = 8
+_FRAMED_ROW_BYTES = 48
+
+
 class _SchemaDecoder:
     """A decoder for the data of one writer's schema."""
 
@@ -89,11 +94,12 @@ class _SchemaDecoder:
         n = len(chosen)
         # Fails early if there are too many rows.
         MemoryBudget(budget.rest).take(n * self.row_bytes)
-        # The columns are copied to the array.
-        columns = Columns(*self.table, budget.rest // 2)
+        # The columns are copied to the array, and their memory has gaps where they grew.
+        columns = Columns(*self.table, budget.rest * 2 // 5)
         verdicts, places = np.zeros(n, np.uint8), np.zeros(n, np.int32)
         if not columns.decode(slices.offsets, slices.content, chosen.view(np.uint8), skip, verdicts, places):
             budget.take(budget.rest + 1)
+        budget.take_errors(int(np.count_nonzero(verdicts)))
         errors = {
             int(row): f"byte {skip + int(places[row])}: {_AVRO_ERRORS[verdicts[row]]}"
             for row in np.flatnonzero(verdicts)
@@ -125,7 +131,10 @@ class _SchemaDecoder:
             data = np.packbits(data, bitorder="little")
         if node.kind == NodeKind.ENUM:
             numbers = pa.Array.from_buffers(pa.int32(), rows, [bits, pa.py_buffer(data)], nulls)
-            budget.take(int(np.array([len(symbol.encode()) for symbol in node.symbols])[data.view(np.int32)].sum()))
+            # The numbers, the offsets, and the lengths of the symbols.
+            budget.take(16 * rows)
+            lengths = np.array([len(symbol.encode()) for symbol in node.symbols], np.int32)
+            budget.take(int(lengths[data.view(np.int32)].sum(dtype=np.int64)))
             return pa.array(node.symbols, pa.string()).take(numbers)
         return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(data)], nulls)
 
@@ -290,13 +299,14 @@ class AvroParser:
         root: AvroNode = self._reader.root  # type: ignore[attr-defined]
         slices = slices_of(column)
         n = len(column)
+        budget.take(n * (_AVRO_ROW_BYTES if self.framing == "none" else _FRAMED_ROW_BYTES))
         errors: dict[int, str] = {}
         skip = 0
         ids = np.full(n, -1, np.int64)
         chosen = slices.valid
         if self.framing == "confluent":
             skip = PREFIX_BYTES
-            ids, errors = read_prefixes(slices)
+            ids, errors = read_prefixes(slices, budget)
             chosen = ids >= 0
         if None in decoders:
             made, found = decoders[None].decode(slices, chosen, skip, budget)
@@ -308,12 +318,14 @@ class AvroParser:
                 rows = np.flatnonzero(chosen & (ids == number)).astype(np.int64, copy=False)
                 if number not in decoders:
                     known = ", ".join(str(key) for key in sorted(key for key in decoders if key is not None)[:10])
+                    budget.take_errors(len(rows))
                     errors |= dict.fromkeys(rows.tolist(), f"unknown schema id {number}; expected one of {known}")
                     continue
                 made, found = decoders[number].decode(slices, chosen & (ids == number), skip, budget)
                 errors |= found
                 parts.append(resolved_array(pa, made.take(pa.array(rows)), decoders[number].root, root, budget))
-                budget.take(parts[-1].nbytes)
+                # The parts are joined, and then brought into the order of the rows.
+                budget.take(3 * parts[-1].nbytes)
                 order.append(rows)
             values = pa.concat_arrays(parts) if parts else pa.nulls(0, root.type)
             values = expand(values, np.concatenate(order), n)

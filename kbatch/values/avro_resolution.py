@@ -77,6 +77,7 @@ def resolved_array(
         NodeKind.BYTES: (NodeKind.STRING,),
     }
     if reader.kind in wider.get(writer.kind, ()):
+        budget.take(2 * len(array) * memory_of_type(reader.type).row)
         return array.cast(reader.type, safe=writer.kind == NodeKind.BYTES)
     if writer.kind == NodeKind.NULL:
         budget.take(len(array) * memory_of_type(reader.type).row)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.options import Framing
+from kbatch.values.memory import MemoryBudget
 from kbatch.values.parsed import ByteSlices
 from kbatch.values.schema_limits import MAX_NESTING
 
@@ -32,7 +33,7 @@ class Prefixes(NamedTuple):
     errors: dict[int, str]
 
 
-def read_prefixes(slices: ByteSlices) -> Prefixes:
+def read_prefixes(slices: ByteSlices, budget: MemoryBudget) -> Prefixes:
     """Read the prefix of every row."""
     starts = slices.offsets[:-1].astype(np.int64)
     lengths = slices.offsets[1:] - starts
@@ -42,6 +43,7 @@ def read_prefixes(slices: ByteSlices) -> Prefixes:
     framed = prefixes[:, 0] == 0
     ids = np.full(len(starts), -1, np.int64)
     ids[rows[framed]] = np.ascontiguousarray(prefixes[framed, 1:]).view(">u4").ravel()
+    budget.take_errors(int(np.count_nonzero(slices.valid)) - int(np.count_nonzero(framed)))
     errors = {
         row: f"no Confluent framing: {length} bytes, fewer than the prefix of {PREFIX_BYTES}"
         for row in np.flatnonzero(slices.valid & ~long_enough).tolist()

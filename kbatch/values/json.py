@@ -71,6 +71,10 @@ def type_of(schema: pa.Schema | pa.DataType) -> pa.DataType:
     return schema
 
 
+# The memory of the number, the place, the length and the verdict of a row.
+_JSON_ROW_BYTES = 32
+
+
 @dataclass(frozen=True)
 class JsonParser:
     """Parser of JSON: objects, arrays, strings or numbers at the top level.
@@ -123,6 +127,9 @@ class JsonParser:
         rows = np.flatnonzero(slices.valid).astype(np.int64, copy=False)
         verdicts = np.zeros(len(rows), np.uint8)
         check_texts(slices.offsets, slices.content, rows, verdicts, MAX_DEPTH)
+        budget = MemoryBudget(max_bytes)
+        budget.take(_JSON_ROW_BYTES * len(column))
+        budget.take_errors(int(np.count_nonzero(verdicts)))
         bad = {
             row: _JSON_ERRORS[verdict]
             for row, verdict in zip(rows[verdicts != 0].tolist(), verdicts[verdicts != 0].tolist(), strict=True)
@@ -132,9 +139,10 @@ class JsonParser:
         incomplete: dict[int, str] = {}
         if self.unknown == "keep":
             slices, incomplete, deviations = fit_texts(self.type, slices, rows)
-        self._check_memory(slices, MemoryBudget(max_bytes))
+        budget.take_errors(len(incomplete))
+        self._check_memory(slices, budget)
         good: list[tuple[npt.NDArray[np.int64], Any]] = []
-        self._parse(pa, slices, rows, good, bad)
+        self._parse(pa, slices, rows, good, bad, budget)
         bad = incomplete | bad
         places = np.concatenate([np.empty(0, np.int64), *(part for part, _ in good)])
         values = pa.concat_arrays([part for _, part in good]) if good else pa.nulls(0, self.type)
@@ -147,9 +155,9 @@ class JsonParser:
         memory: TypeMemory = self._memory  # type: ignore[attr-defined]
         n = len(slices.valid)
         content = slices.content[slices.offsets[0] : slices.offsets[n]]
-        # The text is copied, and Arrow keeps its parts before it makes the columns. Items of lists of numbers take at
-        # most eight times the memory of their text.
-        rows = 8 * len(content) + 2 * n * memory.row
+        # The text is copied, and Arrow keeps its parts before it makes the columns. Items of lists take twice as much:
+        # a number of 8 bytes may have two in the text.
+        rows = (16 if memory.item else 8) * len(content) + 2 * n * memory.row
         if rows + len(content) * memory.item > budget.rest and memory.item:
             # An item that takes more memory than its text is an object, an array or null.
             items = sum(int(np.count_nonzero(content == byte)) for byte in b"{[")
@@ -167,6 +175,7 @@ class JsonParser:
         rows: npt.NDArray[np.int64],
         good: list[tuple[npt.NDArray[np.int64], Any]],
         bad: dict[int, str],
+        budget: MemoryBudget,
     ) -> None:
         """Add the values that Arrow returns for rows to `good`, in order, and the rows that it refuses to `bad`."""
         if not len(rows):
@@ -189,12 +198,13 @@ class JsonParser:
             found = {row: reason for row in rows.tolist() if (reason := self._screen(pa, slices.row(row)))}
             if len(rows) == 1 and not found:
                 found[int(rows[0])] = _FIELD.sub(r"field '\1'", text)
+            budget.take_errors(len(found))
             bad.update(found)
         if found:
-            self._parse(pa, slices, rows[[row not in found for row in rows.tolist()]], good, bad)
+            self._parse(pa, slices, rows[[row not in found for row in rows.tolist()]], good, bad, budget)
             return
         for part in np.array_split(rows, min(JSON_PARTS, len(rows))):
-            self._parse(pa, slices, part, good, bad)
+            self._parse(pa, slices, part, good, bad, budget)
 
     def _parse_lines(self, lines: Any, wire: pa.DataType) -> pa.Table:
         import pyarrow as pa

@@ -15,10 +15,20 @@ from kbatch.quantities import SizeLike, size_between
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MAX_PARSED_BYTES", "ListMemory", "MemoryBudget", "TypeMemory", "ValuesTooLargeError", "memory_of_type"]
+__all__ = [
+    "ERROR_BYTES",
+    "MAX_PARSED_BYTES",
+    "ListMemory",
+    "MemoryBudget",
+    "TypeMemory",
+    "ValuesTooLargeError",
+    "memory_of_type",
+]
 
 # The memory that parsed values may take without another limit.
 MAX_PARSED_BYTES = 2 << 30
+# The memory of a bad row: its number and its error.
+ERROR_BYTES = 256
 # The memory of a place in a column besides the value: its validity, offset, and share of temporary arrays.
 _PLACE_BYTES = 8
 
@@ -38,6 +48,10 @@ class MemoryBudget:
         self.rest -= size
         if self.rest < 0:
             raise ValuesTooLargeError(f"takes more than {self.max_bytes} bytes of memory as columns")
+
+    def take_errors(self, count: int) -> None:
+        """Use the memory of the errors of `count` bad rows, before they are made."""
+        self.take(count * ERROR_BYTES)
 
 
 class TypeMemory(NamedTuple):

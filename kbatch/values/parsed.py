@@ -22,7 +22,7 @@ from kbatch.records.data import TableData
 from kbatch.records.display import short_repr
 from kbatch.tuning import VALUES_MEMORY_RATIO, VALUES_PART_BYTES, VALUES_PART_MEMORY, VALUES_PART_ROWS
 from kbatch.values.deviations import DeviationTable, FieldDeviation
-from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, ValuesTooLargeError
+from kbatch.values.memory import ERROR_BYTES, MAX_PARSED_BYTES, MemoryBudget, ValuesTooLargeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +50,8 @@ TableT = TypeVar("TableT", bound=TableData, default=Any)
 # The size of the sample from which a schema is inferred.
 _SAMPLE_ROWS = 2000
 _SAMPLE_BYTES = 1 << 20
+# The memory of a text as bytes and str, without its content.
+_TEXT_BYTES = 112
 # The characters of the type in a representation.
 _SHOWN_TYPE = 300
 
@@ -193,7 +195,7 @@ def _parse_part(parser: Parser, part: pa.Array, rest: int) -> Iterator[tuple[Par
         yield Parsed(nothing, np.zeros(1, np.int64), [str(error)]), most
     else:
         assert len(parsed.values) == len(part)
-        yield parsed, parsed.values.nbytes
+        yield parsed, parsed.values.nbytes + len(parsed.errors) * ERROR_BYTES
 
 
 def parse_column(
@@ -400,16 +402,19 @@ class TextParser:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         check_types(TextParser.parse, locals())
         pa = require("pyarrow", "arrow", "parsing values")
-        MemoryBudget(max_bytes).take(column.nbytes)
+        budget = MemoryBudget(max_bytes)
+        budget.take(column.nbytes)
         try:
             return Parsed(column.cast(pa.string()), np.empty(0, np.int64), [])
         except pa.ArrowInvalid:
+            budget.take(2 * column.nbytes + len(column) * _TEXT_BYTES)
             values: list[Any] = column.to_pylist()
         bad, errors = [], []
         for i, value in enumerate(values):
             try:
                 values[i] = None if value is None else value.decode()
             except UnicodeDecodeError as error:
+                budget.take_errors(1)
                 values[i] = None
                 bad.append(i)
                 errors.append(f"byte {error.start}: not UTF-8")

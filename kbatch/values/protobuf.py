@@ -154,13 +154,14 @@ class ProtobufParser:
         from google.protobuf.message import DecodeError
 
         read = self._class  # type: ignore[attr-defined]
-        self._check_memory(column, MemoryBudget(max_bytes))
+        budget = MemoryBudget(max_bytes)
+        self._check_memory(column, budget)
         errors: dict[int, str] = {}
         ids = None
         framed = self.framing == "confluent"
         path = _path(read.DESCRIPTOR)
         if framed:
-            ids, errors = read_prefixes(slices_of(column))
+            ids, errors = read_prefixes(slices_of(column), budget)
         parts = []
         for start in range(0, len(column), PROTOBUF_ROWS):
             messages: list[Any] = []
@@ -175,6 +176,7 @@ class ProtobufParser:
                             data = data[at:]
                         made = read.FromString(data)
                     except (DecodeError, ValueError) as error:
+                        budget.take_errors(1)
                         errors[row] = str(error)
                 messages.append(made)
             try:
@@ -185,6 +187,7 @@ class ProtobufParser:
                     try:
                         parts.append(_messages(pa, [message], read.DESCRIPTOR, self.type))
                     except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError) as error:
+                        budget.take_errors(1)
                         errors[row] = f"a string that is not UTF-8: {error}"
                         parts.append(pa.nulls(1, self.type))
         bad = sorted(errors)
@@ -197,9 +200,10 @@ class ProtobufParser:
         offsets = slices_of(column).offsets
         content = int(offsets[-1] - offsets[0])
         rows = len(column) * memory.row + 4 * content
-        if rows + content * memory.most <= budget.rest:
-            return
+        fits = rows + content * memory.most <= budget.rest
         budget.take(rows)
+        if fits:
+            return
         for data in column:
             if data.is_valid:
                 text = data.as_py()

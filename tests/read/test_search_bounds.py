@@ -196,9 +196,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the sizes of all reads of files."""
     sizes: list[int] = []
 
-    def read(file: LocalFile, start: int, stop: int) -> npt.NDArray[np.uint8]:
+    def read(file: LocalFile, start: int, stop: int, capacity: int = 0) -> npt.NDArray[np.uint8]:
         sizes.append(stop - start)
-        return original(file, start, stop)
+        return original(file, start, stop, capacity)
 
     original = LocalFile.window
     monkeypatch.setattr(LocalFile, "window", read)
