@@ -223,7 +223,11 @@ class ExportRun:
         """
         began = time.monotonic()
         if plans_fast(self._logs, self._options, self._starts):
-            self._reads = plan_reads(self._logs, self._options, self._starts)
+            reads = plan_reads(self._logs, self._options, self._starts)
+            self._reads = [
+                read._replace(splits=[]) if _is_at_end(log, read) else read
+                for log, read in zip(self._logs, reads, strict=True)
+            ]
         self._plan_seconds = time.monotonic() - began
         return self._reads is not None and not any(read.splits for read in self._reads)
 
@@ -364,6 +368,11 @@ class ExportRun:
             if known is not None and part.undecided_batches
         ]
         return pending_table(held, self._options)
+
+
+def _is_at_end(log: Log, read: LogRead) -> bool:
+    """Whether a read begins at the end of a log, where only zeros or an incomplete batch may follow."""
+    return read.start is not None and read.start >= log.end_offset and log.tail.kind != "damaged"
 
 
 def _log_name(log: Log) -> LogName:

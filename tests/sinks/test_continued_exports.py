@@ -128,6 +128,10 @@ def test_a_run_with_nothing_new_does_not_start_spark(
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr("kbatch.spark.export_job.spark_session", start)
+    # A preallocated segment ends with zeros, and one that is being written with an incomplete batch.
+    for number, tail in enumerate((bytes(500), batches(10, 1)[0][:50])):
+        with open(root / f"t-{number}" / f"{0:020d}.log", "ab") as file:
+            file.write(tail)
     names = ["--table", iceberg_catalog.TABLE, "--catalog", iceberg_catalog.NAME] if out.kind == "iceberg" else []
     flags = [str(root), str(out.path), "--format", out.kind, *names, "--master", "spark://host:7077"]
     assert main(["export", *flags]) == 0
