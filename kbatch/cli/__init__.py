@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
 
-from kbatch.cli.interrupts import InterruptWatch
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
 
 __all__ = ["main"]
 
@@ -31,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else arguments
     command = next((word for word in words if not word.startswith("-")), "")
+    if arguments is None:
+        _end_at_interrupts(command)
+    from kbatch.cli.interrupts import InterruptWatch
+
     # A batch system ends jobs with SIGTERM, which must clean up as Ctrl-C does.
     watch = InterruptWatch(command, whole_process=arguments is None)
     try:
@@ -43,3 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return watch.end()
     finally:
         watch.close()
+
+
+def _end_at_interrupts(command: str) -> None:
+    """Let Ctrl-C and SIGTERM end the process with a message until `InterruptWatch` handles them."""
+    # The module signal itself imports others, which takes longer than all before it.
+    import _signal
+
+    def end(number: int, frame: object) -> NoReturn:
+        name = f"kbatch {command}" if command.isalpha() else "kbatch"
+        os.write(2, f"{name}: interrupted\n".encode("ascii", "backslashreplace"))
+        os._exit(130)
+
+    for number in (_signal.SIGINT, _signal.SIGTERM):
+        _signal.signal(number, end)

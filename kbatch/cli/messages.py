@@ -13,6 +13,7 @@ import numpy as np
 from typing_extensions import Buffer
 
 import kbatch
+from kbatch.batches.regular_files import open_regular
 from kbatch.cli import jsonlines
 from kbatch.cli.inputs import standard_input
 from kbatch.cli.shown import json_bytes
@@ -76,7 +77,7 @@ def _split(path: str) -> Iterator[tuple[int, memoryview]]:
 def _chunks(path: str) -> Iterator[bytes]:
     position = 0
     with ExitStack() as to_close:
-        read = standard_input().read1 if path == "-" else to_close.enter_context(open(path, "rb", buffering=0)).read
+        read = standard_input().read1 if path == "-" else to_close.enter_context(open_regular(path)).read
         while True:
             try:
                 chunk = read(_CHUNK_SIZE)

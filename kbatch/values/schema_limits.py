@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kbatch.batches.regular_files import open_regular
 from kbatch.extras import require
 
 if TYPE_CHECKING:
@@ -109,13 +110,12 @@ def read_file(path: str, schema: str) -> bytes:
     Raises
     ------
     ValueError
-        If the file can't be read, or is larger than a schema may be.
+        If the file can't be read, is not a regular file, or is larger than a schema may be.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_SCHEMA_BYTES + 1)
-            size = max(len(data), os.fstat(file.fileno()).st_size)
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            check_text_size(size, f"{path}: {schema}")
+            return file.read()
     except OSError as error:
         raise ValueError(f"{path}: can't read {schema}: {error.strerror}") from None
-    check_text_size(size, f"{path}: {schema}")
-    return data

@@ -51,6 +51,26 @@ def start(*arguments: object, stdin: int | None = None) -> subprocess.Popen[str]
     )
 
 
+EARLY = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "kbatch.cli.interrupts":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from kbatch.cli import main
+sys.argv = ["kbatch", "stats", "missing"]
+sys.exit(main())
+"""
+
+
+def test_an_interrupt_during_the_first_imports_gives_status_130_and_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kbatch stats: interrupted\n")
+
+
 def has_started(process: subprocess.Popen[str]) -> bool:
     """Whether the command handles signals."""
     status = Path(f"/proc/{process.pid}/status").read_text()

@@ -144,6 +144,14 @@ def test_a_lock_or_journal_that_is_a_fifo_is_an_error(tmp_path: Path) -> None:
         roll_back(tmp_path)
 
 
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_captured_connections_are_regular_files(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "requests"
+    replace_by(kind, path)
+    assert main(["dump", "--protocol", str(path)]) == 1
+    assert f"it is {kind}; only regular files are read: '{path}'" in capsys.readouterr().err
+
+
 def test_descriptors_are_not_inherited(log: Path) -> None:
     descriptor = open_descriptor(str(segment_path(log, 0)))
     assert not os.get_inheritable(descriptor)

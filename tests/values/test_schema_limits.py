@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,9 @@ import pyarrow as pa
 
 from kbatch.plan.value_options import FormatOptions
 from kbatch.values import AvroParser, JsonParser, infer_json
+from kbatch.values.avro import read_schemas
 from kbatch.values.ddl import parse_ddl
+from kbatch.values.protobuf import read_descriptors
 from kbatch.values.schema_limits import MAX_NESTING, MAX_NODES, MAX_SCHEMA_BYTES
 
 TOO_MANY = "more than 20000 fields"
@@ -169,6 +173,23 @@ def test_the_sizes_of_schema_texts_and_files_are_limited(tmp_path: Path) -> None
     for options in (FormatOptions("avro", schema_file=str(path)), FormatOptions("json", schema_file=str(path))):
         with pytest.raises(ValueError, match=f"large.avsc: .*has {10 * size} bytes"):
             options.parser(list)
+
+
+def test_schema_files_are_regular_files(tmp_path: Path) -> None:
+    """A FIFO would make the caller wait for its other end."""
+    path = tmp_path / "7.avsc"
+    os.mkfifo(path)
+    for source in (path, tmp_path):
+        with pytest.raises(ValueError, match=r"7\.avsc: can't read an Avro schema: it is a FIFO; only regular files"):
+            read_schemas(source)
+    with pytest.raises(ValueError, match=r"7\.avsc: can't read the schema: it is a FIFO"):
+        FormatOptions("json", schema_file=str(path)).parser(list)
+    pytest.importorskip("google.protobuf")
+    for name in ("set.pb", "message.proto"):
+        os.mkfifo(tmp_path / name)
+        if name.endswith(".pb") or importlib.util.find_spec("grpc_tools"):
+            with pytest.raises(ValueError, match=rf"{name}: can't read a .*: it is a FIFO"):
+                read_descriptors(tmp_path / name)
 
 
 def test_null_values_of_a_fixed_take_no_memory() -> None:
