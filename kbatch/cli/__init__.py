@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _end_at_interrupts(command: str) -> None:
     """Let Ctrl-C and SIGTERM end the process with a message until `InterruptWatch` handles them."""
     # The module signal itself imports others, which takes longer than all before it.
-    import _signal
+    import _signal  # type: ignore[import-not-found]
 
     def end(number: int, frame: object) -> NoReturn:
         name = f"kbatch {command}" if command.isalpha() else "kbatch"
