@@ -17,7 +17,6 @@ from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError, Op
 from kbatch.plan.pruning import Pruning
 from kbatch.plan.value_options import ValueOptions
 from kbatch.quantities import INT64_MAX, MAX_DECOMPRESSED_BYTES, parse_time
-from kbatch.records.display import changed_repr
 
 __all__ = [
     "DEFAULT_SPLIT_BYTES",
@@ -373,6 +372,9 @@ class ReadOptions:
             raise OptionError("{key} chooses records; {table} {0} has none", self.table)
 
     def __repr__(self) -> str:
+        # Its module imports NumPy, which the parsers of the command line do not.
+        from kbatch.records.display import changed_repr
+
         return changed_repr(self)
 
     @property
