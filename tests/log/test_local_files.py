@@ -149,7 +149,7 @@ def test_captured_connections_are_regular_files(kind: str, tmp_path: Path, capsy
     path = tmp_path / "requests"
     replace_by(kind, path)
     assert main(["dump", "--protocol", str(path)]) == 1
-    assert f"it is {kind}; only regular files are read: '{path}'" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"kbatch dump: {path}: it is {kind}; only regular files are read\n"
 
 
 def test_descriptors_are_not_inherited(log: Path) -> None:
