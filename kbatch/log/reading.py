@@ -73,7 +73,9 @@ class FileWindows:
         is_table = stop <= start
         expected = min(start + self._size, self.end) if is_table else min(stop, self.end)
         begin, end = self._begin, self._begin + len(self._held)
-        if begin <= start and expected <= end:
+        # A table in the rest of a large window would keep all of its memory, so these bytes are read again.
+        is_rest = is_table and self._is_large and 2 * (end - start) <= len(self._held)
+        if begin <= start and expected <= end and not is_rest:
             return self._held[start - begin : expected - begin if is_table and not self._is_large else None]
         if not is_table and stop - start <= MIN_WINDOW:
             return self._few_bytes(start, expected)

@@ -326,6 +326,9 @@ class _TableReader:
             limit = max_entry_size(self.options.limits)
             if finding.found > limit:
                 finding = finding._replace(expected=limit)
+            elif self._is_last(self.origin + end, finding.found):
+                # The source ends first, as for any other incomplete entry.
+                finding = None
             elif self.budget.is_strict:
                 finding = finding._replace(detail=self.budget.name)
         return end + self.origin, finding

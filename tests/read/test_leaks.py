@@ -17,6 +17,7 @@ from generated_kinds import KINDS
 from tables import short_inputs
 
 import kbatch
+from kbatch.kernels import buffers
 from kbatch.protocol import FetchResponse, decode_message, encode_message
 from kbatch.values import AvroParser
 
@@ -39,8 +40,9 @@ class MallocInfo(ctypes.Structure):
 
 
 def allocated() -> int:
-    """Return the bytes that are allocated by ``malloc``, including mapped blocks."""
+    """Return the bytes that are allocated by ``malloc``, including mapped blocks, without free blocks of the pool."""
     gc.collect()
+    buffers.trim()
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = MallocInfo
     info = mallinfo()
