@@ -131,10 +131,33 @@ def _fixed_array(pa: Any, array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] |
         valid = None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little"))
         return pa.Array.from_buffers(kind, len(array), [valid, pa.py_buffer(offsets)], children=[items])
     if array.dtype.kind in "SV":
-        return pa.array(array.tolist(), pa.binary(), mask=mask) if len(array) else pa.array([], pa.binary())
+        return _binary_array(pa, array, mask)
     if array.dtype.kind == "U":
         raise TypeError("dtype U has 4 bytes per character; use S for text")
     try:
         return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False), mask=mask)
     except pa.ArrowNotImplementedError:
         raise TypeError(f"dtype {array.dtype} has no Arrow type") from None
+
+
+def _binary_array(pa: Any, array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> Any:
+    """Return an array of dtype S or V as a binary array; S without trailing NULs, as NumPy returns them."""
+    count, width = len(array), array.dtype.itemsize
+    rows = np.ascontiguousarray(array).view(np.uint8).reshape(count, width) if width else np.empty((count, 0), np.uint8)
+    step = max(1, _GATHERED_BYTES // max(width, 1))
+    lengths = np.full(count, width, np.int32)
+    content = rows
+    if array.dtype.kind == "S" and width:
+        for i in range(0, count, step):
+            is_text = rows[i : i + step, ::-1] != 0
+            lengths[i : i + step] = np.where(is_text.any(1), width - is_text.argmax(1), 0)
+        content = np.empty(lengths.sum(dtype=np.int64), np.uint8)
+        end = 0
+        for i in range(0, count, step):
+            part = rows[i : i + step][np.arange(width) < lengths[i : i + step, None]]
+            content[end : end + len(part)] = part
+            end += len(part)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    valid = None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), pa.py_buffer(content)])

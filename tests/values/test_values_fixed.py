@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -81,3 +82,20 @@ def test_text_is_parsed_as_utf8(values: list[bytes | None]) -> None:
 def test_dtypes_without_an_arrow_type_are_refused(dtype: Any) -> None:
     with pytest.raises(TypeError, match=r"dtype \S+ has no Arrow type"):
         FixedParser(dtype)
+
+
+@pytest.mark.parametrize("kind", ["S1", "S5", "V1", "V5", "S300"])
+def test_bytes_of_a_fixed_length_are_those_of_numpy(kind: str) -> None:
+    """NumPy removes trailing NULs of S, and keeps all bytes of V."""
+    import pyarrow as pa
+
+    draw = random.Random(1)
+    width = np.dtype(kind).itemsize
+    values = [bytes(draw.choice(b"\0\0\0A\xff") for _ in range(width)) for _ in range(1000)]
+    column = pa.array([*values, b"short" * 100, None])
+    parsed = FixedParser(kind).parse(column)
+    expected = [value.rstrip(b"\0") if kind[0] == "S" else value for value in values]
+    assert parsed.values.to_pylist() == [*expected, None, None]
+    assert FixedParser(kind).parse(column[:1000]).values.to_pylist() == expected
+    named = FixedParser(f"a:{kind},b:u1").parse(pa.array([value + b"\7" for value in values]))
+    assert named.values.to_pylist() == [{"a": value, "b": 7} for value in expected]
