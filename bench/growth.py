@@ -193,7 +193,7 @@ def snapshot(count: int) -> bytes:
 
 
 def logs(count: int, directory: Path) -> dict[str, Callable[[], Any]]:
-    """Return the steps that read logs with their index files, and write logs."""
+    """Return the steps that read logs with their index files, and write logs, of up to 8 times `count` entries."""
     import kbatch
     from kbatch.log.verification import verify_log
 
@@ -250,4 +250,4 @@ def growth_steps(count: int, directory: Path) -> dict[str, Callable[[], Any]]:
         return lambda: kbatch.decode(data, on_error="skip")
 
     steps = {name: decoded(data) for name, data in payloads(count).items()}
-    return steps | streams(count) | messages_and_values(count, directory) | logs(count, directory / "logs")
+    return steps | streams(count) | messages_and_values(count, directory) | logs(count // 4, directory / "logs")
