@@ -97,7 +97,7 @@ cdef void _forget(Py_ssize_t i) noexcept nogil:
 
 
 cdef void* _take(size_t minimum, size_t most, size_t* size) noexcept nogil:
-    """Take the smallest free chunk of `minimum` to `most` bytes; return NULL if there is none.
+    """Take the smallest free chunk of `minimum` to `most` bytes. Without such a chunk, return NULL.
 
     Of equal chunks it takes the most recent, which is the most likely to be in the cache.
     """
@@ -221,8 +221,8 @@ def allocate(Py_ssize_t nbytes, bint frugal=False) -> Block:
     nbytes : int
         Size of the buffer, 0 or more.
     frugal : bool
-        Whether memory matters more than the time that new pages take. A chunk of the free list must then have nearly
-        the same size; if there is none, the free list is freed, so that memory is not taken in addition to it.
+        Whether memory matters more than the time that new pages take. The buffer then reuses only a free chunk of
+        nearly the same size. Without one, all free chunks are released before memory is allocated.
 
     Returns
     -------
@@ -349,7 +349,7 @@ def discard(Block block not None, Py_ssize_t start) -> None:
     1048576
     """
     if start < 0:
-        raise ValueError(f"can't discard bytes from {start} on")
+        raise ValueError(f"start must be at least 0, got {start}")
     if block._memory != NULL and <size_t>start < block._capacity:
         with nogil:
             kb_discard(<char*>block._memory + start, block._capacity - start)

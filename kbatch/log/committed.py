@@ -78,7 +78,7 @@ class SegmentTransactions:
 
     @property
     def end(self) -> int:
-        """The position up to which the batches were followed, without damage at the end; 0 if there is none."""
+        """The position after the batch at which the next call resumes; 0 if it reads the segment from its beginning."""
         return 0 if self.resumption is None else self.resumption.end
 
 
@@ -86,7 +86,7 @@ class SegmentTransactions:
 class _Resumption:
     """A good batch up to which a segment was followed, and what is known there.
 
-    All damage before it is known to end before it, so bytes that are appended later do not change how it is handled.
+    No damage before it extends beyond it, so bytes that are appended later do not change what was read up to it.
 
     Attributes
     ----------

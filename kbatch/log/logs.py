@@ -296,9 +296,9 @@ class Log(TablesOfLog):
         max_bytes : int or str, optional
             Limit on the memory of a table: records, batches, data and header rows, in addition to tables that the
             caller keeps. A larger batch is split (`RecordTable.continued`), or refused if its payload takes more than
-            three quarters, or compressed together with its stored bytes seven eighths. The memory of the process grows
-            by at most 1.3 times the limit and 8 MiB. Below 16 MiB it only ends tables. Default is about 64 MiB, more
-            for larger batches.
+            three quarters of the limit, or if payload and compressed bytes together take more than seven eighths. The
+            memory of the process grows by at most 1.3 times the limit, plus 8 MiB. A limit below 16 MiB only ends
+            tables. Default is about 64 MiB, or more if a batch is larger.
 
         Yields
         ------

@@ -81,8 +81,8 @@ class FileWindows:
             return self._few_bytes(start, expected)
         self._is_large = stop - start > self._size
         if self._is_large:
-            # A large batch, or damage with large lengths in headers. Reading more than the requested size bounds the
-            # number of times that the file is read.
+            # A large batch, or damaged headers with large lengths. The window is larger than the request, so that few
+            # requests read the file.
             stop += min(stop - start, self._max_ahead)
         stop = min(max(stop, start + self._size), self.end)
         if begin - _OVERLAP <= start < begin:

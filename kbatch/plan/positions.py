@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-# A topic id that is not the present one, where the output cannot list the id itself.
+# Instead of a topic id, in messages too, where the output has another id and cannot list it.
 ANOTHER_ID = "another one"
 
 
@@ -143,8 +143,7 @@ def _change_of(log: Log, position: Position) -> LogChange | None:
     kind: ChangeKind
     if position.topic_id is not None and topic_id is not None and position.topic_id != topic_id:
         kind, resumed = "recreated", first
-        known = "another one" if position.topic_id == ANOTHER_ID else position.topic_id
-        text = f"the topic was created again: its id was {known}, and is now {topic_id}"
+        text = f"the topic was created again: its id was {position.topic_id}, and is now {topic_id}"
     elif end < next_offset:
         kind, resumed = "truncated", max(first, _end_of_epoch(log, position, end))
         text = f"the log was truncated: its end is now offset {end}"

@@ -25,7 +25,7 @@ class Place(NamedTuple):
     position : int
         In bytes.
     is_batch : bool
-        Whether a batch is known to begin there. Otherwise ``on_error="skip"`` finds the next one.
+        Whether a batch begins at `position`. Otherwise decode with ``on_error="skip"``, which searches the next batch.
     """
 
     log: Log

@@ -86,7 +86,7 @@ class _FilesTarget:
         return None
 
     def _check_columns(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
-        """Raise if readers could not read the new files together with those of earlier runs."""
+        """Raise if the new files and the files of earlier runs have columns that readers cannot combine."""
         manifest = None if replace else Manifest.read(self.out)
         if manifest is None or not manifest.files:
             return

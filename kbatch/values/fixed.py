@@ -22,7 +22,7 @@ __all__ = ["FixedParser", "parse_dtype"]
 
 # The memory of the position, the length and the verdict of a row.
 _STRUCT_ROW_BYTES = 16
-# The bytes that are gathered at a time: each takes an index of 8 bytes.
+# Values are gathered in blocks of this size, because the index of each byte takes 8 bytes.
 _GATHERED_BYTES = 64 << 10
 
 
@@ -128,8 +128,7 @@ def _fixed_array(pa: Any, array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] |
         # A list, since Spark has no list of a fixed size.
         offsets = np.arange(len(array) + 1, dtype=np.int32) * width
         kind = pa.list_(items.type)
-        valid = None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little"))
-        return pa.Array.from_buffers(kind, len(array), [valid, pa.py_buffer(offsets)], children=[items])
+        return pa.Array.from_buffers(kind, len(array), [_validity(pa, mask), pa.py_buffer(offsets)], children=[items])
     if array.dtype.kind in "SV":
         return _binary_array(pa, array, mask)
     if array.dtype.kind == "U":
@@ -159,5 +158,10 @@ def _binary_array(pa: Any, array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] 
             end += len(part)
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    valid = None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), pa.py_buffer(content)])
+    buffers = [_validity(pa, mask), pa.py_buffer(offsets), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _validity(pa: Any, mask: npt.NDArray[np.bool_] | None) -> Any:
+    """Return the validity bitmap of an array that is null where `mask` is True."""
+    return None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little"))

@@ -190,7 +190,7 @@ def _parse_part(parser: Parser, part: pa.Array, rest: int) -> Iterator[tuple[Par
                     yield parsed, size
                     rest -= size
             return
-        # Such a value counts as the maximum, so that many of them raise an error instead of taking time.
+        # Such a value counts as the maximum: many of them reach the limit of the table soon, and take little time.
         nothing = require("pyarrow", "arrow", "parsing values").nulls(1, parser.type)
         yield Parsed(nothing, np.zeros(1, np.int64), [str(error)]), most
     else:

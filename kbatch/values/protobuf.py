@@ -54,7 +54,7 @@ def _compiled(path: str | os.PathLike[str]) -> bytes:
     import tempfile
 
     path = os.fspath(path)
-    # Protoc waits for the other end of a FIFO.
+    # Refuses a FIFO, which protoc would wait for without an end.
     read_file(path, "a .proto file")
     included = os.path.join(os.path.dirname(os.path.abspath(str(protoc.__file__))), "_proto")
     with tempfile.TemporaryDirectory() as directory:

@@ -56,7 +56,7 @@ def encode(
         `keys`.
     keys : as `values`, optional
         Default is null for all.
-    timestamps : int, datetime, str, ndarray, sequence of these, Arrow, pandas or Polars column, optional
+    timestamps : int, datetime, str, or an array, sequence or column of these, optional
         Milliseconds since the epoch, datetime64 or Arrow timestamps, texts in ISO 8601, or one for all records. Finer
         units are rounded down; None, NaT, null and masked items are -1, "no timestamp". Default is the time of this
         call, as in Kafka's producers. Magic 0 has no timestamps.

@@ -312,7 +312,7 @@ class _LastOfEach:
         self._rows = self._producers = 0
 
     def add(self, rows: npt.NDArray[np.void]) -> None:
-        """Add the next rows of BATCH_DTYPE."""
+        """Add further batch headers, of dtype BATCH_DTYPE."""
         self._parts.append(rows)
         self._rows += len(rows)
         if self._rows > 2 * self._producers + WALK_BATCHES:
