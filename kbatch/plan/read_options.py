@@ -41,7 +41,7 @@ EARLIEST, LATEST = -2, -1
 _STORAGE = "storage."
 
 # The rows that a read returns.
-TableName = Literal["records", "losses", "transactions"]
+TableName = Literal["records", "counts", "losses", "transactions"]
 PerPartition = dict[str, dict[int, int]]
 
 
@@ -333,8 +333,8 @@ class ReadOptions:
     )  # fmt: skip
     table: TableName = option(
         opts.choice(*get_args(TableName)), "records", spark="table",
-        help="the rows: records; losses, the byte ranges lost to damage (onError is then skip by default); "
-        "or transactions, the aborted, undecided and open ones, with any isolation level",
+        help="the rows: records; counts, the numbers of records; losses, the byte ranges lost to damage (onError is "
+        "then skip by default); or transactions, the aborted, undecided and open ones, with any isolation level",
     )  # fmt: skip
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     values: ValueOptions = field(default_factory=ValueOptions)
@@ -368,7 +368,7 @@ class ReadOptions:
             raise OptionError("{table} losses requires {on_error} skip or stop; with raise, damage is an error")
         if self.key_partitions is not None and self.key is None:
             raise OptionError("{key_partitions} requires {key}")
-        if self.key is not None and self.table != "records":
+        if self.key is not None and self.table not in ("records", "counts"):
             raise OptionError("{key} chooses records; {table} {0} has none", self.table)
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -23,7 +23,8 @@ from kbatch.table import RecordTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Transform", "transformed_batches"]
+_ALL_LOSSES = "a batch read with option('table', 'losses') returns all of them as a DataFrame"
+__all__ = ["Transform", "count_batches", "transformed_batches"]
 
 # Records larger than this are logged: with a heap of 1 GiB, a record of 300 MiB passes, and one of 400 MiB ends the
 # JVM.
@@ -64,14 +65,38 @@ def transformed_batches(
     LimitExceededError
         For a record larger than ``maxRecordBytes``.
     """
-    losses = LossLog(
-        logging.getLogger(__name__), "a batch read with option('table', 'losses') returns all of them as a DataFrame"
-    )
+    losses = LossLog(logging.getLogger(__name__), _ALL_LOSSES)
     for split, table in tables:
         losses.add(split.path, table.losses)
         _check_sizes(table, columns, options)
         for batch in spark_batches(table, columns, overflow=options.timestamp_overflow):
             yield batch if transform is None else transform.apply(batch)
+        del table
+    losses.close()
+
+
+def count_batches(tables: Iterable[tuple[Split, RecordTable]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the number of records of each of a task's tables that has records, as Arrow batches of one row.
+
+    Losses are logged in the worker's log.
+
+    Parameters
+    ----------
+    tables : iterable of (Split, RecordTable)
+        Columns of their records are not used.
+    columns : sequence of str
+        Of topic, partition and records, in the order to return.
+    """
+    import pyarrow as pa
+
+    types = {"topic": pa.string(), "partition": pa.int32(), "records": pa.int64()}
+    schema = pa.schema([(name, types[name]) for name in columns])
+    losses = LossLog(logging.getLogger(__name__), _ALL_LOSSES)
+    for split, table in tables:
+        losses.add(split.path, table.losses)
+        row = {"topic": split.topic, "partition": split.partition, "records": len(table)}
+        if row["records"]:
+            yield pa.RecordBatch.from_arrays([pa.array([row[each.name]], each.type) for each in schema], schema=schema)
         del table
     losses.close()
 

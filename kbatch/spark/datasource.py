@@ -11,7 +11,7 @@ from kbatch.plan.losses import loss_batches
 from kbatch.plan.many import UnplannedLogs, plan_or_defer
 from kbatch.plan.missing import retry_if_gone
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.rows import transformed_batches
+from kbatch.plan.rows import count_batches, transformed_batches
 from kbatch.plan.select import choose_logs
 from kbatch.plan.split import plan_logs
 from kbatch.plan.tasks import task_options, task_tables
@@ -47,6 +47,9 @@ class KbatchDataSource(Shipped, DataSource):
     Columns are key, value, topic, partition, offset, timestamp, timestampType, and headers with
     ``option("includeHeaders", "true")``. A user's schema chooses among them and sets their order; other columns are
     not built. `kbatch.plan.read_options.parse_options` describes the options.
+
+    ``option("table", "counts")`` returns the number of records, in one row or more for each topic-partition that has
+    records, with topic, partition and records. It reads and checks the logs as for records, but builds no columns.
 
     ``option("table", "losses")`` returns the losses of a read with the same options (``onError`` is then ``skip``
     unless it is ``stop``): one row for each byte range lost to damage, with topic, partition, file, position and length
@@ -195,6 +198,8 @@ class KbatchReader(Shipped, DataSourceReader):
         if options.table == "losses":
             # No column of the records is needed.
             return loss_batches(task_tables(task, options, ()), columns)
+        if options.table == "counts":
+            return count_batches(task_tables(task, options, ()), columns)
         return transformed_batches(task_tables(task, options, columns), columns, options, self.values)
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["read_logs"]
 
-# Read if no column is requested: it is known from the name of the directory.
-_CHEAPEST = "partition"
+# The columns of records that are known from the name of the directory.
+_OF_DIRECTORIES = {"topic", "partition"}
 
 
 def read_logs(
@@ -71,8 +71,9 @@ def read_logs(
     have a smaller timestamp. The option ``endingTimestamp`` stops at the first record with this timestamp or a later
     one, as in Spark's Kafka source.
 
-    ``read_logs(spark, path, columns=[]).count()`` costs about a third of a count of all columns, because no column is
-    built and sent to Spark. Batches are checked as in any other read.
+    If only topic and partition are needed, as for ``read_logs(spark, path, columns=[]).count()``, kbatch sends the
+    number of records to Spark instead of the records. Batches are checked as in any other read. Without `columns`, a
+    count builds all columns, because Spark does not tell a Python data source which columns a query needs.
 
     Over Spark Connect a condition is applied, but excludes nothing, since the client cannot examine its plan. Use
     options there.
@@ -108,10 +109,19 @@ def read_logs(
             needed = set(columns)
         schema = _part_of(schema, needed)
     reader = spark.read.format("kbatch").options(**given)
-    frame = (reader if schema is None else reader.schema(schema)).load()
+    if read.table == "records" and schema is not None and _OF_DIRECTORIES.issuperset(schema.names):
+        frame = _unrolled(reader.option("table", "counts").load())
+    else:
+        frame = (reader if schema is None else reader.schema(schema)).load()
     if where is not None:
         frame = frame.filter(where)
     return frame if columns is None else frame.select(*columns)
+
+
+def _unrolled(counts: DataFrame) -> DataFrame:
+    """Return topic and partition of each record. Spark repeats the rows only as far as a query needs them."""
+    each = counts.selectExpr("topic", "partition", "explode(sequence(1, int(records)))")
+    return each.select("topic", "partition")
 
 
 def _text(value: Any) -> str:
@@ -150,4 +160,4 @@ def _part_of(schema: StructType, needed: set[str] | None) -> StructType:
     names = {name.lower() for name in needed}
     if not names <= {name.lower() for name in schema.names}:
         return schema
-    return StructType([field for field in schema if field.name.lower() in (names or {_CHEAPEST})])
+    return StructType([field for field in schema if field.name.lower() in (names or _OF_DIRECTORIES)])

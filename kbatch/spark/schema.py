@@ -31,6 +31,11 @@ _RECORDS: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": _HEADERS,
 }
+_RECORD_COUNTS: dict[str, DataType] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "records": LongType(),
+}
 _LOSSES: dict[str, DataType] = {
     "topic": StringType(),
     "partition": IntegerType(),
@@ -52,6 +57,7 @@ _TRANSACTIONS: dict[str, DataType] = {
 }
 _TABLES: dict[TableName, dict[str, DataType]] = {
     "records": _RECORDS,
+    "counts": _RECORD_COUNTS,
     "losses": _LOSSES,
     "transactions": _TRANSACTIONS,
 }

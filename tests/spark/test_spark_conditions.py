@@ -166,6 +166,26 @@ def test_read_logs_counts_without_columns(spark: Any, logs: KeyedLogs) -> None:
     assert kbatch.spark.read_logs(spark, logs.root, where="offset >= 100", columns=[]).count() == 80
 
 
+def test_read_logs_sends_numbers_of_records_if_only_topics_and_partitions_are_needed(
+    spark: Any, logs: KeyedLogs
+) -> None:
+    whole = spark.read.format("kbatch").load(logs.root)
+    names = ["partition", "TOPIC"]
+    for where in (None, "topic = 'a'", "partition IN (1, 7) OR topic < 'b'", "topic IS NULL"):
+        found = kbatch.spark.read_logs(spark, logs.root, where=where, columns=names)
+        filtered = whole if where is None else whole.filter(where)
+        assert found.columns == names
+        assert sorted(map(tuple, found.collect())) == sorted(map(tuple, filtered.select(*names).collect()))
+        assert "explode" in found._jdf.queryExecution().toString()
+    keyed = kbatch.spark.read_logs(spark, logs.root, columns=[], options={"key": "x"})
+    assert keyed.count() == whole.filter("key = X'78'").count()
+    # A condition without columns is applied to each record.
+    assert 0 < kbatch.spark.read_logs(spark, logs.root, where="rand(1) < 0.5", columns=[]).count() < 480
+    for columns in (["topic"], []):
+        losses = kbatch.spark.read_logs(spark, logs.root, columns=columns, options={"Table": "losses"})
+        assert losses.count() == 0
+
+
 def test_errors_of_read_logs_reach_the_user(spark: Any, logs: KeyedLogs) -> None:
     with pytest.raises(ValueError, match=r"^unknown option 'nosuch'"):
         kbatch.spark.read_logs(spark, logs.root, options={"nosuch": 1})

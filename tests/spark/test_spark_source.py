@@ -259,6 +259,37 @@ def test_a_wrong_checksum_can_be_accepted(spark: Any, damaged: tuple[str, Any]) 
     assert load(spark, root, crc="skip").count() == load(spark, root, crc="mark").count() == 3160
 
 
+# -- the table of counts
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"splitBytes": "5k"}, {"isolationLevel": "read_committed"}, {"onError": "skip", "crc": "skip"}, {"key": "k1"},
+     {"topics": "txn", "startingOffsets": json.dumps({"txn": {"0": 30}})}, {"includeControl": "true"}],
+)  # fmt: skip
+def test_counts_are_the_numbers_of_the_records(spark: Any, logs: str, options: dict[str, str]) -> None:
+    options = {"topics": ",".join(MAGIC_2), **options}
+    counts = load(spark, logs, table="counts", **options)
+    assert counts.columns == ["topic", "partition", "records"]
+    rows = counts.groupBy("topic", "partition").sum("records").collect()
+    records = load(spark, logs, **options).groupBy("topic", "partition").count().collect()
+    assert sorted(map(tuple, rows)) == sorted(map(tuple, records))
+    assert counts.filter("records < 1").count() == 0
+
+
+def test_counts_of_damaged_logs_log_the_losses(damaged_logs: str, caplog: pytest.LogCaptureFixture) -> None:
+    from kbatch.spark.datasource import KbatchDataSource
+
+    def rows(**options: str) -> list[Any]:
+        source = KbatchDataSource({"path": damaged_logs, "topics": "txn", "onError": "skip", **options})
+        reader = source.reader(source.schema())
+        return [row for each in reader.partitions() for batch in reader.read(each) for row in batch.to_pylist()]
+
+    assert sum(row["records"] for row in rows(table="counts")) == len(rows())
+    losses = [row for row in losses_of(damaged_logs) if row[0] == "txn"]
+    assert len([each for each in caplog.messages if "bytes lost" in each]) == 2 * len(losses) > 0
+
+
 # -- the table of losses
 
 LOSS_SCHEMA = (
@@ -347,7 +378,7 @@ def test_the_table_of_losses_is_empty_without_damage(spark: Any, logs: str) -> N
     [
         ({"table": "losses", "onError": "raise"}, "requires onError skip or stop"),
         ({"table": "losses", "failOnDataLoss": "true"}, "requires onError skip or stop"),
-        ({"table": "loss"}, "table must be one of 'records', 'losses'"),
+        ({"table": "loss"}, "table must be one of 'records', 'counts', 'losses'"),
     ],
 )
 def test_invalid_options_for_losses_are_refused(spark: Any, logs: str, options: dict[str, str], message: str) -> None:
