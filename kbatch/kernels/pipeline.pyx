@@ -151,7 +151,9 @@ cdef class Pipeline(BatchDecoder):
     def abandon(self):
         """Stop all threads and wait for them; the contents of the output are then undefined."""
         cdef Ending ending = new_ending()
-        self.end_at(ABORTED, &self.cursor, &ending)
+        # A thread whose turn it is may be writing `self.cursor`.
+        cdef OutputCursor cursor = OutputCursor(0, 0)
+        self.end_at(ABORTED, &cursor, &ending)
         self.close()
 
     cdef void close(self):

@@ -316,7 +316,9 @@ def read_errors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_read_error(library: Path, path: str, at: int) -> dict[str, str]:
-    return {**os.environ, "LD_PRELOAD": str(library), "KBATCH_FAULT_PATH": path, "KBATCH_FAULT_AT": str(at)}
+    # The runtime of a sanitizer, which `.ci/sanitize` loads before, must stay first.
+    libraries = " ".join(filter(None, (os.environ.get("LD_PRELOAD"), str(library))))
+    return {**os.environ, "LD_PRELOAD": libraries, "KBATCH_FAULT_PATH": path, "KBATCH_FAULT_AT": str(at)}
 
 
 @pytest.mark.parametrize("name", [*READERS, *OUT])
