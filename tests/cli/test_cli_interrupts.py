@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -78,6 +80,11 @@ def has_started(process: subprocess.Popen[str]) -> bool:
     return bool(int(caught, 16) & 1 << signal.SIGTERM - 1)
 
 
+def unread_bytes(reader: int) -> int:
+    """The number of bytes that a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(reader, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 def interrupt(
     process: subprocess.Popen[str], after: float, number: signal.Signals = signal.SIGINT, *, read: bool = True
 ) -> None:
@@ -133,9 +140,13 @@ def test_a_long_call_of_a_codec_is_interrupted(codec: str, long_batch: Path, tmp
 
 def test_a_command_that_waits_for_input_is_interrupted() -> None:
     reader, writer = os.pipe()
-    with start("dump", "--protocol", "/dev/stdin", stdin=reader) as process:
-        os.close(reader)
+    os.write(writer, b"\0\0")  # a part of a message's length
+    with start("dump", "--protocol", "-", stdin=reader) as process:
+        while unread_bytes(reader):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
         interrupt(process, 0.3)
+    os.close(reader)
     os.close(writer)
 
 
