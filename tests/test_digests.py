@@ -37,6 +37,7 @@ def test_decoded_results_are_unchanged(tmp_path: Path, part: int | None) -> None
     assert_as_before(digests.reading_groups(tmp_path, [part]))
 
 
+# `writing_groups` has only two groups of each kind: a sample, and all cases with the first rotation.
 @pytest.mark.parametrize("part", PARTS[:2])
 def test_written_results_are_unchanged(tmp_path: Path, part: int | None) -> None:
     """Bytes of `encode`, conversion, recompression and compaction, and the decoded records."""

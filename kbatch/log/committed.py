@@ -143,9 +143,9 @@ def follow_transactions(
 
     Notes
     -----
-    Each segment is framed as for decoding, and checksums are verified according to `options.crc`. With
-    ``on_error="skip"`` the walk resumes after damage at the same batch as decoding does. With "raise" and "stop" a read
-    ends at damage, but it may also begin after it, so the walk skips damage too.
+    Each segment is framed as for decoding, and checksums are verified according to `options.crc`: a damaged header may
+    hide a marker. With ``on_error="skip"`` the walk resumes after damage at the same batch as decoding does. With
+    "raise" and "stop" a read ends at damage, but it may also begin after it, so the walk skips damage too.
 
     A transaction that is open where bytes were lost is undecided if its marker may have been among them: see
     `LossFollower`. With "skip" the segment's ``.txnindex`` is used: an entry counts as the ABORT marker if its offset
@@ -313,25 +313,22 @@ def segment_transactions(
     since : SegmentTransactions, optional
         The result for an earlier, shorter state of the segment's file, to resume from.
     """
-    # With "raise" a read ends at the first bad checksum, so headers and markers are enough, and payloads of a closed
-    # segment are not read. Otherwise all checksums are verified, since a wrong length could hide a marker.
-    headers_only = options.on_error == "raise" and options.crc == "verify"
     # A read with "raise" or "stop" that begins after damage returns no record that one from the start withholds.
     skips = options.on_error == "skip"
     entries = _read_index(segment, below) if skips else _NO_ENTRIES
     known = None if since is None else since.resumption
     if known is None or not np.array_equal(known.entries, _entries_below(entries, known.next_offset)):
         known = _Resumption(0, 0, segment.base_offset, np.empty(0, EVENT_DTYPE), _NO_ENTRIES)
-    recorder = TransactionRecorder(check_crc=headers_only, limits=options.limits, events=known.events)
+    recorder = TransactionRecorder(limits=options.limits, events=known.events)
     lost = LossFollower(known.next_offset, entries, lengths_only=not skips)
-    tracking = tracking_options(replace(options, on_error="skip", crc="skip" if headers_only else options.crc))
+    tracking = tracking_options(replace(options, on_error="skip"))
     suspect_end = 0
     for table in read_tables(segment, known.last, segment.size, tracking, SMALL_TABLE_BYTES):
         rows = table.batches[table.batches["position"] >= known.end]
         good = counts_for_transactions(rows, tracking)
         suspect_end = max(suspect_end, _suspect_end(segment, rows[~good], table.losses, options.limits))
         steps = lost.follow(rows, good, table.losses)
-        follow_batches(recorder, rows[good], steps, _bytes_of(segment, table, markers_only=not headers_only))
+        follow_batches(recorder, rows[good], steps, _bytes_of(segment, table))
         if len(rows) and not lost.is_lost:
             last, size, offset = (int(rows[name][-1]) for name in ("position", "size", "last_offset"))
             if last >= suspect_end:
@@ -372,18 +369,18 @@ def _read_index(segment: Segment, below: int | None) -> npt.NDArray[np.void]:
 
 
 def _bytes_of(
-    segment: Segment, table: RecordTable, *, markers_only: bool
+    segment: Segment, table: RecordTable
 ) -> Callable[[npt.NDArray[np.void]], tuple[npt.NDArray[np.uint8], int]]:
-    """Return a function that returns bytes which contain some batches of a table, and where they begin."""
+    """Return a function that returns bytes which contain the markers among some batches, and where they begin."""
 
     def window(rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], int]:
         if not table.losses:
             # The bytes of a table without losses begin with its first batch.
             return table.data, int(table.batches["position"][0])
-        read = rows[(rows["attributes"] & ATTRIBUTE_CONTROL) != 0] if markers_only else rows
-        if not len(read):
+        markers = rows[(rows["attributes"] & ATTRIBUTE_CONTROL) != 0]
+        if not len(markers):
             return table.data[:0], 0
-        start = int(read["position"][0])
-        return segment.window(start, int(read["position"][-1] + read["size"][-1])), start
+        start = int(markers["position"][0])
+        return segment.window(start, int(markers["position"][-1] + markers["size"][-1])), start
 
     return window

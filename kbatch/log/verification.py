@@ -339,8 +339,8 @@ def _aborted(segments: Sequence[Segment], options: DecodeOptions) -> npt.NDArray
         producers = producers[producers["current_txn_first_offset"] >= 0]
         columns = (producers[name].tolist() for name in ("producer_id", "current_txn_first_offset", "timestamp"))
         begun = [OpenTransaction(*row) for row in zip(*columns, strict=True)]
-    # With "raise" headers and markers are enough: the checksums were verified before.
-    options = replace(options, on_error="raise")
+    # The checksums were verified before, and the index is not to be used.
+    options = replace(options, on_error="raise", crc="skip")
     return join_transactions([segment_transactions(each, None, options) for each in segments], begun).aborted
 
 

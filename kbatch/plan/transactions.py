@@ -61,7 +61,7 @@ def transaction_batches(
     Raises
     ------
     CorruptBatchError, TruncatedBatchError, CrcMismatchError
-        With ``on_error="raise"``, for damage that hides markers. Other payloads are not read.
+        With ``on_error="raise"``, for damage that may hide markers.
     OverflowError
         For a timestamp that does not fit, with ``timestamp_overflow="raise"``.
     """

@@ -89,12 +89,13 @@ def decide(
     table = reader.read(BufferWindows(data))
     batches = table.batches
     good = counts_for_transactions(batches, options)
-    tracker = TransactionTracker(check_crc=False, limits=options.limits)
-    # Under "raise" and "stop" damage ends the pass, and nothing after it is returned.
-    losses = LossFollower() if options.on_error == "skip" else None
-    steps = [] if losses is None else losses.follow(batches, good, table.losses)
+    tracker = TransactionTracker(limits=options.limits)
+    # Under "raise" and "stop", damage within the requested offsets ends the pass, and nothing after it is returned.
+    # Damage outside of them may hide markers.
+    losses = LossFollower(lengths_only=options.on_error != "skip")
+    steps = losses.follow(batches, good, table.losses)
     follow_batches(tracker, batches[good], steps, lambda _: (data, 0))
-    if losses is not None:
+    if options.on_error == "skip":
         tracker.replay_events(losses.finish())
     is_sound = reader.position == len(data) and bool((good & (batches["magic"] == 2)).all()) and not table.losses
     if options.crc == "verify" and is_sound:

@@ -28,8 +28,7 @@ class _StreamTracker(TransactionTracker):
     """A tracker that also keeps the open transactions as a history."""
 
     def __init__(self, options: DecodeOptions) -> None:
-        # The reader has verified the checksums that the options require.
-        super().__init__(check_crc=False, limits=options.limits)
+        super().__init__(limits=options.limits)
         self.pending = PendingTransactions()
 
     def replay(self, events: npt.NDArray[np.void]) -> None:
@@ -87,8 +86,9 @@ class StableFront:
         self.reader = BatchReader(tracking_options(options), source=source, position=position)
         self._tracker = _StreamTracker(options)
         self._listed = None if aborted is None else ListedAborts(aborted)
-        # Under "raise" and "stop" damage ends the reading. A list decides all transactions.
-        self._losses = LossFollower() if options.on_error == "skip" and aborted is None else None
+        # A list decides all transactions. Under "raise" and "stop", only damage outside of the requested offsets is
+        # passed over.
+        self._losses = LossFollower(lengths_only=options.on_error != "skip") if aborted is None else None
         # The batches that are not released begin at number `_first`. For each: its position, its producer id, and the
         # greatest offset up to it.
         self._positions = array("q")
@@ -114,7 +114,7 @@ class StableFront:
             if reader.position == begin and not len(table.batches):
                 break
             self._add(table, windows.window(begin, windows.end), begin)
-        if windows.is_final and self._losses is not None:
+        if windows.is_final and self._losses is not None and reader.options.on_error == "skip":
             self._tracker.replay_events(self._losses.finish())
             self._note_ended(reader.position)
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.checksums import good_crcs
 from kbatch.format import (
     ABORTED_DTYPE,
     ATTRIBUTE_CONTROL,
@@ -23,7 +22,7 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.records.display import short_repr
-from kbatch.transactions.control import lost_markers, marker_types
+from kbatch.transactions.control import marker_types
 
 __all__ = [
     "EVENT_DTYPE",
@@ -152,26 +151,11 @@ def _by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     return np.argsort(producer_ids, kind="stable")
 
 
-class _Runs(NamedTuple):
-    """Consecutive data batches of one producer, as rows `start` up to `stop`."""
-
-    start: npt.NDArray[np.intp]
-    stop: npt.NDArray[np.intp]
-    is_first: npt.NDArray[np.bool_]
-    """Whether the run begins the rows of its producer."""
-    is_decided: npt.NDArray[np.bool_]
-    """Whether an ABORT or COMMIT follows."""
-
-
-def _runs_of_data(producer_ids: npt.NDArray[np.int64], kinds: npt.NDArray[np.int16]) -> _Runs:
-    """Find the runs in rows that are sorted by producer."""
+def _first_batches(producer_ids: npt.NDArray[np.int64], kinds: npt.NDArray[np.int16]) -> npt.NDArray[np.intp]:
+    """Return the first of each run of consecutive data batches of one producer, in rows that are sorted by producer."""
     is_data = kinds == _DATA
     changes = np.append(True, producer_ids[1:] != producer_ids[:-1])
-    start = np.flatnonzero(is_data & (changes | np.append(True, ~is_data[:-1])))
-    ends = np.append(np.flatnonzero(changes | ~is_data), len(kinds))
-    stop = ends[np.searchsorted(ends, start, "right")]
-    ended_by = np.append(np.where(changes, _NO_EVENT, kinds), _NO_EVENT)[stop]
-    return _Runs(start, stop, changes[start], (ended_by == ControlType.ABORT) | (ended_by == ControlType.COMMIT))
+    return np.flatnonzero(is_data & (changes | np.append(True, ~is_data[:-1])))
 
 
 def _events(batches: npt.NDArray[np.void], kinds: npt.NDArray[np.int16]) -> npt.NDArray[np.void]:
@@ -187,16 +171,13 @@ def _events(batches: npt.NDArray[np.void], kinds: npt.NDArray[np.int16]) -> npt.
 class TransactionTracker:
     """Follows the transactions of a log from batch to batch.
 
-    It needs the headers of all batches, and the bytes of markers and of the first batches of transactions. Its memory
-    is proportional to the number of transactions.
+    It needs the headers of all batches with good checksums, and the bytes of the markers. Its memory is proportional to
+    the number of transactions.
 
     Parameters
     ----------
     open : iterable of OpenTransaction, optional
         The transactions that were open where the log begins, from a producer snapshot (TXI-R7).
-    check_crc : bool
-        Whether to follow only batches with valid checksums: a damaged marker could decide a transaction wrongly, and a
-        damaged batch could open a transaction that withholds all later records.
     limits : Limits, optional
         Limits for compressed control batches, which no known producer writes.
 
@@ -206,8 +187,8 @@ class TransactionTracker:
     index (TXI-R5, LSO-R3). If decoding starts in the middle of a log, a transaction begins at the first decoded batch
     (TXI-R6); a marker without a batch aborts no transaction (TXI-R3). Producer epochs are ignored (TXN-R9).
 
-    A flipped bit in a header can turn any batch into part of a transaction that never ends. Therefore `add` verifies
-    the checksums of the first batches of transactions that stay open, each once; damaged batches open no transaction.
+    A flipped bit in a header can turn any batch into part of a transaction that never ends, or into a marker. The
+    caller therefore leaves out damaged batches; a `LossFollower` decides which transactions they may have ended.
 
     Examples
     --------
@@ -220,10 +201,7 @@ class TransactionTracker:
     True
     """
 
-    def __init__(
-        self, open: Iterable[OpenTransaction] = (), *, check_crc: bool = True, limits: Limits | None = None
-    ) -> None:
-        self.check_crc = check_crc
+    def __init__(self, open: Iterable[OpenTransaction] = (), *, limits: Limits | None = None) -> None:
         self._limits = limits if limits is not None else Limits()
         # (first offset, producer id, first timestamp) by producer id. The queue gives the smallest; it also contains
         # some that are already decided.
@@ -249,7 +227,7 @@ class TransactionTracker:
         Parameters
         ----------
         data : ndarray of uint8
-            Bytes that contain all of these batches.
+            Bytes that contain the markers among these batches.
         batches : ndarray of BATCH_DTYPE
             Their headers in log order; magic 0 and 1 are ignored.
         origin : int
@@ -258,7 +236,7 @@ class TransactionTracker:
         Raises
         ------
         ValueError
-            If `data` does not contain a batch that is needed.
+            If `data` does not contain a marker.
         """
         rows, kinds = self._relevant(data, batches, origin)
         if not len(rows):
@@ -266,9 +244,7 @@ class TransactionTracker:
         order = _by_producer(batches["producer_id"][rows])
         rows, kinds = rows[order], kinds[order]
         ordered = batches[rows]
-        runs = _runs_of_data(ordered["producer_id"], kinds)
-        opening = self._first_valid(data, ordered, origin, runs) if self.check_crc else runs.start
-        events = np.append(opening, np.flatnonzero(kinds != _DATA))
+        events = np.append(_first_batches(ordered["producer_id"], kinds), np.flatnonzero(kinds != _DATA))
         events = events[np.argsort(rows[events])]
         self.replay(_events(ordered[events], kinds[events]))
 
@@ -287,31 +263,11 @@ class TransactionTracker:
         kinds = np.full(len(rows), _DATA, np.int16)
         control = np.flatnonzero(attributes[rows] & ATTRIBUTE_CONTROL)
         if len(control):
-            markers = batches[rows[control]]
-            good = np.ones(len(markers), np.bool_)
-            if self.check_crc:
-                good = good_crcs(data, markers, origin)
-            types = np.full(len(markers), _NO_EVENT, np.int16)
-            types[good] = marker_types(data, markers[good], origin, self._limits.max_decompressed_bytes)
+            types = marker_types(data, batches[rows[control]], origin, self._limits.max_decompressed_bytes)
             types[(types != ControlType.ABORT) & (types != ControlType.COMMIT)] = _NO_EVENT
-            types[~good & lost_markers(markers)] = LOST_MARKER
             kinds[control] = types
         relevant = kinds != _NO_EVENT
         return rows[relevant], kinds[relevant]
-
-    def _first_valid(
-        self, data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int, runs: _Runs
-    ) -> npt.NDArray[np.intp]:
-        """Return the batch that opens each run: in runs without a marker, the first valid batch, if any."""
-        opening = runs.start.copy()
-        is_open = [producer_id in self._open for producer_id in batches["producer_id"][opening].tolist()]
-        checked = np.flatnonzero(~(runs.is_decided | runs.is_first & np.array(is_open, np.bool_)))
-        good = good_crcs(data, batches[opening[checked]], origin)
-        for run in checked[~good].tolist():
-            later = int(opening[run]) + 1
-            valid = np.flatnonzero(good_crcs(data, batches[later : runs.stop[run]], origin))
-            opening[run] = later + valid[0] if len(valid) else -1
-        return opening[opening >= 0]
 
     def replay(self, events: npt.NDArray[np.void]) -> None:
         """Apply the events that a `TransactionRecorder` recorded for the next part of the log.
@@ -419,7 +375,7 @@ class TransactionRecorder(TransactionTracker):
 
     Parameters
     ----------
-    check_crc, limits
+    limits : Limits, optional
         As for the tracker.
     events : ndarray of EVENT_DTYPE, optional
         Events of an earlier recorder, to resume from.
@@ -440,11 +396,10 @@ class TransactionRecorder(TransactionTracker):
     def __init__(
         self,
         *,
-        check_crc: bool = True,
         limits: Limits | None = None,
         events: npt.NDArray[np.void] | None = None,
     ) -> None:
-        super().__init__(check_crc=check_crc, limits=limits)
+        super().__init__(limits=limits)
         self._parts: list[npt.NDArray[np.void]] = []
         if events is not None:
             self.replay(events)

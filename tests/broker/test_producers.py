@@ -285,6 +285,7 @@ def test_the_first_sequence_of_a_snapshot_is_counted_back_from_the_last_seq_r2()
     sent = SequenceChecker()
     sent.check(batches((0, MAX - 1, 3), offset=100))
     again = SequenceChecker(sent.producers())
+    assert again.producers().tolist() == sent.producers().tolist()
     assert codes(again, batches((0, MAX - 1, 3), offset=103)) == [AGAIN]
     assert codes(again, batches((0, 1, 1), offset=103)) == ["NONE"]
 

@@ -488,3 +488,13 @@ def test_a_search_without_a_match_takes_linear_time(name: str, final: bool) -> N
 def test_entries_after_bytes_that_look_like_headers_are_found(name: str) -> None:
     data = HOSTILE[name][: 1 << 20] + b"\xff" * 70
     assert found(data + MIXED) == (len(data), True)
+
+
+def test_a_batch_of_invalid_records_with_a_good_checksum_has_a_right_length() -> None:
+    """A batch in one of its values is not returned, also if no valid entry follows directly."""
+    inner = oracle.build_batch([oracle.encode_record(value=b"inner")], base_offset=50)
+    bad = oracle.build_batch([oracle.encode_record(value=inner), b"\x06\x00\x00"])
+    good = oracle.build_batch([oracle.encode_record(value=b"good")], base_offset=60)
+    table = kbatch.decode(bad + b"\xff" * 40 + good, on_error="skip")
+    assert table.values() == [b"good"]
+    assert [loss[:2] for loss in table.losses] == [(0, len(bad)), (len(bad), 40)]

@@ -1,4 +1,4 @@
-"""The transaction tracker over the bytes of a log, and its result in the form of the model."""
+"""The transactions of the bytes of a log, and the result in the form of the model."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from transaction_logs import Fold
 
+from kbatch.batches.checksums import good_crcs
 from kbatch.batches.framing import byte_array, scan_part
-from kbatch.format import ABORTED_DTYPE
-from kbatch.transactions import TransactionTracker
+from kbatch.format import ABORTED_DTYPE, NO_TIMESTAMP
+from kbatch.transactions import Step, TransactionTracker, follow_batches
+from kbatch.transactions.control import lost_markers
+from kbatch.transactions.tracker import LOST_MARKER
 
 
 def track(log: bytes, splits: Sequence[int] = (), **options: Any) -> TransactionTracker:
-    """Track a log in several calls of `add`, split after these numbers of batches, each with its own bytes only."""
+    """Follow a log in several parts, split after these numbers of batches, each with its own bytes only.
+
+    Damaged batches are left out. A damaged marker ends the transaction of the producer in its header.
+    """
     array = byte_array(log)
     rows = scan_part(array).batches
     tracker = TransactionTracker(**options)
@@ -23,8 +30,17 @@ def track(log: bytes, splits: Sequence[int] = (), **options: Any) -> Transaction
         part = rows[lo:hi]
         start = int(part["position"][0]) if len(part) else 0
         end = int(part["position"][-1] + part["size"][-1]) if len(part) else 0
-        tracker.add(array[start:end], part, start)
+        good = good_crcs(array, part, 0)
+        lost = np.flatnonzero(~good & lost_markers(part))
+        steps = [Step(int(good[:row].sum()), [lost_event(part[row])]) for row in lost]
+        window = (array[start:end], start)
+        follow_batches(tracker, part[good], steps, lambda _, window=window: window)
     return tracker
+
+
+def lost_event(batch: np.void) -> tuple[int, int, int, int, int]:
+    producer_id, offset = int(batch["producer_id"]), int(batch["base_offset"])
+    return producer_id, offset, offset, NO_TIMESTAMP, LOST_MARKER
 
 
 def outcome(tracker: TransactionTracker) -> Fold:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import oracle
+import contextlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
 import pytest
-from oracle import CONTROL, TRANSACTIONAL, build_batch
-from tracking import outcome, track
-from transaction_logs import ABORT, COMMIT, Fold, control, control_record, damaged, data, marker, txn
+from log_batches import segment_path
+from oracle import CONTROL, build_batch
+from streams import bytewise
+from tracking import outcome
+from transaction_logs import ABORT, COMMIT, control_record, damaged, data, marker, txn
 
 import kbatch
 from kbatch.batches.framing import byte_array, scan_part
-from kbatch.transactions import OpenTransaction, TransactionRecorder, TransactionTracker
+from kbatch.transactions import TransactionRecorder, Transactions, TransactionTracker
 from kbatch.transactions.tracker import LOST_BYTES, NO_PRODUCER
 
 
@@ -25,43 +31,128 @@ def flips(batch: bytes, first: int, last: int) -> list[bytes]:
     return out
 
 
-def test_no_flipped_bit_opens_a_transaction() -> None:
+@pytest.fixture(params=["skip", "stop", "raise"])
+def followed(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[bytes], Transactions]:
+    """Follow the transactions of bytes as a sealed segment of a log; reads with any `on_error` do."""
+    path = segment_path(tmp_path / "t-0", 0)
+    path.parent.mkdir()
+    segment_path(path.parent, 1 << 41).write_bytes(b"")
+
+    def follow(log: bytes) -> Transactions:
+        path.write_bytes(log)
+        return kbatch.Log(path.parent).transactions(on_error=request.param)
+
+    return follow
+
+
+Followed = Callable[[bytes], Transactions]
+
+
+def test_no_flipped_bit_opens_a_transaction(followed: Followed) -> None:
     """A flipped transactional bit or producer id would withhold all later records forever."""
     before, after = txn(0, 8) + marker(1, 8, ABORT), data(3, 7) + txn(4, 9) + marker(5, 9, COMMIT)
     for attributes, pid in ((0, 7), (0, -1), (0x10, 9), (CONTROL, 7)):
         batch = build_batch([control_record(ABORT)], base_offset=2, producer_id=pid, attributes=attributes)
         for broken in flips(batch, 17, len(batch)):
-            result = track(before + broken + after).result()
+            result = followed(before + broken + after)
             assert result.open == []
             assert result.last_stable_offset is None
             assert [entry[:3] for entry in result.aborted.tolist()] == [(8, 0, 1)]
 
 
-def test_a_damaged_first_batch_leaves_the_next_one() -> None:
+def test_a_damaged_first_batch_leaves_the_next_one(followed: Followed) -> None:
     """The transaction opens at its first good batch since the last marker, with that batch's timestamp."""
     first, second = txn(3, 7), txn(4, 7, base_timestamp=44)
     before = txn(0, 7) + txn(1, 7) + marker(2, 7, ABORT)
     for broken in flips(first, 17, len(first)):
-        log = before + broken + data(9) + second + txn(5, 7)
-        assert outcome(track(log)) == Fold([(7, 0, 2, 3)], [(7, 4, 44)], 4, [(7, 2)])
-    for bad in range(1, 20):
-        many = before + b"".join(damaged(txn(i, 7)) for i in range(3, 3 + bad))
-        many += b"".join(txn(i, 7) for i in range(3 + bad, 8 + bad))
-        assert track(many).result().open == [(7, 3 + bad, 1000)]
+        result = followed(before + broken + data(9) + second + txn(5, 7))
+        assert result.open == [(7, 4, 44)]
+        assert result.aborted.tolist() == [(7, 0, 2, 3)]
 
 
-def test_damaged_batches_open_no_transaction() -> None:
-    log = txn(0, 8) + damaged(txn(1, 7)) + damaged(txn(2, 7)) + damaged(txn(3, 8))
-    assert track(log).result().open == [(8, 0, 1000)]
-    assert track(log + txn(4, 7), [4]).result().open == [(8, 0, 1000), (7, 4, 1000)]
+def test_damaged_batches_open_no_transaction(followed: Followed) -> None:
+    log = txn(0, 8) + damaged(txn(1, 7, 2)) + damaged(txn(3, 7, 2)) + damaged(txn(5, 8, 2)) + txn(7, 7)
+    assert followed(log).open == [(8, 0, 1000), (7, 7, 1000)]
 
 
-def test_initially_open_transactions_follow_the_same_rules() -> None:
-    """The open transaction began before the log; the next one of the producer is handled like any other."""
-    log = txn(1, 7) + marker(2, 7, COMMIT) + damaged(txn(3, 7))
-    assert track(log, open=[OpenTransaction(7, 0)]).result().open == []
-    assert track(log + txn(4, 7), open=[OpenTransaction(7, 0)]).result().open == [(7, 4, 1000)]
-    assert track(damaged(txn(1, 7)), open=[OpenTransaction(7, 0)]).result().open == [(7, 0, -1)]
+def test_damaged_batches_of_records_end_no_transaction(followed: Followed) -> None:
+    log = txn(0, 7) + damaged(txn(1, 7, 2)) + txn(3, 8) + damaged(txn(4, 8, 2)) + txn(6, 8)
+    assert followed(log).open == [(7, 0, 1000), (8, 3, 1000)]
+
+
+def test_a_damaged_batch_does_not_limit_the_last_stable_offset(followed: Followed) -> None:
+    """Another transaction ends while the damaged one seems to be open."""
+    result = followed(damaged(txn(0, 9)) + txn(1, 7) + marker(2, 7, ABORT))
+    assert (result.aborted.tolist(), result.open) == ([(7, 1, 2, 3)], [])
+
+
+def test_no_flipped_bit_of_a_marker_commits_a_transaction(followed: Followed) -> None:
+    """A marker may be that of any producer if its header is damaged, even if that says otherwise."""
+    log, batch, after = txn(0, 7) + txn(1, 8), marker(2, 7, ABORT), txn(3, 7) + marker(4, 7, COMMIT)
+    # No checksum covers the leader epoch before the magic.
+    for broken in [*flips(batch, 8, 12), *flips(batch, 16, len(batch))]:
+        result = followed(log + broken + after)
+        assert (7, 0) in result.undecided[["producer_id", "first_offset"]].tolist()
+        assert min(result.undecided["last_offset"]) >= 1
+        assert len(result.aborted) == 0
+
+
+Reader = Callable[[Path, dict[str, Any]], Iterable[kbatch.RecordTable]]
+READERS: dict[str, Reader] = {
+    "decode": lambda path, options: [kbatch.decode(path, **options)],
+    "stream": lambda path, options: kbatch.decode_stream(bytewise(path.read_bytes(), 50), **options),
+    "log": lambda path, options: kbatch.Log(path.parent).tables(**options),
+    "log, small tables": lambda path, options: kbatch.Log(path.parent).tables(max_bytes=1, **options),
+}
+
+
+@pytest.mark.parametrize("stop_offset", [None, 2])
+@pytest.mark.parametrize("on_error", ["skip", "stop", "raise"])
+@pytest.mark.parametrize("reader", READERS)
+def test_no_flipped_bit_of_an_abort_marker_returns_its_records(
+    reader: str, on_error: str, stop_offset: int | None, tmp_path: Path
+) -> None:
+    """Not even before the error or the end of a read, where the damage is outside of the requested offsets."""
+    path = segment_path(tmp_path / "t-0", 0)
+    path.parent.mkdir()
+    segment_path(path.parent, 1 << 41).write_bytes(b"")
+    batch = marker(2, 7, ABORT)
+    options = {"on_error": on_error, "stop_offset": stop_offset, "isolation": "read_committed"}
+    for broken in [batch, *flips(batch, 8, len(batch))]:
+        path.write_bytes(txn(0, 7, 2) + broken + txn(3, 7, 2) + marker(5, 7, COMMIT) + data(6))
+        found = returned(READERS[reader], path, options)
+        assert found <= {3, 4, 6}
+        if broken is batch and stop_offset is None:
+            assert found == {3, 4, 6}
+
+
+def returned(read: Reader, path: Path, options: dict[str, Any]) -> set[int]:
+    """Return the offsets of all records, up to an error."""
+    offsets: set[int] = set()
+    with contextlib.suppress(kbatch.KbatchError):
+        for table in read(path, options):
+            offsets.update(table.records["offset"].tolist())
+    return offsets
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("offset", [18, 101])
+def test_a_forged_header_with_a_small_offset_ends_no_transaction_before_its_records(
+    offset: int, segments: int, tmp_path: Path
+) -> None:
+    """The checksum of the forged header is wrong, so its offset and its length mean nothing."""
+    forged = bytearray(marker(offset, 7, COMMIT)[:61])
+    forged[8:12] = (66).to_bytes(4, "big")
+    forged[17] ^= 1
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    before, after = txn(100, 1, 2) + txn(102, 1, 2), bytes(forged) + txn(106, 3) + b"\xff" * 70 + marker(108, 1, ABORT)
+    segment_path(directory, 100).write_bytes(before if segments == 2 else before + after)
+    segment_path(directory, 104 if segments == 2 else 1 << 41).write_bytes(after if segments == 2 else b"")
+    for on_error in ("skip", "stop", "raise"):
+        options = {"on_error": on_error, "isolation": "read_committed"}
+        found = returned(READERS["log, small tables"], directory / "segment", options)
+        assert found.isdisjoint(range(100, 104))
 
 
 def test_the_status_of_rows_is_ignored() -> None:
@@ -76,13 +167,6 @@ def test_the_status_of_rows_is_ignored() -> None:
     assert (rows == before).all()
 
 
-@pytest.mark.parametrize("other", [8, 7 + (1 << 16)])
-def test_a_marker_decides_a_transaction_whose_first_batch_is_damaged(other: int) -> None:
-    """Only the batches of transactions that stay open are verified, whatever the ids of other producers."""
-    log = damaged(txn(0, 7)) + txn(1, other) + marker(2, other, COMMIT) + marker(3, 7, ABORT)
-    assert outcome(track(log)).aborted == [(7, 0, 3, 4)]
-
-
 def test_a_recorder_keeps_batches_that_begin_a_transaction_again_after_lost_bytes() -> None:
     """The lost bytes may have held the marker of the transaction that was open before."""
     data = (7, 0, 0, 1000, 2)
@@ -94,48 +178,3 @@ def test_a_recorder_keeps_batches_that_begin_a_transaction_again_after_lost_byte
     assert recorder.events.tolist() == [data, lost, again]
     recorder.replay_events([again])
     assert len(recorder.events) == 3
-
-
-def test_damage_after_the_first_batch_changes_nothing() -> None:
-    log = txn(0, 7) + damaged(txn(1, 7)) + txn(2, 8) + damaged(txn(3, 8))
-    for splits in ([], [1], [1, 2, 3]):
-        assert track(log, splits).result().open == [(7, 0, 1000), (8, 2, 1000)]
-
-
-def test_a_damaged_batch_does_not_limit_the_last_stable_offset() -> None:
-    """Another transaction ends while the damaged one seems to be open."""
-    log = damaged(txn(0, 9)) + txn(1, 7) + marker(2, 7, ABORT)
-    assert outcome(track(log)) == Fold([(7, 1, 2, 3)], [], None, [(7, 2)])
-
-
-def test_a_damaged_marker_decides_nothing() -> None:
-    """A damaged kind, producer or offset has no effect: the transaction stays open, or has already ended."""
-    log, batch = txn(0, 7) + txn(1, 8), marker(2, 7, ABORT)
-    for broken in flips(batch, 17, len(batch)):
-        still_open = Fold([], [(7, 0, 1000), (8, 1, 1000)], 0, [])
-        ended = Fold([], [(8, 1, 1000)], 1, [], ((7, 0, 2, 1),))
-        (row,) = scan_part(byte_array(broken)).batches
-        own = (row["producer_id"], row["record_count"], row["attributes"] & 0x37) == (7, 1, CONTROL | TRANSACTIONAL)
-        assert outcome(track(log + broken)) == (ended if own else still_open)
-    assert outcome(track(log + damaged(batch) + marker(3, 7, COMMIT))) == ended
-
-
-def test_a_larger_control_batch_is_no_damaged_marker() -> None:
-    """The header alone tells: a damaged batch of at most 128 bytes may be a marker."""
-    for size, undecided in ((128, [(7, 0, 1, 2)]), (129, [])):
-        batch = control(1, 7, [control_record(ABORT, value=bytes(5 + size - len(marker(1, 7, ABORT))))])
-        assert len(batch) == size
-        assert track(txn(0, 7) + damaged(batch)).result().undecided.tolist() == undecided
-
-
-def test_damaged_batches_count_if_checksums_are_not_verified() -> None:
-    log = damaged(txn(0, 7), 17) + damaged(marker(1, 8, ABORT), 17) + damaged(txn(2, 8), 17)
-    assert outcome(track(log, check_crc=False)) == Fold([], [(7, 0, 1000), (8, 2, 1000)], 0, [(8, 1)])
-    assert outcome(track(log)) == Fold([], [], None, [])
-
-
-def test_large_batches_are_verified_too() -> None:
-    """The batches exceed the size up to which the kernel computes checksums itself."""
-    big = build_batch([oracle.encode_record(value=bytes(100_000))], producer_id=7, attributes=0x10)
-    assert track(big).result().open == [(7, 0, 1000)]
-    assert track(damaged(big, 50_000)).result().open == []
