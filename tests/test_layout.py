@@ -21,6 +21,7 @@ LAYERS = [
     "tuning",
     "error_codes",
     "escaping",
+    "json_text",
     "errors",
     "extras",
     "options",

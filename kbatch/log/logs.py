@@ -297,8 +297,9 @@ class Log(TablesOfLog):
             Limit on the memory of a table: records, batches, data and header rows, in addition to tables that the
             caller keeps. A larger batch is split (`RecordTable.continued`), or refused if its payload takes more than
             three quarters of the limit, or if payload and compressed bytes together take more than seven eighths. The
-            memory of the process grows by at most 1.3 times the limit, plus 8 MiB. A limit below 16 MiB only ends
-            tables. Default is about 64 MiB, or more if a batch is larger.
+            memory of the process grows by at most 1.3 times the limit, plus 8 MiB. Views of a table, such as
+            `to_arrow` and `to_pandas`, come on top: ``limits.max_table_bytes`` limits a table with one view. A limit
+            below 16 MiB only ends tables. Default is about 64 MiB, or more if a batch is larger.
 
         Yields
         ------

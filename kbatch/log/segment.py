@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from kbatch.batches.framing import first_offsets
 from kbatch.errors import LogDirectoryError, UnsupportedFormatError
 from kbatch.escaping import counted
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BatchStatus
+from kbatch.json_text import parse_json
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
 from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.segment_file import SegmentFile, Tail, unreadable
@@ -153,7 +153,7 @@ class Segment:
         path = self.sibling(".rsm-manifest")
         if self._has(path):
             try:
-                manifest = json.loads(self.storage.read(path, _MAX_MANIFEST_BYTES)[0])
+                manifest = parse_json(self.storage.read(path, _MAX_MANIFEST_BYTES)[0])
                 done = [name for name in ("compression", "encryption") if manifest.get(name)]
             except FileNotFoundError:
                 done = []

@@ -448,10 +448,13 @@ def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | Non
         if not line or line[0] in "#!":
             continue
         first = number
+        parts = []
+        # Without its last backslash, a part ends with an even number of them. So each part can be examined alone.
         while _continues(line):
             number += 1
-            line = line[:-1] + next(lines, "").lstrip(" \t\f")
-        match = _PROPERTY.fullmatch(line)
+            parts.append(line[:-1])
+            line = next(lines, "").lstrip(" \t\f")
+        match = _PROPERTY.fullmatch("".join([*parts, line]))
         assert match is not None
         properties[_unescaped(path, first, match[1])] = _unescaped(path, first, match[2])
     return properties

@@ -25,7 +25,8 @@ class Place(NamedTuple):
     position : int
         In bytes.
     is_batch : bool
-        Whether a batch begins at `position`. Otherwise decode with ``on_error="skip"``, which searches the next batch.
+        Whether a batch begins at `position`. Otherwise decode with ``on_error="skip"``, which searches for the next
+        batch.
     """
 
     log: Log

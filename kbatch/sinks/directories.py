@@ -20,13 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from kbatch.errors import LogDirectoryError, exists_already
+from kbatch.json_text import parse_json
 from kbatch.log.topics import first_names
 from kbatch.log.write.staging import move_all
 from kbatch.sinks.columns import columns_that_differ
 from kbatch.sinks.commits import Commit, LogName, OutputState
 from kbatch.sinks.files import file_schema
 from kbatch.sinks.manifest import MANIFEST, Manifest, new_manifest
-from kbatch.sinks.names import TRANSACTIONS, FileNames, run_of
+from kbatch.sinks.names import TRANSACTIONS, FileNames, inner_names, run_of
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.tables import check_parent, keep_only, table_changed
 from kbatch.sinks.working import WORK_PREFIX
@@ -55,6 +56,19 @@ def _replaced(commit: Commit, before: Manifest | None) -> list[str]:
     if commit.replace:
         return [*before.files, *before.side_files]
     return [name for name in before.side_files if name.startswith(f"{TRANSACTIONS}/")]
+
+
+def _read_commit(text: bytes, url: str) -> tuple[list[str], list[str]]:
+    """Return the names of the files that a commit moves, and of those that it removes."""
+    try:
+        found = parse_json(text)
+        return inner_names(list(found["moved"])), inner_names(list(found["removed"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogDirectoryError(
+            f"{url}: not the commit of an export ({type(error).__name__}: {error}); nothing was moved. Choose another "
+            f"directory, or check the files and remove {posixpath.dirname(url)}",
+            source=url,
+        ) from error
 
 
 class _FilesTarget:
@@ -146,7 +160,7 @@ class DirectoryTarget(_FilesTarget):
             work = self.out.at(WORK_PREFIX + run)
             text = work.read(_COMMIT)
             if text is not None:
-                self._finish(work, **json.loads(text))
+                self._finish(work, *_read_commit(text, f"{work.url}/{_COMMIT}"))
 
     def load(self, logs: Sequence[LogName]) -> OutputState:
         """Return the positions in the manifest, which must not have appeared since `work_directory`."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 from kbatch.errors import LogDirectoryError
 from kbatch.escaping import one_line
 from kbatch.extras import require
+from kbatch.json_text import parse_json
 from kbatch.log.topics import first_names
 from kbatch.plan.positions import Position
 from kbatch.sinks.columns import columns_that_differ
@@ -124,7 +125,7 @@ class IcebergTable:
         for log in logs:
             text = table.properties.get(f"{_POSITION}{log.topic}-{log.partition}")
             if text is not None:
-                found[log.topic, log.partition] = Position(**json.loads(text))
+                found[log.topic, log.partition] = Position(**parse_json(text))
         return OutputState(True, found)
 
     def commit(self, run: str, commit: Commit) -> None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbatch.errors import LogDirectoryError
+from kbatch.json_text import parse_json
 from kbatch.plan.positions import Position, parse_positions, plain_positions
 from kbatch.sinks.commits import Commit
+from kbatch.sinks.names import inner_names
 from kbatch.sinks.outputs import OutputPlace
 
 __all__ = ["MANIFEST", "Manifest", "new_manifest"]
@@ -48,11 +50,14 @@ class Manifest:
         if text is None:
             return None
         try:
-            found = json.loads(text)
+            found = parse_json(text)
             if "positions" not in found:
-                files = [str(name) for name in found["files"]]
+                files = inner_names(list(found["files"]))
                 return cls(text, None, [{"run": "", "records": found["records"], "files": files, "side_files": []}])
-            return cls(text, parse_positions(found["positions"]), list(found["runs"]))
+            runs = list(found["runs"])
+            for run in runs:
+                inner_names([*run["files"], *run["side_files"]])
+            return cls(text, parse_positions(found["positions"]), runs)
         except (ValueError, KeyError, TypeError) as error:
             raise LogDirectoryError(
                 f"{out.url}/{MANIFEST}: not the manifest of an export ({type(error).__name__}: {error}); restore it "

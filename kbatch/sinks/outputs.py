@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs
 
+from kbatch.batches.regular_files import open_regular
 from kbatch.log.storage import filesystem, is_url
 from kbatch.log.write.staging import remove_stage
 
@@ -101,8 +102,10 @@ class OutputPlace:
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a small file; None if it does not exist."""
+        path = self.path(name)
         try:
-            with self.fs.open_input_file(self.path(name)) as file:
+            # Refuses a FIFO, which would not end.
+            with open_regular(path) if self.local else self.fs.open_input_file(path) as file:
                 data: bytes = file.read()
         except FileNotFoundError:
             return None

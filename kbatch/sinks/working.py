@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow.fs
 
 from kbatch.errors import LogDirectoryError
+from kbatch.json_text import parse_json
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.tuning import DEAD_SECONDS, RENEWAL_SECONDS
 from kbatch.unfinished import OwnedDirectory
@@ -140,10 +141,11 @@ class WorkDirectory:
 
     def _busy(self, run: str) -> LogDirectoryError:
         directory = self._parent.at(self._prefix + run)
-        owner: dict[str, Any] = {}
+        owner: Any = {}
         with contextlib.suppress(OSError, ValueError):
-            owner = json.loads(directory.read(_OWNER) or b"{}")
-        who = f" (process {owner['pid']} on {owner['host']}, since {owner['since']})" if len(owner) == 3 else ""
+            owner = parse_json(directory.read(_OWNER) or b"{}")
+        known = isinstance(owner, dict) and owner.keys() == {"pid", "host", "since"}
+        who = f" (process {owner['pid']} on {owner['host']}, since {owner['since']})" if known else ""
         return LogDirectoryError(
             f"{self._out.url}: another export is writing to it{who}; run this one again when it has ended. If it was "
             f"killed on another machine, {posixpath.basename(directory.url)} next to its files may be removed",

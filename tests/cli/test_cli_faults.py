@@ -316,7 +316,7 @@ def read_errors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_read_error(library: Path, path: str, at: int) -> dict[str, str]:
-    # The runtime of a sanitizer, which `.ci/sanitize` loads before, must stay first.
+    # A sanitizer's runtime, which `.ci/sanitize` preloads, must come first.
     libraries = " ".join(filter(None, (os.environ.get("LD_PRELOAD"), str(library))))
     return {**os.environ, "LD_PRELOAD": libraries, "KBATCH_FAULT_PATH": path, "KBATCH_FAULT_AT": str(at)}
 

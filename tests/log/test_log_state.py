@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import struct
+import time
 import uuid
 from pathlib import Path
 
@@ -308,6 +309,36 @@ def test_java_properties_dsk_r10(tmp_path: Path, text: str, properties: dict[str
     path = tmp_path / "meta.properties"
     path.write_bytes(text.encode())
     assert read_meta_properties(path) == properties
+
+
+@pytest.mark.parametrize(
+    ("text", "properties"),
+    [
+        ("k=a\\\nb\nz=1\n", {"k": "ab", "z": "1"}),
+        ("k=a\\\\\nb\nz=1\n", {"k": "a\\", "b": "", "z": "1"}),
+        ("k=a\\\\\\\nb\nz=1\n", {"k": "a\\b", "z": "1"}),
+        ("k=a\\\\\\\n\\\nz=1\n", {"k": "a\\z=1"}),
+        ("k=a\\\\\\\n\\\\\nz=1\n", {"k": "a\\\\", "z": "1"}),
+        ("k=a\\\n \t\\\n\f#b\nz=1\n", {"k": "a#b", "z": "1"}),
+        ("k=a\\\n\nz=1\n", {"k": "a", "z": "1"}),
+        ("k=a\\", {"k": "a"}),
+    ],
+)
+def test_a_line_continues_after_an_odd_number_of_backslashes_dsk_r10(
+    tmp_path: Path, text: str, properties: dict[str, str]
+) -> None:
+    """Also if its end is joined to backslashes of the lines before it: their number is even by then."""
+    path = tmp_path / "meta.properties"
+    path.write_text(text)
+    assert read_meta_properties(path) == properties
+
+
+def test_a_property_of_many_lines_takes_linear_time(tmp_path: Path) -> None:
+    path = tmp_path / "meta.properties"
+    path.write_bytes(b"key=" + b"a\\\n" * 1_000_000 + b"b")
+    began = time.process_time()
+    assert read_meta_properties(path) == {"key": "a" * 1_000_000 + "b"}
+    assert time.process_time() - began < 20
 
 
 def test_an_invalid_escape_in_properties_is_refused(tmp_path: Path) -> None:

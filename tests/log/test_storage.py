@@ -344,6 +344,24 @@ def test_transformed_chunks_are_refused(tmp_path: Path, manifest: dict[str, Any]
         list(log.tables())
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"version": ' * 100_000, "[]", "{"])
+def test_a_segment_manifest_that_is_no_manifest_is_an_error_that_names_it(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiered(tmp_path, "aiven")
+    (path, *_) = sorted(tmp_path.rglob("*.log"))
+    manifest = path.with_suffix(".rsm-manifest")
+    manifest.write_text(text)
+    (log,) = kbatch.find_logs(tmp_path)
+    with pytest.raises(LogDirectoryError, match="can't be read as a manifest") as caught:
+        list(log.tables())
+    assert caught.value.source == str(manifest)
+    for command in ("verify", "dump"):
+        assert main([command, str(log.path)]) != 0
+        shown = capsys.readouterr()
+        assert f"{manifest}: can't be read as a manifest" in shown.out + shown.err
+
+
 # -- S3
 
 

@@ -276,3 +276,68 @@ def test_files_that_the_driver_cannot_see_are_an_error(tmp_path: Path, monkeypat
         with pytest.raises(kbatch.LogDirectoryError, match="not found by the driver"):
             local_export.export(tmp_path / "logs", tmp_path / "out", format=kind)
     assert os.listdir(tmp_path) == ["logs"]
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEEP,
+        "[]",
+        '{"moved": ["../keys"], "removed": []}',
+        '{"moved": [], "removed": ["topic=t/../../keys"]}',
+        '{"moved": [], "removed": ["/etc/passwd"]}',
+        '{"moved": [], "removed": [1]}',
+    ],
+)
+def test_a_commit_that_leads_out_of_the_output_is_not_finished(tmp_path: Path, text: str) -> None:
+    root, out = tmp_path / "logs", tmp_path / "out"
+    grow(root, 0, 0)
+    export(root, out)
+    (tmp_path / "keys").write_text("precious")
+    work = out / "_temporary-0123abcd"
+    (work / "data").mkdir(parents=True)
+    (work / "data" / "keys").write_text("stolen")
+    (work / "commit.json").write_text(text)
+    with pytest.raises(
+        kbatch.LogDirectoryError, match=r"commit\.json: not the commit of an export .* nothing was moved"
+    ):
+        export(root, out)
+    assert (tmp_path / "keys").read_text() == "precious"
+
+
+@pytest.mark.parametrize("field", ["files", "side_files", "deep"])
+def test_a_manifest_that_leads_out_of_the_output_removes_nothing(tmp_path: Path, field: str) -> None:
+    root, out = tmp_path / "logs", tmp_path / "out"
+    grow(root, 0, 0)
+    export(root, out)
+    (tmp_path / "keys").write_text("precious")
+    manifest = json.loads((out / "_manifest.json").read_text())
+    manifest["runs"][0].setdefault(field, []).append("../keys")
+    (out / "_manifest.json").write_text(DEEP if field == "deep" else json.dumps(manifest))
+    with pytest.raises(kbatch.LogDirectoryError, match=r"_manifest\.json: not the manifest of an export"):
+        export(root, out, mode="overwrite")
+    assert (tmp_path / "keys").read_text() == "precious"
+
+
+def test_a_manifest_that_is_no_regular_file_is_an_error(tmp_path: Path) -> None:
+    root, out = tmp_path / "logs", tmp_path / "out"
+    grow(root, 0, 0)
+    export(root, out)
+    (out / "_manifest.json").unlink()
+    os.mkfifo(out / "_manifest.json")
+    with pytest.raises((OSError, kbatch.LogDirectoryError), match="is a FIFO"):
+        export(root, out)
+
+
+@pytest.mark.parametrize("owner", [DEEP, "[1, 2, 3]", '{"pid": 1}', "7"])
+def test_an_owner_that_cannot_be_read_is_not_named(tmp_path: Path, owner: str) -> None:
+    root, out = tmp_path / "logs", tmp_path / "out"
+    grow(root, 0, 0)
+    with open_run(root, out):
+        (path,) = tmp_path.glob("**/owner.json")
+        path.write_text(owner)
+        with pytest.raises(kbatch.LogDirectoryError, match="another export is writing to it; run this one again"):
+            export(root, out)

@@ -14,14 +14,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
-import json
 import os
-import re
 import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,18 +31,10 @@ from kbatch.errors import LogDirectoryError, TruncatedBatchError, exists_already
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.state import LEADER_EPOCH_CHECKPOINT
+from kbatch.log.write.journal import CHECKPOINTS, STAGE_NAME, move_into_place, relative_path, undo_crashed
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.parts import PartFile
-from kbatch.log.write.staging import (
-    JOURNAL,
-    Stage,
-    move_all,
-    rename_all,
-    stage_prefix,
-    sync_directory,
-    sync_parents,
-    undo_moves,
-)
+from kbatch.log.write.staging import Stage, move_all, refuse_link, stage_prefix, sync_directory
 from kbatch.quantities import INT32_MAX, SizeLike, size_between
 from kbatch.tuning import COMMIT_READ_BYTES
 
@@ -52,16 +42,8 @@ __all__ = ["Mode", "Written", "check_before", "commit", "locked", "roll_back"]
 
 # Kafka's own lock file. A broker holds the lock as long as it runs.
 _LOCK = ".lock"
-_STAGE = re.compile(r"\.kbatch-write-[0-9a-f]{32}\.tmp")
 # The log of a KRaft controller, which a broker may have in its log directory.
 _METADATA_TOPIC = "__cluster_metadata"
-# Checkpoints of a log directory. They would be wrong for new logs of the same names.
-_CHECKPOINTS = (
-    "cleaner-offset-checkpoint",
-    "log-start-offset-checkpoint",
-    "recovery-point-offset-checkpoint",
-    "replication-offset-checkpoint",
-)
 
 Mode = Literal["append", "error", "overwrite"]
 
@@ -188,11 +170,17 @@ def check_before(stage: Stage, mode: Mode, wait: float = 0.0) -> None:
 
 
 def _log_names(root: str) -> list[str]:
+    """Return the names of the topic-partition directories, none of which may be a link."""
     names = []
     for name in sorted(os.listdir(root)):
-        with contextlib.suppress(LogDirectoryError):
+        try:
             topic, _, mark = parse_directory_name(name)
-            if mark is None and topic != _METADATA_TOPIC and os.path.isdir(os.path.join(root, name)):
+        except LogDirectoryError:
+            continue
+        if mark is None and topic != _METADATA_TOPIC:
+            path = os.path.join(root, name)
+            refuse_link(path)
+            if os.path.isdir(path):
                 names.append(name)
     return names
 
@@ -230,7 +218,8 @@ def commit(
     LogDirectoryError
         If another writer holds the lock, or has created the directory meanwhile; if a part is missing or differs from
         its task's report; if kept offsets overlap, or begin before a log's end; if a log's last segment does not end
-        with a complete batch; if a crashed write can't be rolled back. No file is changed in these cases.
+        with a complete batch; if a log's directory or a file to be replaced is a symbolic link; if a crashed write
+        can't be rolled back. No file is changed in these cases.
     """
     logs: dict[tuple[str, int], list[PartFile]] = {}
     for part in parts:
@@ -259,32 +248,31 @@ def commit(
             ) from error
         return written
     with locked(stage.root, wait):
-        _roll_back_crashed(stage.root)
+        undo_crashed(stage.root)
         _check_mode(stage, mode)
         os.makedirs(new)
         os.makedirs(os.path.join(stage.path, "old"))
         written, moves = [], []
         if mode == "overwrite":
-            removed = [*_log_names(stage.root), *(set(os.listdir(stage.root)) & set(_CHECKPOINTS))]
-            moves += [(name, _relative(stage, "old", name)) for name in removed]
+            checkpoints = set(os.listdir(stage.root)) & set(CHECKPOINTS)
+            for name in checkpoints:
+                refuse_link(os.path.join(stage.root, name))
+            removed = [*_log_names(stage.root), *checkpoints]
+            moves += [(name, relative_path(stage, "old", name)) for name in removed]
         for (topic, partition), parts in sorted(logs.items()):
             name = f"{topic}-{partition}"
             exists = mode != "overwrite" and os.path.lexists(os.path.join(stage.root, name))
             end, epoch = _log_end(os.path.join(stage.root, name)) if exists else (0, 0)
             written.append(_build(new, parts, end, epoch, sizes))
-            moves += _moves(stage, name) if exists else [(_relative(stage, "new", name), name)]
+            moves += _moves(stage, name) if exists else [(relative_path(stage, "new", name), name)]
         if moves:
-            _move(stage, moves)
+            move_into_place(stage, moves)
     return written
-
-
-def _relative(stage: Stage, *names: str) -> str:
-    """Return the path of a file of a stage relative to the log directory, as a journal stores it."""
-    return os.path.relpath(os.path.join(stage.path, *names), stage.root)
 
 
 def _log_end(directory: str) -> tuple[int, int]:
     """Return the end offset of a log, and its leader epoch."""
+    refuse_link(directory)
     if not os.path.isdir(directory):
         raise LogDirectoryError(f"{directory}: is not a directory", source=directory)
     if not any(parse_segment_name(name) is not None for name in os.listdir(directory)):
@@ -395,94 +383,13 @@ def _moves(stage: Stage, name: str) -> list[tuple[str, str]]:
     for each in sorted(made, key=lambda each: (each.partition(".")[0], each.endswith(".log"))):
         target = os.path.join(name, each)
         if each in existing:
+            refuse_link(os.path.join(stage.root, target))
             # Brokers keep an empty segment at a log's end. The new segment has the same name and replaces it.
             if each.endswith(".log") and os.path.getsize(os.path.join(stage.root, target)):
                 raise LogDirectoryError(f"{os.path.join(stage.root, target)}: exists, but the log ends before it")
-            moves.append((target, _relative(stage, "old", f"{name},{each}")))
-        moves.append((_relative(stage, "new", name, each), target))
+            moves.append((target, relative_path(stage, "old", f"{name},{each}")))
+        moves.append((relative_path(stage, "new", name, each), target))
     return moves
-
-
-def _move(stage: Stage, moves: list[tuple[str, str]]) -> None:
-    """Rename all files of the moves, or none."""
-    path = os.path.join(stage.path, JOURNAL)
-    logs = []
-    for source, target in moves:
-        full = os.path.join(stage.root, source)
-        if os.path.isdir(full):
-            names = [each for each in sorted(os.listdir(full)) if each.endswith(".log")]
-            found = [(os.path.join(source, each), os.path.join(target, each)) for each in names]
-        else:
-            found = [(source, target)] if source.endswith(".log") else []
-        logs += [(*each, os.path.getsize(os.path.join(stage.root, each[0]))) for each in found]
-    journal = {"moves": moves, "logs": logs}
-    try:
-        with open(f"{path}.tmp", "x") as file:
-            json.dump(journal, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f"{path}.tmp", path)
-        sync_directory(stage.path)
-        sync_directory(stage.root)
-        rename_all([(os.path.join(stage.root, source), os.path.join(stage.root, target)) for source, target in moves])
-        os.unlink(path)
-        sync_directory(stage.path)
-    except BaseException:
-        _undo(stage.root, stage.path, journal)
-        raise
-
-
-def _undo(root: str, stage: str, journal: dict[str, Any]) -> None:
-    """Undo the moves of a journal that were made, and remove the journal."""
-    moves: list[tuple[str, str]] = journal["moves"]
-    logs: list[tuple[str, str, int]] = journal["logs"]
-    placed: dict[str, set[str]] = {}
-    for source, target, size in logs:
-        source, target = os.path.join(root, source), os.path.join(root, target)
-        if os.path.lexists(target) and not os.path.lexists(source):
-            if os.path.getsize(target) != size:
-                raise _changed(target, stage)
-            placed.setdefault(os.path.dirname(target), set()).add(os.path.basename(target))
-    for directory, names in placed.items():
-        last = max(names)
-        for name in os.listdir(directory):
-            if parse_segment_name(name) is not None and name > last:
-                raise _changed(os.path.join(directory, name), stage)
-    sync_parents(undo_moves([(os.path.join(root, source), os.path.join(root, target)) for source, target in moves]))
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(stage, JOURNAL))
-
-
-def _read_journal(path: str) -> dict[str, Any]:
-    try:
-        with open_regular(path, follow=False) as file:
-            journal: dict[str, Any] = json.loads(file.read())
-        return {
-            "moves": [(str(source), str(target)) for source, target in journal["moves"]],
-            "logs": [(str(source), str(target), int(size)) for source, target, size in journal["logs"]],
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LogDirectoryError(f"{path}: can't be read: {error}", source=path) from error
-
-
-def _changed(path: str, stage: str) -> LogDirectoryError:
-    return LogDirectoryError(
-        f"{path}: changed after a crashed write had moved segments here, so that write can't be undone. "
-        f"{os.path.join(stage, JOURNAL)} lists its moves: undo them by hand, or keep them and remove {stage}",
-        source=path,
-    )
-
-
-def _roll_back_crashed(root: str) -> int:
-    """Undo the writes that crashed during their moves, and return their number; the caller holds the lock."""
-    count = 0
-    for name in sorted(os.listdir(root)):
-        stage = os.path.join(root, name)
-        if _STAGE.fullmatch(name) and os.path.lexists(os.path.join(stage, JOURNAL)):
-            _undo(root, stage, _read_journal(os.path.join(stage, JOURNAL)))
-            shutil.rmtree(stage, ignore_errors=True)
-            count += 1
-    return count
 
 
 def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
@@ -507,7 +414,9 @@ def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
     Raises
     ------
     LogDirectoryError
-        If another process holds the lock, or a segment has changed since the crash.
+        If another process holds the lock; if a segment has changed since the crash; or if a journal is not one that
+        kbatch writes: it has other moves than those between topic-partitions of `root` and its own directory, or leads
+        through a symbolic link. Nothing is moved then.
 
     Examples
     --------
@@ -522,11 +431,11 @@ def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
     count = 0
     if os.path.isdir(root):
         with locked(root):
-            count = _roll_back_crashed(root)
+            count = undo_crashed(root)
     if unfinished:
         for prefix in (os.path.join(root, ""), stage_prefix(root)):
             for path in glob.glob(f"{glob.escape(prefix)}.kbatch-write-*.tmp"):
-                if _STAGE.fullmatch(path.removeprefix(prefix)):
+                if STAGE_NAME.fullmatch(path.removeprefix(prefix)) and not os.path.islink(path):
                     shutil.rmtree(path, ignore_errors=True)
                     count += 1
     return count

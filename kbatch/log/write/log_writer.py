@@ -251,7 +251,7 @@ class LogWriter:
         self._interval = index_interval_bytes
         # Kafka reserves one entry of a .timeindex for its last one (TimeIndex.isFull).
         self._max_entries = segment_index_bytes // STORED_TIME_ENTRY.itemsize - 1
-        self._tracker = TransactionTracker(check_crc=False) if follow_transactions else None
+        self._tracker = TransactionTracker() if follow_transactions else None
         self._aborted: list[npt.NDArray[np.void]] = []
         self._epochs: list[tuple[int, int]] = []
         self._given: set[str] = set()

@@ -212,7 +212,7 @@ class _Rewriting:
         self._max_bytes = max_bytes
         self._progress = progress
         self._keeps_markers = rewriter.keeps_producers
-        self._tracker = TransactionTracker(check_crc=False, limits=rewriter.limits)
+        self._tracker = TransactionTracker(limits=rewriter.limits)
         self._done = 0
 
     def run(self) -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "Stage",
     "move_all",
     "name_output",
+    "refuse_link",
     "remove_stage",
     "rename_all",
     "stage_prefix",
@@ -92,6 +93,16 @@ def name_output(error: OSError, directory: str, out: str) -> None:
     """Let an error about a file in the temporary `directory`, or about no file, name the path of the output."""
     if error.filename is None or str(error.filename).startswith(directory):
         error.filename = out
+
+
+def refuse_link(path: str) -> None:
+    """Raise if a path in a log directory is a symbolic link: brokers create none, and it could lead anywhere."""
+    if os.path.islink(path):
+        raise LogDirectoryError(
+            f"{path}: it is a symbolic link in a log directory, and writers follow none. Nothing was written; replace "
+            "it by what it leads to, or write to another directory",
+            source=path,
+        )
 
 
 def sync_directory(path: str) -> None:

@@ -1,0 +1,262 @@
+"""Journals and symbolic links that were not made by kbatch, in a directory that write_log writes to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from written_logs import expected, found, frame
+
+from kbatch.errors import LogDirectoryError
+from kbatch.log import roll_back, write_log
+from kbatch.log.write import journal as journal_module
+
+STAGE = f".kbatch-write-{'0' * 32}.tmp"
+SEGMENT = f"{0:020}.log"
+# A file outside of the log directory, from the log directory.
+OUTSIDE = "../home/keys"
+
+
+def everything(path: Path) -> dict[str, bytes | str | None]:
+    """Return all files with their bytes and all links with their targets, except for locks."""
+    kept: dict[str, bytes | str | None] = {}
+    for each in sorted(path.rglob("*")):
+        content = os.readlink(each) if each.is_symlink() else each.read_bytes() if each.is_file() else None
+        kept[str(each.relative_to(path))] = content
+    return {name: content for name, content in kept.items() if not name.endswith(".lock")}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A log directory with a log, the stage of a crashed write without a journal, and a file outside."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "keys").write_text("precious")
+    root = tmp_path / "logs"
+    write_log(root, frame(6, topics=1, partitions=1))
+    (root / STAGE / "new" / "t-0").mkdir(parents=True)
+    (root / STAGE / "old").mkdir()
+    (root / STAGE / "old" / "evil").write_text("evil")
+    (root / STAGE / "old" / "u-0").mkdir()
+    return root
+
+
+def plant(root: Path, moves: Any, logs: Any = ()) -> None:
+    (root / STAGE / "journal.json").write_text(json.dumps({"moves": moves, "logs": list(logs)}))
+
+
+def assert_refused(root: Path, message: str) -> None:
+    """Neither function that follows journals moves anything, and both errors name the journal and the remedy."""
+    before = everything(root.parent)
+    for call in (lambda: roll_back(root), lambda: write_log(root, frame())):
+        with pytest.raises(LogDirectoryError, match=message) as caught:
+            call()
+        text = str(caught.value)
+        assert text.startswith(f"{root / STAGE / 'journal.json'}: ")
+        assert text.endswith(f"whether the logs are complete, then remove {root / STAGE}")
+        assert everything(root.parent) == before
+
+
+HOSTILE_MOVES = {
+    "an absolute target": [f"{STAGE}/new/t-0/stolen", "/etc/passwd"],
+    "a target outside": ["stolen", OUTSIDE],
+    "a source outside": ["../home/planted", f"{STAGE}/old/evil"],
+    "outside, spelled as a stage's path": [f"{STAGE}/new/{OUTSIDE}", OUTSIDE],
+    "outside, spelled as a removed file": [OUTSIDE, f"{STAGE}/old/{OUTSIDE.replace('/', ',')}"],
+    "parts of two dots": [f"{STAGE}/new/t-0/../../x", "t-0/../../x"],
+    "a topic-partition of two dots": [f"{STAGE}/new/..", ".."],
+    "a file of another name": [f"{STAGE}/new/t-0/run.sh", "t-0/run.sh"],
+    "a file in a deeper directory": [f"{STAGE}/new/t-0/t-0/{SEGMENT}", f"t-0/t-0/{SEGMENT}"],
+    "a file of the log directory": [f"{STAGE}/new/meta.properties", "meta.properties"],
+    "another stage": [f".kbatch-write-{'1' * 32}.tmp/new/t-0", "t-0"],
+    "two topic-partitions": ["t-0", "u-0"],
+    "a marked directory": [f"{STAGE}/new/t-0.0-delete", "t-0.0-delete"],
+    "a null byte": [f"{STAGE}/new/t\0-0", "t\0-0"],
+    "a name that is no text": [f"{STAGE}/new/t\ud800-0", "t\ud800-0"],
+    "a name that is too long": [f"{STAGE}/new/{'t' * 300}-0", f"{'t' * 300}-0"],
+    "an empty path": ["", ""],
+    "one path": ["t-0"],
+    "a number": [1, "t-0"],
+    "no list": "t-0",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_MOVES)
+def test_a_journal_with_other_moves_than_those_of_a_write_moves_nothing(root: Path, name: str) -> None:
+    """Also if the moves before it are valid and were made: undoing them would be the first change."""
+    plant(root, [["u-0", f"{STAGE}/old/u-0"], HOSTILE_MOVES[name]])
+    assert_refused(root, r"move 2|can't be read|can't encode")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["/etc/passwd", "/etc/passwd", 1],
+        [f"../home/{SEGMENT}", f"{STAGE}/old/u-0/{SEGMENT}", 1],
+        [f"u-0/{SEGMENT}", f"{STAGE}/old/u-0/{SEGMENT}", "1"],
+        [f"u-0/{SEGMENT}", f"{STAGE}/old/u-0/{SEGMENT}", 1.5],
+        [f"u-0/../{SEGMENT}", f"{STAGE}/old/u-0/../{SEGMENT}", 1],
+        ["u-0/run.sh", f"{STAGE}/old/u-0/run.sh", 1],
+        [f"u-0/{SEGMENT}"],
+        {},
+    ],
+)
+def test_a_journal_with_segments_that_it_does_not_move_moves_nothing(root: Path, entry: Any) -> None:
+    plant(root, [["u-0", f"{STAGE}/old/u-0"]], [entry])
+    assert_refused(root, "log 1 is ")
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"moves":' * 100_000, "[]", "{}", '{"moves": {}, "logs": []}', "", "\xff"]
+)
+def test_a_journal_that_is_no_journal_moves_nothing(root: Path, text: str) -> None:
+    (root / STAGE / "journal.json").write_text(text, "latin-1")
+    assert_refused(root, r"journal\.json: is not the journal of a write: ")
+
+
+def test_a_journal_that_is_no_file_or_too_large_is_an_error_without_a_delay(root: Path) -> None:
+    journal = root / STAGE / "journal.json"
+    os.mkfifo(journal)
+    assert_refused(root, "can't be read: it is a FIFO; only regular files are read")
+    journal.unlink()
+    journal.mkdir()
+    assert_refused(root, "can't be read: Is a directory")
+    journal.rmdir()
+    journal.touch()
+    os.truncate(journal, (64 << 20) + 1)
+    with pytest.raises(LogDirectoryError, match=r"journal\.json: .*it has 67108865 bytes, expected at most 67108864"):
+        roll_back(root)
+
+
+def links() -> dict[str, tuple[Callable[[Path], tuple[Path, Path]], list[str]]]:
+    """Return for each kind of link the function that creates it, and a move through it."""
+    home = "../home"
+    return {
+        "the topic-partition": (
+            lambda root: (root / "t-0", root / home),
+            [f"{STAGE}/new/t-0/{SEGMENT}", f"t-0/{SEGMENT}"],
+        ),
+        "the moved directory": (lambda root: (root / "u-1", root / home), [f"{STAGE}/new/u-1", "u-1"]),
+        "the moved file": (
+            lambda root: (root / "topic.0-0" / f"{7:020}.log", root / home / "keys"),
+            [f"{STAGE}/new/topic.0-0/{7:020}.log", f"topic.0-0/{7:020}.log"],
+        ),
+        "a directory of the stage": (
+            lambda root: (root / STAGE / "new" / "v-0", root / home),
+            [f"{STAGE}/new/v-0/{SEGMENT}", f"v-0/{SEGMENT}"],
+        ),
+        "a checkpoint": (
+            lambda root: (root / STAGE / "old" / "cleaner-offset-checkpoint", root / home / "keys"),
+            ["cleaner-offset-checkpoint", f"{STAGE}/old/cleaner-offset-checkpoint"],
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", links())
+def test_a_journal_through_a_symbolic_link_moves_nothing(root: Path, kind: str) -> None:
+    make, move = links()[kind]
+    link, target = make(root)
+    link.symlink_to(target)
+    (root.parent / "home" / SEGMENT).write_text("x")
+    plant(root, [["u-0", f"{STAGE}/old/u-0"], move])
+    assert_refused(root, "is a symbolic link, and links are not followed")
+
+
+def test_a_stage_or_a_journal_that_is_a_symbolic_link_is_not_followed(root: Path) -> None:
+    outside = root.parent / "outside"
+    plant(root, [["u-0", f"{STAGE}/old/u-0"]])
+    (root / STAGE).rename(outside)
+    (root / STAGE).symlink_to(outside)
+    assert_refused(root, rf"'{STAGE}' is a symbolic link")
+    assert roll_back_unfinished(root) == 0
+    (root / STAGE).unlink()
+    (root / STAGE).mkdir()
+    (root / STAGE / "journal.json").symlink_to(outside / "journal.json")
+    assert_refused(root, rf"'{STAGE}/journal.json' is a symbolic link")
+
+
+def roll_back_unfinished(root: Path) -> int:
+    """Roll back where the only stage is a link without a journal."""
+    link, target = root / STAGE, (root / STAGE).resolve()
+    (target / "journal.json").rename(target / "kept")
+    count = roll_back(root, unfinished=True)
+    assert link.is_symlink()
+    (target / "kept").rename(target / "journal.json")
+    return count
+
+
+def test_a_hostile_journal_prevents_that_an_earlier_one_is_followed(root: Path) -> None:
+    plant(root, [["stolen", OUTSIDE]])
+    later = root / f".kbatch-write-{'1' * 32}.tmp"
+    (root / STAGE).rename(later)
+    (root / STAGE / "old" / "u-0").mkdir(parents=True)
+    plant(root, [["u-0", f"{STAGE}/old/u-0"]])
+    before = everything(root)
+    with pytest.raises(LogDirectoryError, match=rf"{later.name}/journal\.json: .*move 1"):
+        roll_back(root)
+    assert everything(root) == before
+
+
+def test_a_journal_of_kbatch_is_followed(root: Path) -> None:
+    """The valid move of the other tests, so that they do not pass because of it."""
+    plant(root, [["u-0", f"{STAGE}/old/u-0"]])
+    assert roll_back(root) == 1
+    assert (root / "u-0").is_dir()
+    assert not (root / STAGE).exists()
+
+
+def test_a_move_back_to_a_directory_that_was_removed_moves_nothing(root: Path) -> None:
+    (root / STAGE / "old" / f"t-0,{SEGMENT}").write_bytes(b"")
+    plant(root, [[f"t-0/{SEGMENT}", f"{STAGE}/old/t-0,{SEGMENT}"], ["u-0", f"{STAGE}/old/u-0"]])
+    assert_refused(root, "move 1 is from a directory that does not exist")
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_moves_that_need_a_larger_journal_than_is_read_are_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    before = everything(root)
+    monkeypatch.setattr(journal_module, "_MAX_JOURNAL_BYTES", 400)
+    with pytest.raises(LogDirectoryError, match=r"\d+ moves of \d+ segments need a journal of \d+ bytes"):
+        write_log(root, frame(40), mode=mode)
+    assert everything(root) == before
+
+
+# -- links to logs
+
+LINK = "it is a symbolic link in a log directory, and writers follow none. Nothing was written"
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
+@pytest.mark.parametrize("target", ["out/topic.0-0", "missing"])
+def test_a_write_does_not_follow_a_link_to_a_topic_partition(tmp_path: Path, mode: Any, target: str) -> None:
+    write_log(tmp_path / "out", frame(6, topics=1, partitions=1))
+    (tmp_path / "logs").mkdir()
+    link = tmp_path / "logs" / "topic.0-0"
+    link.symlink_to(tmp_path / target)
+    before = everything(tmp_path)
+    with pytest.raises(LogDirectoryError, match=LINK) as caught:
+        write_log(tmp_path / "logs", frame(6, topics=1, partitions=1), mode=mode)
+    assert caught.value.source == str(link)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", [f"topic.0-0/{6:020}.index", "recovery-point-offset-checkpoint"])
+def test_a_write_does_not_replace_a_link(root: Path, name: str) -> None:
+    link = root / name
+    link.symlink_to(root.parent / "home" / "keys")
+    before = everything(root.parent)
+    with pytest.raises(LogDirectoryError, match=LINK) as caught:
+        write_log(root, frame(6, topics=1, partitions=1), mode="append" if "/" in name else "overwrite")
+    assert caught.value.source == str(link)
+    assert everything(root.parent) == before
+
+
+def test_the_log_directory_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "logs").symlink_to("disk")
+    write_log(tmp_path / "logs", frame())
+    assert found(tmp_path / "disk") == expected(frame())
