@@ -236,12 +236,7 @@ def plan_or_defer(logs: Sequence[Log], options: ReadOptions) -> list[tuple[Split
     ten seconds or more in one process, and as elements of tasks half a second.
     """
     small: list[Log] = []
-    if (
-        _looks_up(options)
-        and options.table == "records"
-        and options.min_partitions is None
-        and options.max_records_per_partition is None
-    ):
+    if _looks_up(options) and options.min_partitions is None and options.max_records_per_partition is None:
         small = [log for log in logs if log.size <= options.split_bytes]
     if len(small) < MANY_LOGS:
         return list(plan(logs, options, withheld=False))

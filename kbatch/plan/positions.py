@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-# Instead of a topic id, in messages too, where the output has another id and cannot list it.
+# Takes the place of a topic id, also in messages, if it is only known that the output's id differs from the log's.
 ANOTHER_ID = "another one"
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from kbatch.errors import LimitExceededError
 from kbatch.escaping import printable
@@ -20,12 +21,10 @@ from kbatch.plan.split import Split
 from kbatch.records.kafka_columns import spark_batches
 from kbatch.table import RecordTable
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+__all__ = ["COUNT_SCHEMA", "Transform", "count_batches", "transformed_batches"]
 
+COUNT_SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("records", pa.int64())])
 _ALL_LOSSES = "a batch read with option('table', 'losses') returns all of them as a DataFrame"
-__all__ = ["Transform", "count_batches", "transformed_batches"]
-
 # Records larger than this are logged: with a heap of 1 GiB, a record of 300 MiB passes, and one of 400 MiB ends the
 # JVM.
 _LARGE = 64 << 20
@@ -65,14 +64,11 @@ def transformed_batches(
     LimitExceededError
         For a record larger than ``maxRecordBytes``.
     """
-    losses = LossLog(logging.getLogger(__name__), _ALL_LOSSES)
-    for split, table in tables:
-        losses.add(split.path, table.losses)
+    for _, table in _logged(tables):
         _check_sizes(table, columns, options)
         for batch in spark_batches(table, columns, overflow=options.timestamp_overflow):
             yield batch if transform is None else transform.apply(batch)
         del table
-    losses.close()
 
 
 def count_batches(tables: Iterable[tuple[Split, RecordTable]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -85,18 +81,23 @@ def count_batches(tables: Iterable[tuple[Split, RecordTable]], columns: Sequence
     tables : iterable of (Split, RecordTable)
         Columns of their records are not used.
     columns : sequence of str
-        Of topic, partition and records, in the order to return.
+        The columns of `COUNT_SCHEMA` to return, in this order.
     """
-    import pyarrow as pa
+    schema = pa.schema([COUNT_SCHEMA.field(name) for name in columns])
+    for split, table in _logged(tables):
+        if len(table):
+            row = {"topic": split.topic, "partition": split.partition, "records": len(table)}
+            yield pa.RecordBatch.from_pylist([row], schema=schema)
+        del table
 
-    types = {"topic": pa.string(), "partition": pa.int32(), "records": pa.int64()}
-    schema = pa.schema([(name, types[name]) for name in columns])
+
+def _logged(tables: Iterable[tuple[Split, RecordTable]]) -> Iterator[tuple[Split, RecordTable]]:
+    """Yield the tables, and log their losses."""
     losses = LossLog(logging.getLogger(__name__), _ALL_LOSSES)
     for split, table in tables:
         losses.add(split.path, table.losses)
-        row = {"topic": split.topic, "partition": split.partition, "records": len(table)}
-        if row["records"]:
-            yield pa.RecordBatch.from_arrays([pa.array([row[each.name]], each.type) for each in schema], schema=schema)
+        yield split, table
+        # Frees it while the next one is read.
         del table
     losses.close()
 

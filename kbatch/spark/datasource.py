@@ -56,8 +56,8 @@ class KbatchDataSource(Shipped, DataSource):
     (bytes in the file), reason, and base_offset, which is null if the header cannot be framed. The logs are
     read and checked as for records; an empty table means that there are no losses.
 
-    ``option("table", "transactions")`` returns the transactions of the logs, read from headers and markers only: one
-    row for each aborted, undecided and open transaction that reaches into the chosen offsets, with topic, partition,
+    ``option("table", "transactions")`` returns the transactions of the logs, without decoding their records: one row
+    for each aborted, undecided and open transaction that reaches into the chosen offsets, with topic, partition,
     producer_id, first_offset, last_offset (of the marker; null if it is open), state (``aborted``; ``undecided``, if
     its marker is lost to damage; or ``open``), first_timestamp (of the first batch of an open transaction if it has
     one; otherwise null), and last_stable_offset, from which on read_committed withholds the records of this log (null

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_logs"]
 
-# The columns of records that are known from the name of the directory.
+# Columns whose values come from the directory name of a topic-partition.
 _OF_DIRECTORIES = {"topic", "partition"}
 
 
@@ -73,7 +73,7 @@ def read_logs(
 
     If only topic and partition are needed, as for ``read_logs(spark, path, columns=[]).count()``, kbatch sends the
     number of records to Spark instead of the records. Batches are checked as in any other read. Without `columns`, a
-    count builds all columns, because Spark does not tell a Python data source which columns a query needs.
+    count builds all columns: Python data sources of Spark have no column pruning.
 
     Over Spark Connect a condition is applied, but excludes nothing, since the client cannot examine its plan. Use
     options there.

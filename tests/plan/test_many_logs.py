@@ -19,12 +19,13 @@ pytest.importorskip("pyspark.sql.datasource", exc_type=ImportError)
 
 from kbatch.plan import many
 from kbatch.plan.many import LogRead, UnplannedLogs, plan_or_defer, plan_reads
-from kbatch.plan.read_options import Bound, ReadOptions
+from kbatch.plan.read_options import Bound, ReadOptions, TableName
 from kbatch.plan.select import choose_logs
 from kbatch.plan.split import Split
 from kbatch.spark.datasource import KbatchReader
 
 COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp")
+FIELDS = {"counts": ("topic", "partition", "records"), "losses": ("topic", "partition", "length")}
 PER_PARTITION = {"txn": {0: 1_700_000_000_000, 1: 0, 2: 0, 3: 0}, "plain": dict.fromkeys(range(3), NOW + 15)}
 BEYOND = Bound(offsets={topic: dict.fromkeys(numbers, 10**6) for topic, numbers in PER_PARTITION.items()})
 
@@ -137,6 +138,34 @@ def test_tasks_that_plan_their_logs_return_the_same_rows(
     assert len(found) == len(set(found)) == (3 if name == "small splits" else 7)
     assert rows(reader) == expected
     assert len(expected) > 50
+
+
+@pytest.mark.parametrize("table", ["counts", "losses"])
+def test_tasks_plan_their_logs_for_counts_and_losses_too(
+    root: Path, table: TableName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = shutil.copytree(root, tmp_path / "damaged")
+    for number, log in enumerate(sorted(damaged.iterdir())):
+        segment = min(log.glob("*.log"))
+        data = bytearray(segment.read_bytes())
+        data[70 + number] ^= 1
+        segment.write_bytes(data)
+    options = ReadOptions(table=table, isolation="read_committed", on_error="skip")
+    reader = KbatchReader([str(damaged)], options, tuple(FIELDS[table]))
+    expected = totals(reader)
+    assert len(expected) == 7
+    assert all(isinstance(split, Split) for each in reader.partitions() for split in each.value)
+    monkeypatch.setattr(many, "MANY_LOGS", 2)
+    assert all(isinstance(each.value, UnplannedLogs) for each in reader.partitions())
+    assert totals(reader) == expected
+
+
+def totals(reader: KbatchReader) -> dict[tuple[str, int], int]:
+    """Return the sum of the records or of the lost bytes of each topic-partition."""
+    sums: dict[tuple[str, int], int] = {}
+    for topic, partition, number in rows(reader):
+        sums[topic, partition] = sums.get((topic, partition), 0) + number
+    return sums
 
 
 def rows(reader: KbatchReader) -> list[tuple[Any, ...]]:
