@@ -173,6 +173,48 @@ def messages_and_values(count: int, directory: Path) -> dict[str, Callable[[], A
     }
 
 
+def schemas(count: int) -> dict[str, Callable[[], Any]]:
+    """Return the steps that compile schemas with up to `count` definitions, and read a value with them."""
+    import pyarrow as pa
+    from google.protobuf import descriptor_pb2
+
+    from kbatch.values import AvroParser, JsonParser, ProtobufParser
+    from kbatch.values.ddl import parse_ddl
+
+    empty = pa.array([b""], pa.binary())
+
+    def avro_record(*fields: dict[str, Any], namespace: str = "") -> dict[str, Any]:
+        return {"type": "record", "name": "r", "namespace": namespace, "fields": list(fields)}
+
+    def default_of(kind: Any, default: Any) -> Callable[[], Any]:
+        reader = avro_record({"name": "a", "type": kind, "default": default})
+        return lambda: AvroParser(avro_record(), reader_schema=reader).parse(empty)
+
+    enums = [{"type": "enum", "name": f"e{i}", "symbols": ["a"]} for i in range(count)]
+    namespaced = avro_record(*({"name": f"f{i}", "type": each} for i, each in enumerate(enums)), namespace="n" * count)
+    symbols = {"type": "enum", "name": "e", "symbols": [f"s{i}" for i in range(count)]}
+    used = avro_record(*({"name": f"f{i}", "type": symbols if i == 0 else "e"} for i in range(count // 8)))
+
+    files = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="f.proto", package="p", syntax="proto3")
+    enum, message = file.enum_type.add(name="E"), file.message_type.add(name="M")
+    for i in range(count):
+        enum.value.add(name=f"v{i}", number=i)
+    for i in range(count // 8):
+        message.field.add(name=f"f{i}", number=i + 1, type=14, label=1, type_name=".p.E")
+    descriptors = files.SerializeToString()
+    ddl = f"`{'n' * 100 * count}` struct<{','.join(f'f{i}: int' for i in range(count))}>"
+
+    return {
+        "Avro enums in a long namespace": lambda: AvroParser(namespaced),
+        "Avro enum of many fields": lambda: AvroParser(used).parse(empty),
+        "Avro default of many symbols": default_of({"type": "array", "items": symbols}, [f"s{count - 1}"] * count),
+        "Avro default of a union": default_of([*enums, "string"], "x" * count),
+        "Protobuf enum of many fields": lambda: ProtobufParser(descriptors, "p.M").parse(empty),
+        "DDL with a long name": lambda: JsonParser(parse_ddl(ddl), "keep").parse(pa.array([b"{}"])),
+    }
+
+
 def write_files(directory: Path, segments: dict[int, bytes], **others: bytes) -> Path:
     """Write the segments of a log by base offset; `others` are files of the first segment by suffix."""
     directory.mkdir(parents=True)
@@ -250,4 +292,5 @@ def growth_steps(count: int, directory: Path) -> dict[str, Callable[[], Any]]:
         return lambda: kbatch.decode(data, on_error="skip")
 
     steps = {name: decoded(data) for name, data in payloads(count).items()}
-    return steps | streams(count) | messages_and_values(count, directory) | logs(count // 4, directory / "logs")
+    steps |= streams(count) | messages_and_values(count, directory) | schemas(count)
+    return steps | logs(count // 4, directory / "logs")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types, numpy_dtype
+from kbatch.format import HEADER_DTYPE
 from kbatch.kernels.slices import gather_fixed, header_keys, header_values
 from kbatch.options import Binary, Framing, On, Unknown
 from kbatch.records.data import Rows, TableData
@@ -117,8 +118,12 @@ class RecordTable(TableData):
         >>> table.headers_of(0)
         [(b'trace', b'7'), (b'trace', None)]
         """
+        self.require("headers")
         row = self._checked_row(row)
         one = self[row : row + 1]
+        self._check_memory_of(int(one.records["header_count"][0]) * HEADER_DTYPE.itemsize, "header rows", 1)
+        # The table may already have header rows; those of this record take memory in addition.
+        one._check_objects("headers", size=0 if self._headers is None else self._headers.nbytes)
         return list(zip(header_keys(one.headers, one.data), header_values(one.headers, one.data), strict=True))
 
     def equals(self, other: RecordTable) -> bool:
@@ -179,6 +184,7 @@ class RecordTable(TableData):
         self.require("value")
         rows = self._records
         # In a structured dtype a subarray is one element, and any dtype can be viewed as bytes.
+        self._check_memory_of(len(rows) * dtype.itemsize, "values")
         out = np.empty(len(rows), [("value", dtype)])
         pattern = None
         if fill is not None:

@@ -239,7 +239,7 @@ def _labelled(label: str, text: str, label_width: int, width: int) -> list[str]:
 def _terminal_width() -> int:
     """Return the value of the environment variable COLUMNS, or else the width of the terminal.
 
-    Without both, the width is unlimited: output to a pipe or a file is as wide as its content.
+    If neither is known, the width is unlimited: output to a pipe or a file is as wide as its content.
     """
     is_set = os.environ.get("COLUMNS", "").isdecimal()
     return shutil.get_terminal_size().columns if is_set or sys.stdout.isatty() else sys.maxsize

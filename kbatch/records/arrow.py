@@ -23,7 +23,7 @@ from kbatch.format import COLUMNS, VIEW_COLUMNS
 from kbatch.kernels.extents import measure_extent
 from kbatch.kernels.slices import header_keys, header_values
 from kbatch.options import Binary
-from kbatch.records.columns import INT32_REACH, Reach, checked_schema, view_batches, view_columns
+from kbatch.records.columns import INT32_REACH, Reach, checked_schema, slot_bytes, view_batches, view_columns
 from kbatch.records.data import TableData
 
 if TYPE_CHECKING:
@@ -166,7 +166,14 @@ def c_stream(table: TableData, requested_schema: object | None = None) -> object
         return to_arrow(table).__arrow_c_stream__()
     requested = pa.Schema._import_from_c_capsule(requested_schema)
     made = to_arrow(table, columns=requested.names, binary=requested_binary(requested))
-    return (made if made.schema.equals(requested) else made.cast(requested)).__arrow_c_stream__()
+    if not made.schema.equals(requested):
+        # A cast has at most twice the width, or is text of 40 characters, next to the table that it is made from.
+        different = [column for column, field in zip(made.columns, requested, strict=True) if column.type != field.type]
+        table._check_memory_of(
+            made.nbytes + sum(2 * each.nbytes + 40 * len(each) for each in different), "Arrow columns"
+        )
+        made = made.cast(requested)
+    return made.__arrow_c_stream__()
 
 
 def requested_binary(schema: pa.Schema) -> Binary:
@@ -219,13 +226,17 @@ def to_pandas(
     if dtype_backend == "pyarrow":
         frame = to_arrow(table, columns=columns).to_pandas(types_mapper=pandas.ArrowDtype)
         return frame
-    names = view_schema(view_columns(table, columns, table.columns)).names
+    schema = view_schema(view_columns(table, columns, table.columns))
+    names = schema.names
     objects: dict[str, Callable[[], list[Any]]] = {
         "key": table.keys,
         "value": table.values,
         "headers": lambda: _header_tuples(table),
     }
     others = [name for name in names if name not in objects]
+    # The columns of a frame exist together, and those that are not objects also in Arrow, from which pandas copies.
+    size = 2 * len(table) * sum(slot_bytes(schema.field(name).type, name, table.topic) for name in others)
+    table._check_objects(*(name for name in names if name in objects), size=size)
     if others:
         frame = to_arrow(table, columns=others).to_pandas()
     else:
@@ -242,7 +253,6 @@ def _header_tuples(table: TableData) -> list[Any]:
     """Return each record's headers as a tuple of (key, value) tuples."""
     if not measure_extent(table.records).header_count:
         return [()] * len(table)
-    table._check_objects("headers")
     headers, data = table.headers, table.data
     pairs = list(zip(header_keys(headers, data), header_values(headers, data), strict=True))
     return list(map(tuple, table._by_record(pairs)))
@@ -271,5 +281,11 @@ def to_polars(table: TableData, *, columns: Sequence[str] | None = None) -> pl.D
     """
     polars = require("polars", "polars", "to_polars()")
     require("pyarrow", "polars", "to_polars()")
+    schema = view_schema(view_columns(table, columns, table.columns), binary="binary_view")
+    # Polars converts the topic to a view, and the int32 offsets of lists to int64.
+    converted = 17 * ("topic" in schema.names) + 8 * ("headers" in schema.names)
+    if converted:
+        slots = sum(slot_bytes(field.type, field.name, table.topic) for field in schema)
+        table._check_memory_of(len(table) * (slots + converted), "Polars columns")
     frame: pl.DataFrame = polars.from_arrow(to_arrow(table, columns=columns, binary="binary_view"))
     return frame

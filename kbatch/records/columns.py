@@ -28,7 +28,7 @@ from kbatch.records.data import TableData, checked_names
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["INT32_REACH", "Reach", "checked_schema", "view_batches", "view_columns"]
+__all__ = ["INT32_REACH", "Reach", "checked_schema", "slot_bytes", "view_batches", "view_columns"]
 
 
 class Reach(NamedTuple):
@@ -116,6 +116,15 @@ def _row_fields(records: npt.NDArray[np.void], columns: Sequence[str]) -> npt.ND
     return records if len(names) == len(records.dtype.names or ()) else records[names]
 
 
+def slot_bytes(kind: pa.DataType, name: str, topic: str | None = None) -> int:
+    """Return the memory of a row of an Arrow column without its keys, values and headers."""
+    if name == "topic":
+        return 5 + len((topic or "").encode())
+    # Of binary views, binary and lists; all sizes include a byte for the validity.
+    slot = {"binary_view": 17, "large_binary": 9, "binary": 5, "string": 5}.get(str(kind), 5)
+    return 9 if name in ("offset", "timestamp") else slot
+
+
 def _raise_overflow(rows: npt.NDArray[np.void], limit: int, source: str | None) -> None:
     timestamps = rows["timestamp"]
     row = rows[np.flatnonzero((timestamps > limit) | (timestamps < -limit))[0]]
@@ -152,19 +161,8 @@ class _View:
         self._constants = _Constants(pa, table, schema.names)
         self._are_kept = are_kept
         self._size = 0
-        self._row_size = sum(map(self._slot_size, schema.names))
+        self._row_size = sum(slot_bytes(kind, name, table.topic) for name, kind in self._types.items())
         self._copies = not any(pa.types.is_binary_view(kind) for kind in schema.types)
-
-    def _slot_size(self, name: str) -> int:
-        """Return the size of a row of a column without its bytes, including a byte for its validity."""
-        kind, pa = self._types[name], self._pa
-        if name == "topic":
-            return 5 + len((self._table.topic or "").encode())
-        if pa.types.is_binary_view(kind):
-            return 17
-        if name in ("key", "value"):
-            return 9 if pa.types.is_large_binary(kind) else 5
-        return 5 if name in ("timestampType", "partition", "headers") else 9
 
     def _check_memory(self, extent: Extent, rows: int) -> None:
         """Check the memory of a batch before it is allocated."""
@@ -172,8 +170,8 @@ class _View:
         if self._copies:
             size += extent.key_bytes + extent.value_bytes + extent.header_key_bytes + extent.header_value_bytes
         if "headers" in self._types:
-            # A key and a value, each with a byte for its validity.
-            size += extent.header_count * (10 if self._copies else 34)
+            pair = self._types["headers"].value_type
+            size += extent.header_count * sum(slot_bytes(field.type, field.name) for field in pair)
         self._table._check_memory_of(self._size + size, "Arrow columns")
         if self._are_kept:
             self._size += size
@@ -329,7 +327,7 @@ class _Constants:
         self._topic = table.topic
         self._partition = table.partition
         self._made: dict[str, pa.Array] = {}
-        self._type_of_batch = TimestampType.of(table.batches) if "timestampType" in names else np.empty(0, np.int32)
+        self._type_of_batch = TimestampType.of(table._batches) if "timestampType" in names else np.empty(0, np.int32)
         of_batch = self._type_of_batch
         self._one_type = int(of_batch[0]) if len(of_batch) and (of_batch == of_batch[0]).all() else None
 

@@ -42,8 +42,14 @@ Rows: TypeAlias = slice | Sequence[int] | SupportsArray
 
 # The memory of a bytes object without its contents, rounded up, and of its places in a list and in an array.
 _OBJECT_BYTES = 64
-# The memory of a header as a tuple of two objects.
+# The largest key or value that is copied without a check: `kbatch.Limits` allows as much beyond the limit.
+_UNCHECKED_BYTES = 8 << 20
+# What of it a null, or an object of at most one byte, does not take: the interpreter shares these objects.
+_SHARED_BYTES = 48
+# The memory of a header as a tuple of two objects, and of the tuple of a record's headers; a shared empty one for none.
 _PAIR_BYTES = 2 * _OBJECT_BYTES + 64
+_LIST_BYTES = 96
+_EMPTY_LIST_BYTES = 16
 
 # Arguments of TableData that `_with` keeps as they are.
 _ARGUMENTS = (
@@ -141,6 +147,28 @@ def checked_names(columns: Sequence[str], known: Collection[str]) -> tuple[str, 
 def decoded_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of a view that must be decoded: all except topic and partition."""
     return tuple(name for name in COLUMN_FIELDS if name in columns)
+
+
+def _object_bytes(records: npt.NDArray[np.void], headers: npt.NDArray[np.void] | None, columns: Sequence[str]) -> int:
+    """Return the most memory that columns take as lists and arrays of Python objects."""
+    extent = measure_extent(records, headers=headers)
+    size = extent.key_bytes * ("key" in columns) + extent.value_bytes * ("value" in columns)
+    size += len(records) * _OBJECT_BYTES * len({"key", "value"}.intersection(columns))
+    if "headers" in columns:
+        size += len(records) * _LIST_BYTES + extent.header_count * _PAIR_BYTES
+        size += extent.header_key_bytes + extent.header_value_bytes
+    return size
+
+
+def _shared_bytes(records: npt.NDArray[np.void], headers: npt.NDArray[np.void] | None, columns: Sequence[str]) -> int:
+    """Return the part of `_object_bytes` that shared objects do not take; slower than that estimate."""
+    lengths = [records[f"{name}_len"] for name in ("key", "value") if name in columns]
+    size = 0
+    if "headers" in columns:
+        size += int(np.count_nonzero(records["header_count"] == 0)) * (_LIST_BYTES - _EMPTY_LIST_BYTES)
+        if headers is not None:
+            lengths += [headers["key_len"], headers["value_len"]]
+    return size + sum(int(np.count_nonzero(each <= 1)) for each in lengths) * _SHARED_BYTES
 
 
 def _row_array(rows: Any) -> npt.NDArray[Any]:
@@ -349,6 +377,8 @@ class TableData:
         Rules such as COL-R4 are listed in ``docs/format-rules.md``.
         """
         if self._derived:
+            # The rows, and two arrays of row numbers.
+            self._check_memory_of(self._batches.nbytes + 16 * len(self._batches), "batches")
             batches = self._batches.copy()
             batches["first_record"] = np.searchsorted(self._records["batch"], np.arange(len(batches)))
             batches.flags.writeable = False
@@ -401,7 +431,8 @@ class TableData:
             if rows.dtype == np.bool_ and len(rows) != len(self):
                 raise IndexError(f"the mask has {counted(len(rows), 'row')}, the table has {len(self):,}")
             if rows.dtype != np.bool_:
-                rows = np.where(rows < 0, rows + len(self), rows)
+                if rows.min(initial=0) < 0:
+                    rows = np.where(rows < 0, rows + len(self), rows)
                 if np.any(rows[1:] < rows[:-1]):
                     raise ValueError("row numbers must ascend")
         else:
@@ -409,6 +440,10 @@ class TableData:
                 f"a table takes a column's name, a slice, a mask or row numbers, got {type(rows).__name__}; for one "
                 "record use table.records[i], table.key(i), table.value(i) and table.headers_of(i)"
             )
+        if not isinstance(rows, slice):
+            # A slice refers to the rows of the table, a selection is a copy.
+            count = np.count_nonzero(rows) if rows.dtype == np.bool_ else len(rows)
+            self._check_memory_of(int(count) * self._records.itemsize, "selected rows", int(count))
         records = self._records[rows]
         records.flags.writeable = False
         table = self._with(records=records)
@@ -448,41 +483,42 @@ class TableData:
 
     def _by_record(self, items: list[T]) -> Iterator[list[T]]:
         """Yield the list of items of each record, given one item for each row of `headers`."""
-        counts = self._records["header_count"]
-        ends = np.cumsum(counts, dtype=np.int64).tolist()
-        for end, count in zip(ends, counts.tolist(), strict=True):
+        end = 0
+        for count in self._records["header_count"].tolist():
+            end += count
             yield items[end - count : end]
 
-    def _check_memory_of(self, size: int, what: str) -> None:
-        """Raise `LimitExceededError` if `size` more bytes exceed the limit on the memory of the table."""
+    def _check_memory_of(self, size: int, what: str, rows: int | None = None) -> None:
+        """Raise `LimitExceededError` if `size` more bytes, of all or `rows` records, exceed the table's limit."""
         memory = self._memory
         if memory is None:
             return
-        rest, name = memory.rest, "limits=kbatch.Limits(max_table_bytes=...)"
-        if what == "header rows":
-            if memory.headers < rest:
-                rest, name = memory.headers, memory.name
-        elif self._headers is not None:
-            rest -= self._headers.nbytes
+        rest, name = self._view_memory(), "limits=kbatch.Limits(max_table_bytes=...)"
+        if what == "header rows" and memory.headers < rest:
+            rest, name = memory.headers, memory.name
         if size > rest:
+            rows = len(self) if rows is None else rows
             where = f"{self.source}: " if self.source else ""
             raise LimitExceededError(
-                f"{where}the {what} of {len(self)} records take {size} bytes of memory, {max(rest, 0)} remain; "
-                f"raise {name}, or take a slice of the table",
+                f"{where}the {what} of {counted(rows, 'record')} take {size} bytes of memory, {max(rest, 0)} remain; "
+                f"raise {name}{', or take a slice of the table' if rows > 1 else ''}",
                 source=self.source,
             )
 
-    def _check_objects(self, *columns: str) -> None:
-        """Check the memory of a list of Python objects for each column."""
-        memory = self._memory
-        # The sizes of all objects together are at most the size of the data, in most tables far below the limit.
-        size = len(columns) * len(self) * _OBJECT_BYTES
-        if memory is None or size + len(self.data) <= memory.rest:
+    def _view_memory(self) -> int:
+        """Return the memory that a view may take next to the table and its header rows."""
+        if self._memory is None:
+            return INT64_MAX
+        return self._memory.rest - (0 if self._headers is None else self._headers.nbytes)
+
+    def _check_objects(self, *columns: str, size: int = 0) -> None:
+        """Check the memory of the Python objects of some columns, together with `size` bytes of other columns."""
+        if self._memory is None:
             return
-        extent = measure_extent(self._records)
-        size += extent.key_bytes * ("key" in columns) + extent.value_bytes * ("value" in columns)
-        if "headers" in columns:
-            size += extent.header_count * _PAIR_BYTES + len(self.data)
+        headers = self.headers if "headers" in columns and self._records["header_count"].any() else None
+        size += _object_bytes(self._records, headers, columns)
+        if size > self._view_memory():
+            size -= _shared_bytes(self._records, headers, columns)
         self._check_memory_of(size, "Python objects")
 
     def require(self, *columns: str) -> None:
@@ -515,6 +551,8 @@ class TableData:
         record = self._records[self._checked_row(row)]
         size = int(record[f"{column}_len"])
         start = int(record[f"{column}_pos"])
+        if size > _UNCHECKED_BYTES:
+            self._check_memory_of(size, column, 1)
         return None if size < 0 else self.data[start : start + size].tobytes()
 
     def key(self, row: int) -> bytes | None:

@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kbatch.escaping import counted, one_line
 from kbatch.format import NO_TIMESTAMP, BatchStatus, TimestampType
-from kbatch.kernels.slices import header_keys, header_values
 from kbatch.quantities import EPOCH
 from kbatch.records.data import TableData
 
@@ -144,27 +144,33 @@ def _cells(table: TableData, name: str) -> Iterator[str]:
     if name == "offset":
         return map(str, table.records[name].tolist())
     if name == "timestampType":
-        return map(str, TimestampType.of(table.batches)[table.records["batch"]].tolist())
+        return map(str, TimestampType.of(table._batches)[table.records["batch"]].tolist())
     if name in ("key", "value"):
-        return map(_shown_bytes, table.keys() if name == "key" else table.values())
+        return iter(_shown_slices(table, table.records, name))
     if name == "headers":
-        pairs = zip(header_keys(table.headers, table.data), header_values(table.headers, table.data), strict=True)
-        return map(_pairs, table._by_record(list(pairs)))
+        return _shown_headers(table)
     return iter([str(getattr(table, name))] * len(table))
 
 
-def _shown_bytes(data: bytes | None) -> str:
-    if data is None:
-        return "null"
-    text = repr(data[:_SHOWN_BYTES])
-    return text if len(data) <= _SHOWN_BYTES else f"{text}... ({len(data):,} bytes)"
+def _shown_slices(table: TableData, rows: npt.NDArray[np.void], column: str) -> list[str]:
+    """Return the beginnings of a few keys or values, of records or headers, without a copy of the rest."""
+    shown = []
+    for position, length in rows[[f"{column}_pos", f"{column}_len"]].tolist():
+        text = repr(table.data[position : position + min(length, _SHOWN_BYTES)].tobytes()) if length >= 0 else "null"
+        shown.append(text if length <= _SHOWN_BYTES else f"{text}... ({length:,} bytes)")
+    return shown
 
 
-def _pairs(pairs: list[Any]) -> str:
-    shown = [f"({_shown_bytes(key)}, {_shown_bytes(value)})" for key, value in pairs[:_SHOWN_HEADERS]]
-    if len(pairs) > _SHOWN_HEADERS:
-        shown.append(f"... ({len(pairs):,} headers)")
-    return f"[{', '.join(shown)}]"
+def _shown_headers(table: TableData) -> Iterator[str]:
+    end = 0
+    for count in table.records["header_count"].tolist():
+        rows = table.headers[end : end + min(count, _SHOWN_HEADERS)]
+        end += count
+        pairs = zip(_shown_slices(table, rows, "key"), _shown_slices(table, rows, "value"), strict=True)
+        shown = [f"({key}, {value})" for key, value in pairs]
+        if count > _SHOWN_HEADERS:
+            shown.append(f"... ({count:,} headers)")
+        yield f"[{', '.join(shown)}]"
 
 
 def html_of(

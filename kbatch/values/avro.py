@@ -8,7 +8,6 @@ Source: the Avro specification 1.11 (binary encoding).
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_fields, check_types
+from kbatch.escaping import printable
 from kbatch.extras import require
+from kbatch.json_text import JsonDepthError, parse_json
 from kbatch.kernels.avro import Columns
 from kbatch.options import Framing
 from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
-from kbatch.values.avro_resolution import resolved_array
+from kbatch.values.avro_resolution import SchemaResolver
 from kbatch.values.avro_schema import AVRO_PRIMITIVES, AVRO_SCHEMA, AvroCompiler, AvroNode, NodeKind
 from kbatch.values.framing import PREFIX_BYTES, check_framing, read_prefixes
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, memory_of_type
@@ -66,7 +67,10 @@ class _SchemaDecoder:
 
     def __init__(self, schema: Schema) -> None:
         self.pa = require("pyarrow", "arrow", "values_avro()")
-        self.root = AvroCompiler(self.pa).node(_loaded(schema), "")
+        try:
+            self.root = AvroCompiler(self.pa).node(_loaded(schema), "")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"not an Avro schema: a name that is not text: {error}") from None
         # One row per node of the type. Each reference has separate nodes.
         rows: list[tuple[int, ...]] = []
         limits: list[tuple[int, int]] = []
@@ -133,9 +137,8 @@ class _SchemaDecoder:
             numbers = pa.Array.from_buffers(pa.int32(), rows, [bits, pa.py_buffer(data)], nulls)
             # The numbers, the offsets, and the lengths of the symbols.
             budget.take(16 * rows)
-            lengths = np.array([len(symbol.encode()) for symbol in node.symbols], np.int32)
-            budget.take(int(lengths[data.view(np.int32)].sum(dtype=np.int64)))
-            return pa.array(node.symbols, pa.string()).take(numbers)
+            budget.take(int(node.symbol_bytes[data.view(np.int32)].sum(dtype=np.int64)))
+            return node.symbols.take(numbers)
         return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(data)], nulls)
 
 
@@ -146,8 +149,8 @@ def _loaded(schema: Schema) -> Any:
     if schema.strip() in AVRO_PRIMITIVES:
         return schema.strip()
     try:
-        return json.loads(schema)
-    except RecursionError:
+        return parse_json(schema)
+    except JsonDepthError:
         raise ValueError(f"{AVRO_SCHEMA}: the JSON is nested deeper than {MAX_NESTING} definitions") from None
     except ValueError as error:
         raise ValueError(f"not an Avro schema: invalid JSON: {error}") from None
@@ -206,9 +209,9 @@ def _text_of(path: str) -> str:
     try:
         text = read_file(path, "an Avro schema").decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: can't read an Avro schema: {error}") from None
+        raise ValueError(f"{printable(path)}: can't read an Avro schema: {error}") from None
     if not _is_schema(text):
-        raise ValueError(f"{path}: not an Avro schema: expected JSON or the name of a primitive type")
+        raise ValueError(f"{printable(path)}: not an Avro schema: expected JSON or the name of a primitive type")
     return text
 
 
@@ -230,7 +233,8 @@ class AvroParser:
     ------
     ValueError
         If a schema is invalid, contains itself, can't be resolved to the reader's, or is too large: 16 MiB of text, 64
-        levels, or 20,000 fields and other parts. Each reference to a named type counts with all of its fields.
+        levels, 20,000 fields and other parts, 32 Mi characters of full names, or defaults with 200,000 values. Each
+        reference to a named type counts with all of its fields.
 
     Examples
     --------
@@ -263,13 +267,14 @@ class AvroParser:
         reader = decoders[last] if self.reader_schema is None else self._reader_decoder(self.reader_schema)
         object.__setattr__(self, "_decoders", decoders)
         object.__setattr__(self, "_reader", reader)
+        resolver = SchemaResolver(pa)
+        object.__setattr__(self, "_resolver", resolver)
         for key, decoder in decoders.items():
+            empty, budget = pa.nulls(0, decoder.root.type), MemoryBudget(MAX_PARSED_BYTES)
             try:
-                resolved_array(
-                    pa, pa.nulls(0, decoder.root.type), decoder.root, reader.root, MemoryBudget(MAX_PARSED_BYTES)
-                )
+                resolver.array(empty, decoder.root, reader.root, budget)
             except ValueError as error:
-                raise ValueError(f"schema{'' if key is None else f' {key}'}: {error}") from None
+                raise type(error)(f"schema{'' if key is None else f' {key}'}: {error}") from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return AvroParser, (self.schema, self.framing, self.reader_schema)
@@ -297,6 +302,7 @@ class AvroParser:
         pa = require("pyarrow", "arrow", "values_avro()")
         decoders: dict[int | None, _SchemaDecoder] = self._decoders  # type: ignore[attr-defined]
         root: AvroNode = self._reader.root  # type: ignore[attr-defined]
+        resolver: SchemaResolver = self._resolver  # type: ignore[attr-defined]
         slices = slices_of(column)
         n = len(column)
         budget.take(n * (_AVRO_ROW_BYTES if self.framing == "none" else _FRAMED_ROW_BYTES))
@@ -310,7 +316,7 @@ class AvroParser:
             chosen = ids >= 0
         if None in decoders:
             made, found = decoders[None].decode(slices, chosen, skip, budget)
-            values = resolved_array(pa, made, decoders[None].root, root, budget)
+            values = resolver.array(made, decoders[None].root, root, budget)
             errors |= found
         else:
             parts, order = [], [np.empty(0, np.int64)]
@@ -323,7 +329,7 @@ class AvroParser:
                     continue
                 made, found = decoders[number].decode(slices, chosen & (ids == number), skip, budget)
                 errors |= found
-                parts.append(resolved_array(pa, made.take(pa.array(rows)), decoders[number].root, root, budget))
+                parts.append(resolver.array(made.take(pa.array(rows)), decoders[number].root, root, budget))
                 # The parts are joined, and then brought into the order of the rows.
                 budget.take(3 * parts[-1].nbytes)
                 order.append(rows)

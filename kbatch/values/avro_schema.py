@@ -14,7 +14,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbatch.values.schema_limits import TypeSize, at
+import numpy as np
+
+from kbatch.values.schema_limits import FullNames, TypeSize, at, path_below, shortened_name
 
 __all__ = ["AVRO_PRIMITIVES", "AVRO_SCHEMA", "AvroCompiler", "AvroNode", "NodeKind"]
 
@@ -58,7 +60,7 @@ _MIN_DATUM_SIZES = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class AvroNode:
     """A node of a schema, with the Arrow type of its column. All references to a named type share one node."""
 
@@ -69,9 +71,11 @@ class AvroNode:
     limit: int = 0
     least: int = 0
     children: list[AvroNode] = field(default_factory=list)
-    # The fields of a record or the branches of a union, with their places among the children.
+    # The fields of a record or the branches of a union, with their places among the children; the symbols of an enum.
     names: dict[str, int] = field(default_factory=dict)
-    symbols: list[str] = field(default_factory=list)
+    # The symbols of an enum as an Arrow array, and their lengths in UTF-8.
+    symbols: Any = None
+    symbol_bytes: Any = None
     # The aliases of each field of a record, and its default (empty if it has none).
     aliases: list[list[str]] = field(default_factory=list)
     defaults: list[dict[str, Any]] = field(default_factory=list)
@@ -86,6 +90,7 @@ class AvroCompiler:
         self.pa = pa
         self.named: dict[str, AvroNode] = {}
         self.open: list[str] = []
+        self.full_names = FullNames(AVRO_SCHEMA)
 
     def node(self, schema: Any, space: str, path: str = "", depth: int = 0) -> AvroNode:
         """Compile a schema; `space` is the enclosing namespace."""
@@ -120,15 +125,21 @@ class AvroCompiler:
         return node
 
     def _reference(self, name: str, space: str, path: str) -> AvroNode:
-        full = name if "." in name or not space else f"{space}.{name}"
-        for known in (full, name):
+        for known in (self._full_name(name, space, path), name):
             if known in self.open:
                 raise ValueError(
-                    f"{AVRO_SCHEMA}, {at(path)}: Avro type {known!r} contains itself; recursive types are not supported"
+                    f"{AVRO_SCHEMA}, {at(path)}: Avro type {shortened_name(repr(known))} contains itself; recursive "
+                    "types are not supported"
                 )
             if known in self.named:
                 return self.named[known]
-        raise ValueError(f"{AVRO_SCHEMA}, {at(path)}: unknown Avro type {name!r}")
+        raise ValueError(f"{AVRO_SCHEMA}, {at(path)}: unknown Avro type {shortened_name(repr(name))}")
+
+    def _full_name(self, name: str, space: str, path: str) -> str:
+        if "." in name or not space:
+            return name
+        self.full_names.add(len(space) + 1 + len(name), path)
+        return f"{space}.{name}"
 
     def _primitive(self, node: AvroNode, schema: Any, logical: Any) -> Any:
         pa = self.pa
@@ -189,7 +200,7 @@ class AvroCompiler:
         else:
             node.names = {f"member{i}": i for i in range(len(branches))}
             for name, branch in zip(node.names, branches, strict=True):
-                self._add(node, self.node(branch, space, f"{path}.{name}", depth + 1), path)
+                self._add(node, self.node(branch, space, path_below(path, name), depth + 1), path)
             node.type = self._struct(node)
         node.total = TypeSize.around((child.total for child in node.children), AVRO_SCHEMA, path)
         return node
@@ -211,10 +222,9 @@ class AvroCompiler:
             space = given.rpartition(".")[0]
         elif isinstance(schema.get("namespace"), str):
             space = schema["namespace"]
-        full = given if "." in given or not space else f"{space}.{given}"
+        full = self._full_name(given, space, path)
         if kind == "enum":
-            symbols = [str(symbol) for symbol in _part(schema, "symbols", path)]
-            node = AvroNode(NodeKind.ENUM, self.pa.string(), size=len(symbols), least=1, symbols=symbols)
+            node = self._enum([str(symbol) for symbol in _part(schema, "symbols", path)])
         elif kind == "fixed":
             node = self._fixed(schema, logical, path)
         else:
@@ -222,6 +232,14 @@ class AvroCompiler:
             node = self._record(schema, full, space, path, depth)
             self.open.pop()
         self.named[full] = node
+        return node
+
+    def _enum(self, symbols: list[str]) -> AvroNode:
+        node = AvroNode(NodeKind.ENUM, self.pa.string(), size=len(symbols), least=1)
+        node.names = {symbol: i for i, symbol in enumerate(symbols)}
+        # Null values have the index 0, also if there is no symbol.
+        node.symbol_bytes = np.array([len(symbol.encode()) for symbol in symbols] or [0], np.int32)
+        node.symbols = self.pa.array(symbols, self.pa.string())
         return node
 
     def _fixed(self, schema: Any, logical: Any, path: str) -> AvroNode:
@@ -238,9 +256,11 @@ class AvroCompiler:
         node = AvroNode(NodeKind.RECORD)
         for part in _part(schema, "fields", path):
             name = str(_part(part, "name", path))
-            below = f"{path}.{name}".removeprefix(".")
+            below = path_below(path, name)
             if name in node.names:
-                raise ValueError(f"not an Avro schema, {at(below)}: record {full} has two fields of the same name")
+                raise ValueError(
+                    f"not an Avro schema, {at(below)}: record {shortened_name(full)} has two fields of the same name"
+                )
             node.names[name] = len(node.children)
             child = self.node(_part(part, "type", below), space, below, depth + 1)
             self._add(node, child, path)

@@ -27,7 +27,7 @@ from kbatch.values.deviations import FieldDeviation
 from kbatch.values.json_fields import fit_texts
 from kbatch.values.memory import MAX_PARSED_BYTES, ListMemory, MemoryBudget, TypeMemory, memory_of_type
 from kbatch.values.parsed import ByteSlices, Parsed, expand, one_array, slices_of
-from kbatch.values.schema_limits import MAX_NESTING, check_type
+from kbatch.values.schema_limits import MAX_NESTING, check_type, shortened_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +41,8 @@ _PREFIX, _SUFFIX = b'{"v":', b"}\n"
 
 # The maximum number of fields of an inferred schema: every field takes memory for every value.
 _MAX_FIELDS = 1000
+# The different paths in samples that are considered; each takes about 500 bytes.
+_MAX_PATHS = 100_000
 _SURROGATES = re.compile("[\ud800-\udfff]")
 # The maximum precision of decimal128.
 _DECIMAL_DIGITS = 38
@@ -117,7 +119,8 @@ class JsonParser:
         try:
             self._parse_lines(b'{"v":null}\n', _wire_type(pa, self.type))
         except pa.ArrowNotImplementedError as error:
-            raise TypeError(f"JSON can't be read as {self.type}: {error}") from None
+            kind, reason = shortened_name(str(self.type)), shortened_name(str(error))
+            raise TypeError(f"JSON can't be read as {kind}: {reason}") from None
 
     def parse(self, column: pa.Array, max_bytes: SizeLike = MAX_PARSED_BYTES) -> Parsed:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
@@ -197,7 +200,7 @@ class JsonParser:
         if len(rows) <= JSON_PARTS:
             found = {row: reason for row in rows.tolist() if (reason := self._screen(pa, slices.row(row)))}
             if len(rows) == 1 and not found:
-                found[int(rows[0])] = _FIELD.sub(r"field '\1'", text)
+                found[int(rows[0])] = shortened_name(_FIELD.sub(r"field '\1'", text))
             budget.take_errors(len(found))
             bad.update(found)
         if found:
@@ -309,9 +312,9 @@ def _misfit(pa: Any, value: Any, kind: Any, whole: bool) -> str | None:
         for field in kind:
             found = _misfit(pa, value.get(field.name), field.type, whole)
             if found:
-                return f"{field.name}: {found}"
+                return f"{shortened_name(field.name)}: {found}"
         more = value.keys() - {field.name for field in kind} if whole else ()
-        return f"field {min(more)!r} is not in the schema" if more else None
+        return f"field {shortened_name(repr(min(more)))} is not in the schema" if more else None
     if types.is_list(kind):
         if not isinstance(value, list):
             return f"expected an array, found {_kind(value)}"
@@ -333,8 +336,22 @@ def _kind(value: Any) -> str:
     return {bool: "a boolean", str: "a string", list: "an array", dict: "an object"}.get(type(value), "null")
 
 
+class _Paths:
+    """Counts the different paths of values in samples."""
+
+    def __init__(self) -> None:
+        self.rest = _MAX_PATHS
+
+    def take(self) -> bool:
+        """Count a path; False if there are too many."""
+        self.rest -= 1
+        return self.rest >= 0
+
+
 class _Seen:
     """The kinds of values that samples contain at one path."""
+
+    __slots__ = ("counts", "fields", "float", "huge", "inexact", "items", "times", "wide")
 
     def __init__(self) -> None:
         self.times = 0
@@ -347,7 +364,8 @@ class _Seen:
         self.huge = False
         self.inexact = False
 
-    def add(self, value: Any) -> None:
+    def add(self, value: Any, paths: _Paths) -> None:
+        """Add a value, without fields and items for which there are too many other paths."""
         self.times += 1
         if value is None:
             return
@@ -355,11 +373,19 @@ class _Seen:
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if isinstance(value, dict):
             for name, item in value.items():
-                self.fields.setdefault(name, _Seen()).add(item)
+                field = self.fields.get(name)
+                if field is None:
+                    if not paths.take():
+                        continue
+                    field = self.fields[name] = _Seen()
+                field.add(item, paths)
         elif isinstance(value, list):
-            self.items = self.items or _Seen()
+            if self.items is None:
+                if not paths.take():
+                    return
+                self.items = _Seen()
             for item in value:
-                self.items.add(item)
+                self.items.add(item, paths)
         elif isinstance(value, float):
             self.float = True
         elif isinstance(value, _Digits):
@@ -391,8 +417,8 @@ class _Seen:
             ]
             return pa.struct([(name, seen.type(pa, more_than, depth + 1)) for name, seen in fields])
         if kind == "an array":
-            assert self.items is not None
-            return pa.list_(self.items.type(pa, more_than, depth + 1))
+            items = self.items or _Seen()
+            return pa.list_(items.type(pa, more_than, depth + 1))
         if kind == "a number":
             return self._number(pa)
         return pa.bool_() if kind == "a boolean" else pa.string()
@@ -417,7 +443,7 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
         Integers are int64, or decimal128(38, 0) if one exceeds it, or float64 if other numbers occur too. Fields with
         values of several kinds are strings, and so are numbers that neither type represents exactly, fields that are
         always null, arrays and objects beyond 64 levels, and texts that look like times. If most texts are objects, the
-        type is a struct. It has at most 1000 fields, the most frequent ones.
+        type is a struct. It has at most 1000 fields, the most frequent ones of the first 100,000.
 
     Notes
     -----
@@ -432,7 +458,7 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
     """
     check_types(infer_json, locals())
     pa = require("pyarrow", "arrow", "values_json()")
-    seen = _Seen()
+    seen, paths = _Seen(), _Paths()
     for text in samples:
         if text is None:
             continue
@@ -444,7 +470,7 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
         if verdict[0]:
             continue
         try:
-            seen.add(json.loads(text, parse_int=_Digits))
+            seen.add(json.loads(text, parse_int=_Digits), paths)
         except ValueError:
             continue
     times = sorted(seen.all_times(), reverse=True)

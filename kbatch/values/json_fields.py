@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.escaping import printable
 from kbatch.extras import require
 from kbatch.kernels.jsonfields import FINDING_COLUMNS, FINDINGS, FieldTree
 from kbatch.quantities import INT32_MAX
@@ -41,6 +42,7 @@ class NodeShape(IntEnum):
 
 # By `JsonValueKind` and by `Kind` in kernels/jsonfields.pyx.
 _FOUND = ("an object", "an array", "a string", "a number", "a boolean")
+_CONTAINERS = {NodeShape.STRUCT: "an object", NodeShape.LIST: "an array"}
 _DEVIATION_KINDS: tuple[DeviationKind, ...] = ("unknown", "conflict", "text")
 # The characters of a name in a path.
 _SHOWN_NAME = 100
@@ -64,11 +66,20 @@ class FittedTexts(NamedTuple):
 
 
 class _Tree(NamedTuple):
-    """A compiled type, with the path and the type of each node."""
+    """A compiled type. Each node has its parent, its part of the path, and its type."""
 
     tree: FieldTree
-    paths: list[str]
+    parents: list[int]
+    parts: list[str]
     types: list[str]
+
+    def path(self, node: int) -> str:
+        """Return the path of a node, such as ``user.tags[]``."""
+        parts = []
+        while node:
+            parts.append(self.parts[node])
+            node = self.parents[node]
+        return "".join(reversed(parts)).removeprefix(".")
 
 
 def fit_texts(kind: pa.DataType, slices: ByteSlices, rows: npt.NDArray[np.int64]) -> FittedTexts:
@@ -101,10 +112,10 @@ def _deviation_of(
     kind, node, detail, length, count, row = finding
     if not listed:
         return FieldDeviation(_DEVIATION_KINDS[kind], None, FURTHER, count, row)
-    path = compiled.paths[node]
+    path = compiled.path(node)
     if _DEVIATION_KINDS[kind] == "unknown":
         name = str(json.loads(b'"%s"' % content[detail : detail + length].tobytes()))
-        name = name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}..."
+        name = _shown_field(name)
         path = f"{path}.{name}" if path else name
         return FieldDeviation("unknown", path, "not in the schema", count, row)
     found = f"found {_FOUND[detail]}"
@@ -121,7 +132,11 @@ def _error(deviation: FieldDeviation) -> str:
         return "a field is not in the schema" if deviation.kind == "unknown" else "a field has another type"
     if deviation.kind == "unknown":
         return f"field {deviation.field!r} is not in the schema"
-    return f"{deviation.field}: {deviation.reason}" if deviation.field else deviation.reason
+    return f"{printable(deviation.field)}: {deviation.reason}" if deviation.field else deviation.reason
+
+
+def _shown_field(name: str) -> str:
+    return name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}..."
 
 
 @functools.lru_cache(maxsize=32)
@@ -131,29 +146,31 @@ def _tree_of(kind: pa.DataType) -> _Tree:
     limits: list[tuple[int, int]] = []
     fields: list[tuple[int, int]] = []
     names: list[bytes] = []
-    paths: list[str] = []
+    parents: list[int] = []
+    parts: list[str] = []
     shown: list[str] = []
 
-    def add(each: pa.DataType, path: str) -> int:
+    def add(each: pa.DataType, parent: int, part: str) -> int:
         number = len(shapes)
         shape, *of_shape = _shape(types, each)
         shapes.append((shape, 0))
         limits.append((of_shape[0], of_shape[1]))
-        paths.append(path)
-        shown.append({NodeShape.STRUCT: "an object", NodeShape.LIST: "an array"}.get(shape, str(each)))
+        parents.append(parent)
+        parts.append(part)
+        shown.append(_CONTAINERS[shape] if shape in _CONTAINERS else str(each))
         if shape == NodeShape.LIST:
-            shapes[number] = (shape, add(each.value_type, f"{path}[]"))
+            shapes[number] = (shape, add(each.value_type, number, "[]"))
         elif shape == NodeShape.STRUCT:
             for field in each:
-                fields.append((number, add(field.type, f"{path}.{field.name}" if path else field.name)))
+                fields.append((number, add(field.type, number, f".{_shown_field(field.name)}")))
                 names.append(field.name.encode())
         return number
 
-    add(kind, "")
+    add(kind, 0, "")
     tree = FieldTree(
         np.array(shapes, np.int32), np.array(limits, np.uint64), np.array(fields, np.int32).reshape(-1, 2), names
     )
-    return _Tree(tree, paths, shown)
+    return _Tree(tree, parents, parts, shown)
 
 
 def _shape(types: Any, kind: pa.DataType) -> tuple[NodeShape, int, int]:

@@ -12,9 +12,8 @@ from typing_extensions import TypeVar
 
 from kbatch.arguments import check_types
 from kbatch.errors import LimitExceededError
-from kbatch.escaping import counted
+from kbatch.escaping import counted, printable
 from kbatch.extras import require
-from kbatch.format import INT64_MAX
 from kbatch.options import On
 from kbatch.quantities import SizeLike
 from kbatch.records.arrow import to_arrow
@@ -303,9 +302,10 @@ class ParsedValues(Generic[TableT]):
     deviations: list[FieldDeviation]
 
     def __repr__(self) -> str:
-        kind = " ".join(str(self.values.type).split())
+        kind = printable(" ".join(str(self.values.type).split()))
         kind = kind if len(kind) <= _SHOWN_TYPE else f"{kind[:_SHOWN_TYPE]}..."
-        records, first = counted(len(self.values), "record"), f", first: {self.errors[0]}" if self.errors else ""
+        records = counted(len(self.values), "record")
+        first = f", first: {printable(self.errors[0])}" if self.errors else ""
         return f"<ParsedValues of {self.on}: {records} of type {kind}, {len(self.bad):,} bad{first}>"
 
     @property
@@ -331,16 +331,20 @@ class ParsedValues(Generic[TableT]):
             ``key_schema_id``.
         """
         check_types(ParsedValues.to_arrow, locals())
+        table, memory = self.table, self.table._memory
+        if memory is not None:
+            # The parsed column takes memory in addition to the other columns.
+            table = table._with(memory=memory._replace(rest=memory.rest - self.values.nbytes))
         if columns is None:
-            base = to_arrow(self.table)
+            base = to_arrow(table)
         else:
-            base = to_arrow(self.table, columns=columns if self.on in columns else [self.on, *columns])
+            base = to_arrow(table, columns=columns if self.on in columns else [self.on, *columns])
         place = base.schema.get_field_index(self.on)
         bad, errors = bad_columns(base.column(place), self.bad, self.errors)
-        table = base.set_column(place, self.on, self.values)
+        base = base.set_column(place, self.on, self.values)
         for name, column in zip(bad_types(), (bad, errors, self.schema_ids), strict=True):
-            table = table.append_column(f"{self.on}_{name}", column)
-        return table
+            base = base.append_column(f"{self.on}_{name}", column)
+        return base
 
     @classmethod
     def of(cls, table: TableT, on: On, parser: Parser) -> ParsedValues[TableT]:
@@ -352,10 +356,10 @@ class ParsedValues(Generic[TableT]):
             raise TypeError(
                 f"parser must have a method parse, as kbatch.values.JsonParser has, got {type(parser).__name__}"
             )
-        memory = table._memory
-        rest = INT64_MAX if memory is None else memory.rest
+        column = raw_column(table, on)
+        rest = max(table._view_memory() - column.nbytes, 0)
         advice = "raise limits=kbatch.Limits(max_table_bytes=...), or take a slice of the table"
-        return cls(table, on, *parse_column(parser, raw_column(table, on).chunks, rest, advice))
+        return cls(table, on, *parse_column(parser, column.chunks, rest, advice))
 
 
 def raw_column(table: TableData, on: On) -> pa.ChunkedArray:

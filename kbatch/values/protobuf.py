@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kbatch.arguments import check_fields, check_types
+from kbatch.escaping import printable
 from kbatch.extras import require
 from kbatch.options import Framing
 from kbatch.quantities import SizeLike
@@ -22,7 +23,16 @@ from kbatch.values.framing import PREFIX_BYTES, check_framing, message_path, rea
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget
 from kbatch.values.parsed import Parsed, slices_of
 from kbatch.values.protobuf_memory import MessageMemory
-from kbatch.values.schema_limits import TypeSize, at, check_text_size, read_file
+from kbatch.values.schema_limits import (
+    FullNames,
+    SchemaTooLargeError,
+    TypeSize,
+    at,
+    check_text_size,
+    path_below,
+    read_file,
+    shortened_name,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +64,7 @@ def _compiled(path: str | os.PathLike[str]) -> bytes:
     import tempfile
 
     path = os.fspath(path)
-    # Refuses a FIFO, which protoc would wait for without an end.
+    # Raises for a FIFO: protoc would wait for its other end forever.
     read_file(path, "a .proto file")
     included = os.path.join(os.path.dirname(os.path.abspath(str(protoc.__file__))), "_proto")
     with tempfile.TemporaryDirectory() as directory:
@@ -62,7 +72,7 @@ def _compiled(path: str | os.PathLike[str]) -> bytes:
         folder = os.path.dirname(os.path.abspath(path))
         arguments = ["protoc", f"-I{folder}", f"-I{included}", "--include_imports", f"--descriptor_set_out={out}"]
         if protoc.main([*arguments, os.path.join(folder, os.path.basename(path))]) or not os.path.exists(out):
-            raise ValueError(f"{path}: protoc failed; see its messages above")
+            raise ValueError(f"{printable(path)}: protoc failed; see its messages above")
         with open(out, "rb") as file:
             return file.read()
 
@@ -85,7 +95,8 @@ class ProtobufParser:
     ------
     ValueError
         If `descriptors` is not a descriptor set or lacks the message, the message contains itself, or it is too large:
-        16 MiB of descriptors, 64 levels, or 20,000 fields and other parts. A message counts wherever it is used.
+        16 MiB of descriptors, 64 levels, 32 Mi characters of full names, or 20,000 fields and other parts. A message
+        counts wherever it is used.
 
     Examples
     --------
@@ -120,6 +131,7 @@ class ProtobufParser:
             files = descriptor_pb2.FileDescriptorSet.FromString(self.descriptors).file
             if not files:
                 raise ValueError("it contains no file")
+            _check_full_names(files)
             for file in files:
                 pool.Add(file)
             name = self.message
@@ -128,17 +140,23 @@ class ProtobufParser:
                 name = next(iter(last.message_types_by_name.values())).full_name
             found = pool.FindMessageTypeByName(name)
         except KeyError:
-            raise ValueError(f"the descriptors contain no message {self.message!r}; use its full name") from None
-        except StopIteration:
-            raise ValueError(f"{files[-1].name} has no message; name one") from None
-        except (message.DecodeError, TypeError, ValueError) as error:
             raise ValueError(
-                f"descriptors: not a descriptor set (protoc --include_imports --descriptor_set_out=FILE): {error}"
+                f"the descriptors contain no message {shortened_name(repr(self.message))}; use its full name"
+            ) from None
+        except StopIteration:
+            raise ValueError(f"{shortened_name(files[-1].name)} has no message; name one") from None
+        except SchemaTooLargeError:
+            raise
+        except (message.DecodeError, TypeError, ValueError) as error:
+            reason = shortened_name(str(error))
+            raise ValueError(
+                f"descriptors: not a descriptor set (protoc --include_imports --descriptor_set_out=FILE): {reason}"
             ) from None
         object.__setattr__(self, "_pool", pool)
         # Before the classes, which `protobuf` makes recursively for all messages in the message.
         object.__setattr__(self, "_type", _Types(pa).struct(found, (), "")[0])
         object.__setattr__(self, "_memory", MessageMemory.of(found))
+        object.__setattr__(self, "_columns", _Columns(pa))
         object.__setattr__(self, "_class", message_factory.GetMessageClass(found))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -156,6 +174,7 @@ class ProtobufParser:
         from google.protobuf.message import DecodeError
 
         read = self._class  # type: ignore[attr-defined]
+        columns: _Columns = self._columns  # type: ignore[attr-defined]
         budget = MemoryBudget(max_bytes)
         self._check_memory(column, budget)
         errors: dict[int, str] = {}
@@ -179,15 +198,15 @@ class ProtobufParser:
                         made = read.FromString(data)
                     except (DecodeError, ValueError) as error:
                         budget.take_errors(1)
-                        errors[row] = str(error)
+                        errors[row] = printable(str(error))
                 messages.append(made)
             try:
-                parts.append(_messages(pa, messages, read.DESCRIPTOR, self.type))
+                parts.append(columns.messages(messages, read.DESCRIPTOR, self.type))
             except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError):
                 # The parser accepts strings of proto2 that are not UTF-8.
                 for row, message in enumerate(messages, start):
                     try:
-                        parts.append(_messages(pa, [message], read.DESCRIPTOR, self.type))
+                        parts.append(columns.messages([message], read.DESCRIPTOR, self.type))
                     except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError) as error:
                         budget.take_errors(1)
                         errors[row] = f"a string that is not UTF-8: {error}"
@@ -243,13 +262,14 @@ class _Types:
             return self.made[name]
         if name in above:
             raise ValueError(
-                f"{self.schema}, {at(path)}: message {name} contains itself; recursive types are not supported"
+                f"{self.schema}, {at(path)}: message {shortened_name(name)} contains itself; recursive types are "
+                "not supported"
             )
         above = (*above, name)
         TypeSize(depth=len(above)).check(self.schema, path)
         fields, size = [], TypeSize()
         for field in descriptor.fields:
-            kind, part = self.field(field, above, f"{path}.{field.name}".removeprefix("."))
+            kind, part = self.field(field, above, path_below(path, field.name))
             fields.append((field.name, kind))
             size = TypeSize(size.nodes + part.nodes, max(size.depth, 1 + part.depth))
             size.check(self.schema, path)
@@ -287,46 +307,83 @@ def _is_map(field: Any) -> bool:
     return bool(field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry)
 
 
-def _messages(pa: Any, messages: list[Any], descriptor: Any, kind: Any) -> Any:
-    """Return messages, some of them None, as a struct array."""
-    mask = np.array([message is None for message in messages], np.bool_)
-    children = []
-    for field, of_field in zip(descriptor.fields, kind, strict=True):
-        name = field.name
-        if _is_map(field) or field.is_repeated:
-            children.append(_repeated(pa, messages, field, of_field.type))
-        elif field.has_presence:
-            column = [getattr(m, name) if m is not None and m.HasField(name) else None for m in messages]
-            children.append(_field_array(pa, column, field, of_field.type))
+class _Columns:
+    """Makes Arrow columns from messages. The names of an enum's numbers are collected once."""
+
+    def __init__(self, pa: Any) -> None:
+        self.pa = pa
+        self.enums: dict[str, dict[int, str]] = {}
+
+    def messages(self, messages: list[Any], descriptor: Any, kind: Any) -> Any:
+        """Return messages, some of them None, as a struct array."""
+        mask = np.array([message is None for message in messages], np.bool_)
+        children = []
+        for field, of_field in zip(descriptor.fields, kind, strict=True):
+            name = field.name
+            if _is_map(field) or field.is_repeated:
+                children.append(self._repeated(messages, field, of_field.type))
+            elif field.has_presence:
+                column = [getattr(m, name) if m is not None and m.HasField(name) else None for m in messages]
+                children.append(self._field(column, field, of_field.type))
+            else:
+                column = [None if m is None else getattr(m, name) for m in messages]
+                children.append(self._field(column, field, of_field.type))
+        missing = self.pa.array(mask) if mask.any() else None
+        if not children:
+            return self.pa.array([None if m is None else {} for m in messages], kind)
+        return self.pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
+
+    def _field(self, values: list[Any], field: Any, kind: Any) -> Any:
+        if field.message_type is not None:
+            return self.messages(values, field.message_type, kind)
+        if field.enum_type is not None:
+            names = self._names(field.enum_type)
+            # An open enum may contain numbers without a name.
+            values = [None if value is None else names.get(value, str(value)) for value in values]
+        return self.pa.array(values, kind)
+
+    def _repeated(self, messages: list[Any], field: Any, kind: Any) -> Any:
+        lists = [() if m is None else getattr(m, field.name) for m in messages]
+        offsets = np.zeros(len(messages) + 1, np.int32)
+        np.cumsum([len(items) for items in lists], out=offsets[1:])
+        bits = self.pa.py_buffer(np.packbits(np.array([m is not None for m in messages], bool), bitorder="little"))
+        if _is_map(field):
+            key, item = field.message_type.fields
+            keys = self._field([each for items in lists for each in items], key, kind.key_type)
+            values = self._field([items[each] for items in lists for each in items], item, kind.item_type)
+            inner = self.pa.StructArray.from_arrays([keys, values], fields=[kind.key_field, kind.item_field])
         else:
-            column = [None if m is None else getattr(m, name) for m in messages]
-            children.append(_field_array(pa, column, field, of_field.type))
-    missing = pa.array(mask) if mask.any() else None
-    if not children:
-        return pa.array([None if m is None else {} for m in messages], kind)
-    return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
+            inner = self._field([each for items in lists for each in items], field, kind.value_type)
+        return self.pa.Array.from_buffers(kind, len(messages), [bits, self.pa.py_buffer(offsets)], children=[inner])
+
+    def _names(self, enum: Any) -> dict[int, str]:
+        name = enum.full_name
+        if name not in self.enums:
+            self.enums[name] = {number: value.name for number, value in enum.values_by_number.items()}
+        return self.enums[name]
 
 
-def _field_array(pa: Any, values: list[Any], field: Any, kind: Any) -> Any:
-    if field.message_type is not None:
-        return _messages(pa, values, field.message_type, kind)
-    if field.enum_type is not None:
-        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
-        # An open enum may contain numbers without a name.
-        values = [None if value is None else names.get(value, str(value)) for value in values]
-    return pa.array(values, kind)
+# The named parts of a file, a message, an enum and a service, by the names of their descriptors.
+_NAMED_PARTS = {
+    "FileDescriptorProto": ("message_type", "enum_type", "extension", "service"),
+    "DescriptorProto": ("nested_type", "enum_type", "extension", "field", "oneof_decl"),
+    "EnumDescriptorProto": ("value",),
+    "ServiceDescriptorProto": ("method",),
+}
+_GROUPS_WITH_PARTS = ("message_type", "nested_type", "enum_type", "service")
 
 
-def _repeated(pa: Any, messages: list[Any], field: Any, kind: Any) -> Any:
-    lists = [() if m is None else getattr(m, field.name) for m in messages]
-    offsets = np.zeros(len(messages) + 1, np.int32)
-    np.cumsum([len(items) for items in lists], out=offsets[1:])
-    bits = pa.py_buffer(np.packbits(np.array([m is not None for m in messages], bool), bitorder="little"))
-    if _is_map(field):
-        key, item = field.message_type.fields
-        keys = _field_array(pa, [each for items in lists for each in items], key, kind.key_type)
-        values = _field_array(pa, [items[each] for items in lists for each in items], item, kind.item_type)
-        inner = pa.StructArray.from_arrays([keys, values], fields=[kind.key_field, kind.item_field])
-    else:
-        inner = _field_array(pa, [each for items in lists for each in items], field, kind.value_type)
-    return pa.Array.from_buffers(kind, len(messages), [bits, pa.py_buffer(offsets)], children=[inner])
+def _check_full_names(files: Any) -> None:
+    """Raise SchemaTooLargeError if the full names in a descriptor set are too long together, or too deep."""
+    names = FullNames("the descriptor set")
+    # `protobuf` looks for a relative reference in every part of its scope's name, so that these are levels too.
+    stack = [(file, file.package, len(file.package), 1 + file.package.count(".")) for file in files]
+    while stack:
+        scope, path, size, depth = stack.pop()
+        TypeSize(depth=depth).check(names.schema, path)
+        for group in _NAMED_PARTS[scope.DESCRIPTOR.name]:
+            for part in getattr(scope, group):
+                full_size = size + 1 + len(part.name)
+                names.add(full_size, path)
+                if group in _GROUPS_WITH_PARTS:
+                    stack.append((part, path_below(path, part.name), full_size, depth + 1))

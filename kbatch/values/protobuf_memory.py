@@ -35,14 +35,21 @@ class MessageMemory(NamedTuple):
     fields: dict[int, FieldMemory]
 
     @classmethod
-    def of(cls, descriptor: Any) -> MessageMemory:
-        """Return the memory of a message that does not contain itself."""
+    def of(cls, descriptor: Any, longest_names: dict[str, int] | None = None) -> MessageMemory:
+        """Return the memory of a message that does not contain itself.
+
+        `longest_names` collects the bytes of the longest name of each enum, by full name.
+        """
+        longest_names = {} if longest_names is None else longest_names
         row, most, fields = _MESSAGE_BYTES, 0, {}
         for field in descriptor.fields:
-            below = None if field.message_type is None else cls.of(field.message_type)
+            below = None if field.message_type is None else cls.of(field.message_type, longest_names)
             one = _FIELD_BYTES if below is None else _FIELD_BYTES + below.row
             if field.enum_type is not None:
-                one += max(len(name.encode()) for name in field.enum_type.values_by_name)
+                enum = field.enum_type.full_name
+                if enum not in longest_names:
+                    longest_names[enum] = max(len(name.encode()) for name in field.enum_type.values_by_name)
+                one += longest_names[enum]
             if field.is_repeated:
                 # An item has at least one byte, a message at least two.
                 item = _ITEM_BYTES + one

@@ -12,21 +12,27 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbatch.batches.regular_files import open_regular
+from kbatch.escaping import printable
 from kbatch.extras import require
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "MAX_DEFAULT_VALUES",
+    "MAX_FULL_NAMES",
     "MAX_NESTING",
     "MAX_NODES",
     "MAX_SCHEMA_BYTES",
+    "FullNames",
     "SchemaTooLargeError",
     "TypeSize",
     "at",
     "check_text_size",
     "check_type",
+    "path_below",
     "read_file",
+    "shortened_name",
 ]
 
 # A schema as text or as a descriptor set. Schema registries limit a schema to the size of a message, 1 MiB by default;
@@ -37,11 +43,35 @@ MAX_NESTING = 64
 # The nodes of a type: its leaves, structs, lists and maps. Each one costs memory for every value, and about 10 us for
 # every part of a column. The widest schemas in use have some thousand fields.
 MAX_NODES = 20_000
+# The characters of all full names of a schema. Every definition repeats its namespace (in Protobuf, every field repeats
+# its package and messages), and so does the search for a reference. Full names are rarely longer than the definitions,
+# so that a schema of the largest size has about 16 MiB of them.
+MAX_FULL_NAMES = 32 << 20
+# The values in the defaults of a reader's schema. An item of a default counts with all fields and branches of its type,
+# and with each branch of a union that it is compared with: each takes about 1 us.
+MAX_DEFAULT_VALUES = 10 * MAX_NODES
 _MAX_PATH_TEXT = 200
 
 
 class SchemaTooLargeError(ValueError):
     """A schema exceeds a limit."""
+
+
+class FullNames:
+    """Counts the characters of a schema's full names, before they are made."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self.size = 0
+
+    def add(self, size: int, path: str) -> None:
+        """Count names of `size` characters at `path`; SchemaTooLargeError if all names exceed the limit."""
+        self.size += size
+        if self.size > MAX_FULL_NAMES:
+            raise SchemaTooLargeError(
+                f"{self.schema}, {at(path)}: the full names have more than {MAX_FULL_NAMES} characters in total; every "
+                "definition and reference counts with its namespace or package: shorten it"
+            )
 
 
 class TypeSize(NamedTuple):
@@ -79,7 +109,20 @@ def at(path: str) -> str:
     """Return a place in a schema, for an error's text."""
     if not path:
         return "at the top level"
-    return f"at {path if path.isprintable() else ascii(path)[1:-1]}"[:_MAX_PATH_TEXT]
+    return f"at {shortened_name(path)}"
+
+
+def path_below(path: str, name: str) -> str:
+    """Return the path of a field for errors, without the characters that `at` leaves out.
+
+    Long names would otherwise be copied to the path of every field below.
+    """
+    return f"{path}.{name[: _MAX_PATH_TEXT + 1]}".removeprefix(".")[: _MAX_PATH_TEXT + 1]
+
+
+def shortened_name(text: str) -> str:
+    """Return a name, a path or a type for an error's text: escaped, and without the end of a long one."""
+    return printable(text if len(text) <= _MAX_PATH_TEXT else f"{text[:_MAX_PATH_TEXT]}...")
 
 
 def check_text_size(size: int, schema: str) -> None:
@@ -98,7 +141,7 @@ def check_type(kind: pa.DataType, schema: str) -> None:
         nodes += 1
         TypeSize(nodes, depth).check(schema, path)
         if types.is_struct(each):
-            parts = [(field.type, f"{path}.{field.name}".removeprefix("."), depth + 1) for field in each]
+            parts = [(field.type, path_below(path, field.name), depth + 1) for field in each]
             stack += reversed(parts)
         elif types.is_list(each) or types.is_large_list(each):
             stack.append((each.value_type, f"{path}[]", depth + 1))
@@ -115,7 +158,7 @@ def read_file(path: str, schema: str) -> bytes:
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            check_text_size(size, f"{path}: {schema}")
+            check_text_size(size, f"{printable(path)}: {schema}")
             return file.read()
     except OSError as error:
-        raise ValueError(f"{path}: can't read {schema}: {error.strerror}") from None
+        raise ValueError(f"{printable(path)}: can't read {schema}: {error.strerror}") from None

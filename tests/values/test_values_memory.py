@@ -288,3 +288,18 @@ def test_damaged_messages_are_measured_up_to_the_damage() -> None:
     ]:
         assert memory.of_items(data) == items * item, data
     assert np.all(np.array([memory.most, memory.row]) > 0)
+
+
+def test_parsed_values_count_next_to_the_bytes_and_the_other_columns() -> None:
+    data = kbatch.encode([b"x" * 200] * 1000, timestamps=0)
+    used = kbatch.decode(data)
+    text = used.values_text()
+    base = used.records.nbytes + used.batches.nbytes
+    parser_needs = 2 * text.values.nbytes
+    with pytest.raises(kbatch.LimitExceededError, match="max_table_bytes"):
+        kbatch.decode(data, limits=Limits(max_table_bytes=base + parser_needs - 100_000)).values_text()
+    table = kbatch.decode(data, limits=Limits(max_table_bytes=base + parser_needs + 10_000))
+    parsed = table.values_text()
+    assert table.to_arrow().num_rows == parsed.to_arrow(["value"]).num_rows == 1000
+    with pytest.raises(kbatch.LimitExceededError, match="Arrow columns of 1,000 records"):
+        parsed.to_arrow()
