@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
-from kbatch.errors import InvalidRecordError, LimitExceededError, LogDirectoryError
+from kbatch.errors import LimitExceededError, LogDirectoryError
 from kbatch.format import ATTRIBUTE_CONTROL, BATCH_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, Limits
 from kbatch.kernels.keymap import KeyOffsets
 from kbatch.log.committed import follow_transactions
@@ -367,9 +367,6 @@ def _modified(segment: Segment) -> int:
 
 def _add_keys(keys: KeyOffsets, table: RecordTable) -> None:
     rows = table.records
-    if len(rows) and rows["offset"].min() < 0:
-        row = int(np.argmin(rows["offset"]))
-        raise InvalidRecordError(f"{table.source}: offset {rows['offset'][row]} is negative")
     if keys.add(rows["offset"], rows["key_pos"], rows["key_len"], table.data) < len(rows):
         raise LimitExceededError(
             f"{table.source}: a dedupe buffer of {keys.max_bytes} bytes holds at most {keys.most_keys} different keys, "

@@ -361,6 +361,21 @@ def test_key_offsets_stay_in_bounds(position: int, length: int) -> None:
         )
 
 
+@pytest.mark.parametrize("size", [0, 15, 17])
+def test_the_secret_of_a_table_of_keys_has_16_bytes(size: int) -> None:
+    with pytest.raises(ValueError, match=f"a secret has 16 bytes, got {size}"):
+        KeyOffsets(1000, bytes(size))
+
+
+def test_records_before_the_first_dirty_offset_are_kept_whatever_their_offset(tmp_path: Path) -> None:
+    """The checksum does not cover the base offset; a record at offset -1 precedes every offset to clean."""
+    data = bytearray(kbatch.encode([b"1", b"2"], keys=[b"k", b"k"], timestamps=NOW))
+    data[:8] = (-1).to_bytes(8, "big", signed=True)
+    write_log(tmp_path / "t-0", {0: bytes(data)})
+    done = run(tmp_path / "t-0", tmp_path / "out-0", include_active=True)
+    assert (done.keys, done.records_in) == (1, 2)
+
+
 # -- the command
 
 
