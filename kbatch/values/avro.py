@@ -183,7 +183,7 @@ def read_schemas(source: Schema | Mapping[int, Schema] | os.PathLike[str]) -> Sc
         return _text_of(path)
     names = [name for name in os.listdir(path) if name.endswith(".avsc") and name[:-5].isdecimal()]
     if not names:
-        raise ValueError(f"{path}: contains no file named <id>.avsc")
+        raise ValueError(f"{printable(path)}: contains no file named <id>.avsc")
     by_id: dict[int, Schema] = {int(name[:-5]): _text_of(os.path.join(path, name)) for name in names}
     return by_id
 

@@ -458,9 +458,10 @@ def test_schemas_are_read_from_files(tmp_path: Path) -> None:
     parsed = table_of(values).values_avro(tmp_path, framing="confluent")
     assert (parsed.values.type, parsed.values.to_pylist()) == (pa.int64(), [1, 2])
     assert table_of([b"\2"]).values_avro(str(tmp_path / "1.avsc")).values.to_pylist() == [1]
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"<id>\.avsc"):
-        table_of(values).values_avro(tmp_path / "empty", framing="confluent")
+    empty = tmp_path / "empty\x1b[2J"
+    empty.mkdir()
+    with pytest.raises(ValueError, match=r"/empty\\x1b\[2J: contains no file named <id>\.avsc$"):
+        table_of(values).values_avro(empty, framing="confluent")
 
 
 def test_the_kernel_rejects_invalid_node_tables() -> None:
