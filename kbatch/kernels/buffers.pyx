@@ -16,6 +16,7 @@ from libc.stddef cimport size_t
 from libc.string cimport memcpy, memmove
 
 cdef extern from "pages.h":
+    const size_t HUGE_PAGE "KB_HUGE_PAGE"
     void* kb_map(size_t size, size_t alignment) noexcept nogil
     void kb_unmap(void* p, size_t size) noexcept nogil
     void kb_want_huge(void* p, size_t size) noexcept nogil
@@ -23,8 +24,6 @@ cdef extern from "pages.h":
 
 
 cdef enum:
-    # The size of a huge page on x86-64 and on arm64 with 4 KiB pages, and the alignment that lets the kernel use one.
-    HUGE_PAGE = 2 << 20
     PAGE = 4096
     MIN_SIZE = 16 << 10
     # Enough for the records and the arena of a few tables of 64 MiB (`Log.tables`); memory beyond it is freed.

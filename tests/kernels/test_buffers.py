@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +112,27 @@ def test_sizes_are_rounded_by_a_quarter_at_most():
 def test_large_blocks_are_aligned_to_huge_pages():
     assert address(allocate(HUGE_PAGE)) % HUGE_PAGE == 0
     assert address(allocate(3 * HUGE_PAGE + 1)) % HUGE_PAGE == 0
+
+
+def is_mapped(where):
+    ranges = (line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines())
+    return any(int(start, 16) <= where < int(end, 16) for start, end in ranges)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("nbytes", [HUGE_PAGE, 5_000_000])
+def test_the_address_space_of_a_freed_large_block_is_freed(nbytes):
+    """In a fragmented heap, blocks that come and go would take more memory than they have."""
+    # From now on, glibc takes blocks of up to 31 MiB from its heap.
+    bytearray(31 << 20)
+    block = allocate(nbytes)
+    where = address(block)
+    pin = bytes(100_000)
+    assert is_mapped(where)
+    del block
+    trim()
+    assert not is_mapped(where)
+    assert len(pin) == 100_000
 
 
 def test_a_buffer_has_exactly_the_requested_writable_bytes():
