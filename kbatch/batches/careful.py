@@ -48,6 +48,9 @@ _ZSTD_HEADER_SIZES = [
     5 + (not d & 0x20) + (0, 1, 2, 4)[d & 3] + (1 << (d >> 6) if d >> 6 else (d >> 5 & 1)) for d in range(256)
 ]
 _ZSTD_STEP = (1 << 20) + 1
+# Memory of a context that is kept: the window of 8 MiB that Kafka's clients use at most, and the library's tables. For
+# any later frame, the library writes to all of the largest window that the context ever had.
+_ZSTD_MAX_KEPT = 10 << 20
 _ZSTD_MAX_BLOCK = 128 << 10
 
 _int32_be = struct.Struct(">i").unpack_from
@@ -326,6 +329,9 @@ def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
             step = max(_ZSTD_STEP, produced)
     except zstandard.ZstdError as error:
         _refuse_payload(f"zstd: {error}")
+    finally:
+        if _python_contexts.zstd.memory_size() > _ZSTD_MAX_KEPT:
+            _python_contexts.zstd = zstandard.ZstdDecompressor()
 
 
 def _zstd_bound(payload: memoryview) -> int:

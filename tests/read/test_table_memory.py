@@ -119,6 +119,19 @@ def test_decode_stays_within_the_limit_or_names_it(kind: Callable[[str], bytes],
 
 
 @linux
+def test_the_window_of_an_earlier_zstd_frame_is_not_filled_by_later_ones() -> None:
+    """The library fills all of a window, however small the next frame's window is."""
+    bombs = batch(record(bytes(MIB)), 1, "zstd", style="wide"), bomb(large_value, "zstd")
+
+    def decoded() -> int:
+        return sum(len(kbatch.decode(data, limits=LIMITS, on_error="skip")) for data in bombs)
+
+    increase, result = measured(decoded)
+    assert increase <= MOST
+    assert result == 1
+
+
+@linux
 @pytest.mark.parametrize(("kind", "codec"), BOMBS)
 def test_streams_and_logs_split_or_name_the_limit(kind: Callable[[str], bytes], codec: str, tmp_path: Path) -> None:
     data = bomb(kind, codec)

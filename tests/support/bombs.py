@@ -41,13 +41,16 @@ def record(value: bytes = b"", headers: int = 0) -> bytes:
 
 
 def batch(payload: bytes, count: int, codec: str = "none", *, offset: int = 0, style: str = "") -> bytes:
-    """Return a batch of magic 2 with a valid checksum; `style` "raw" is snappy without blocks."""
+    """Return a valid batch of magic 2; style "raw" is snappy without blocks, "wide" zstd with a window of 128 MiB."""
     number = Codec[codec.upper()]
     if style == "raw":
         stored = bytes(cramjam.snappy.compress_raw(payload))
     elif codec == "zstd":
         # As Java's clients write: a stream without its size, so that the window is bounded.
-        stream = zstandard.ZstdCompressor().compressobj()
+        window = zstandard.ZstdCompressionParameters.from_level(
+            3, write_content_size=False, window_log=27 if style == "wide" else 0
+        )
+        stream = zstandard.ZstdCompressor(compression_params=window).compressobj()
         stored = stream.compress(payload) + stream.flush()
     else:
         stored = compress(number, memoryview(payload))
