@@ -122,7 +122,7 @@ class RecordTable(TableData):
         row = self._checked_row(row)
         one = self[row : row + 1]
         self._check_memory_of(int(one.records["header_count"][0]) * HEADER_DTYPE.itemsize, "header rows", 1)
-        # The table may already have header rows; those of this record take memory in addition.
+        # Header rows that the table already has stay in memory beside those of this record.
         one._check_objects("headers", size=0 if self._headers is None else self._headers.nbytes)
         return list(zip(header_keys(one.headers, one.data), header_values(one.headers, one.data), strict=True))
 

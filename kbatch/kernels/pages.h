@@ -22,8 +22,7 @@ static inline void *kb_map(size_t size, size_t alignment) {
     char *aligned = (char *)(((uintptr_t)p + alignment - 1) & ~(uintptr_t)(alignment - 1));
     if (aligned > p)
         munmap(p, aligned - p);
-    if (p + alignment > aligned)
-        munmap(aligned + size, p + alignment - aligned);
+    munmap(aligned + size, p + alignment - aligned);
     return aligned;
 }
 

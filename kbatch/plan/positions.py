@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-# Takes the place of a topic id, also in messages, if it is only known that the output's id differs from the log's.
+# Stands for the topic id of an output, also in messages, if all that is known of it is that the log's id differs.
 ANOTHER_ID = "another one"
 
 

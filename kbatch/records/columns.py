@@ -117,12 +117,13 @@ def _row_fields(records: npt.NDArray[np.void], columns: Sequence[str]) -> npt.ND
 
 
 def slot_bytes(kind: pa.DataType, name: str, topic: str | None = None) -> int:
-    """Return the memory of a row of an Arrow column without its keys, values and headers."""
+    """Return the bytes that a row takes in an Arrow column, besides the contents of keys, values and headers."""
     if name == "topic":
         return 5 + len((topic or "").encode())
-    # Of binary views, binary and lists; all sizes include a byte for the validity.
-    slot = {"binary_view": 17, "large_binary": 9, "binary": 5, "string": 5}.get(str(kind), 5)
-    return 9 if name in ("offset", "timestamp") else slot
+    if name in ("offset", "timestamp"):
+        return 9
+    # All sizes include a byte for the validity. Other columns have offsets or numbers of four bytes.
+    return {"binary_view": 17, "large_binary": 9}.get(str(kind), 5)
 
 
 def _raise_overflow(rows: npt.NDArray[np.void], limit: int, source: str | None) -> None:
