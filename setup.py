@@ -24,6 +24,7 @@ KERNELS = [
     "columns",
     "codecs",
     "batch_decoder",
+    "small_batches",
     "pipeline",
     "source",
     "sizes",

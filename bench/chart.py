@@ -17,6 +17,7 @@ ROWS = {
     "large\n16 B key, 1 KiB value": "large",
     "3 headers\n16 B key, 100 B value": "headers",
     "one-record batches\nas small": "single",
+    "ten-record batches\nas small": "ten",
     "magic 1\nas small": "small-v1",
     "gzip\nmedium, 16 KiB batches": "medium-16k-gzip",
     "snappy\nmedium, 16 KiB batches": "medium-16k-snappy",

@@ -28,7 +28,16 @@ __all__ = ["Build", "main", "operations"]
 
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 COLUMNS = ["offset", "timestamp", "key", "value"]
-CORPORA = ("small", "medium", "large", "headers", "single", "small-v1", *(f"medium-16k-{codec}" for codec in CODECS))
+CORPORA = (
+    "small",
+    "medium",
+    "large",
+    "headers",
+    "single",
+    "ten",
+    "small-v1",
+    *(f"medium-16k-{codec}" for codec in CODECS),
+)
 FEWEST_ROUNDS = 5
 CHUNK = 100_000
 # Operations with this in their name are measured in wall-clock time, others in CPU time of the process.

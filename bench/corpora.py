@@ -320,7 +320,7 @@ class Recipe:
     largest: int
     codec: str = "none"
     magic: int = 2
-    one_record: bool = False  # batches of one record, instead of a batch size in bytes
+    batch_records: int = 0  # the number of records in a batch, instead of a batch size in bytes
 
     @property
     def record_overhead(self) -> int:
@@ -337,8 +337,9 @@ def recipes() -> dict[str, Recipe]:
         "medium": medium,
         "large": Recipe(lambda rng, n: random_columns(rng, n, 16, 1024), 1054, 64 * KIB, MIB),
         "headers": Recipe(header_columns, 218, 64 * KIB, MIB),
-        "single": Recipe(lambda rng, n: random_columns(rng, n, 8, 32), 108, 0, 0, one_record=True),
-        "small-v1": replace(small, magic=1, one_record=True),
+        "single": replace(small, record_size=108, batch_records=1),
+        "ten": replace(small, record_size=53, batch_records=10),
+        "small-v1": replace(small, magic=1, batch_records=1),
         "medium-16k-v1-lz4": replace(medium_16k, magic=1, codec="lz4"),
     }
     return made | {f"medium-16k-{codec}": replace(medium_16k, codec=codec) for codec in CODECS if codec != "none"}
@@ -347,14 +348,14 @@ def recipes() -> dict[str, Recipe]:
 CORPORA = recipes()
 # The corpora that all decoders are compared on.
 COMPRESSED = [f"medium-16k-{codec}" for codec in ("gzip", "snappy", "lz4", "zstd")]
-DECODED = ["small", "medium", "large", "headers", "single", "small-v1", *COMPRESSED]
+DECODED = ["small", "medium", "large", "headers", "single", "ten", "small-v1", *COMPRESSED]
 
 
 def batch_bounds(rng: np.random.Generator, recipe: Recipe, columns: Columns) -> Ints:
     """Split the records into batches; return the number of the first record of each, then the number of records."""
     count = len(columns.timestamps)
-    if recipe.one_record:
-        return np.arange(count + 1)
+    if recipe.batch_records:
+        return np.append(np.arange(0, count, recipe.batch_records), count)
     sizes = recipe.record_overhead + columns.keys.lengths + columns.values.lengths + columns.headers.lengths
     ends = np.cumsum(sizes)
     bounds = [0]

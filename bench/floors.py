@@ -11,10 +11,16 @@ from typing import NamedTuple
 
 from bench.results import ALONE, Results
 
-__all__ = ["AT_LEAST", "AT_MOST", "CODECS", "FOREIGN", "PEERS", "THREADS", "Floor", "floors"]
+__all__ = ["AT_LEAST", "AT_MOST", "CODECS", "FOREIGN", "LANGUAGES", "PEERS", "THREADS", "Floor", "floors"]
 
 AT_LEAST, AT_MOST = ">=", "<="
 FOREIGN = "foreign"
+# Corpus, languages, and lower bound for the time of the fastest decoder in one of these, divided by kbatch's.
+LANGUAGES = (
+    ("small", ("Java", "Rust", "Go"), 1.5),
+    ("single", ("Java", "Go"), 1.5),
+    ("ten", ("Java", "Rust", "Go"), 1.0),
+)
 # Stage, corpus, and lower bound for the time of the best client library in Python, divided by kbatch's.
 PEERS = (
     ("decode", "small", 10),
@@ -76,12 +82,13 @@ def _floors(results: Results) -> Iterator[Floor]:
         peer = results.fastest_peer(stage, corpus)
         name, ratio = peer or ("", None)
         yield Floor(f"{stage}, {corpus}: the best client in Python / kbatch", AT_LEAST, bound, ratio, name)
-    found = results.foreign("small", "Java", "Rust", "Go")
-    note = found.name if found else ""
-    if found and found.with_sums:
-        note += f"; {found.with_sums:.2f} if kbatch sums the columns too"
-    text = "decode, small: the fastest of Java, Rust and Go / kbatch"
-    yield Floor(text, AT_LEAST, 1.5, found.ratio if found else None, note, FOREIGN)
+    for corpus, languages, bound in LANGUAGES:
+        found = results.foreign(corpus, *languages)
+        note = found.name if found else ""
+        if found and found.with_sums:
+            note += f"; {found.with_sums:.2f} if kbatch sums the columns too"
+        text = f"decode, {corpus}: the fastest of {', '.join(languages[:-1])} and {languages[-1]} / kbatch"
+        yield Floor(text, AT_LEAST, bound, found.ratio if found else None, note, FOREIGN)
     for codec, bound in CODECS:
         corpus = f"medium-16k-{codec}"
         own = results.ratio("decode", corpus, ALONE)

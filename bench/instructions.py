@@ -82,7 +82,7 @@ def work() -> dict[str, tuple[str, Callable[[], Any]]]:
     steps: dict[str, tuple[str, Callable[[], Any]]] = {}
     columns = ["offset", "timestamp", "key", "value"]
     codecs = [f"medium-16k-{codec}" for codec in ("gzip", "snappy", "snappy-raw", "lz4", "zstd")]
-    for name in ("small", "medium", "large", "headers", "single", "small-v1", *codecs, "medium-16k-v1-lz4"):
+    for name in ("small", "medium", "large", "headers", "single", "ten", "small-v1", *codecs, "medium-16k-v1-lz4"):
         data = corpus(name, SIZE).data
         steps[f"decode {name}"] = name, lambda data=data: kbatch.decode(data)
     single = corpus("single", SIZE).data

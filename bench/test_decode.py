@@ -15,7 +15,7 @@ from bench.peers import PEERS
 from bench.results import ALONE
 
 # kafka-python takes seconds for a round of these.
-NOT_BY_SLOW_PEERS = ["single"]
+NOT_BY_SLOW_PEERS = ["single", "ten"]
 
 
 @pytest.mark.parametrize("name", DECODED)

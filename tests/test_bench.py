@@ -46,7 +46,9 @@ def everything() -> list[dict[str, Any]]:
     for codec, _ in floors.CODECS:
         corpus = f"medium-16k-{codec}"
         found += [entry("decode", corpus, "kbatch", own), entry("decode", corpus, "library alone", own)]
-    found += [entry("foreign", "small", who, other) for who in ("Java", "Go franz-go", "Rust kafka-protocol")]
+    for corpus, _, _ in floors.LANGUAGES:
+        found += [entry("foreign", corpus, who, other) for who in ("Java", "Go franz-go", "Rust kafka-protocol")]
+        found += [entry("decode", corpus, "kbatch", own)] * (corpus != "small")
     for corpus, _ in floors.THREADS:
         found += [entry("threads", corpus, "two threads", own), entry("threads", corpus, "one thread", 2 * own)]
     return found
@@ -56,7 +58,7 @@ def test_no_floor_is_met_without_a_measurement() -> None:
     found = floors.floors(Results(document([])))
     assert {floor.state for floor in found} == {"not run"}
     assert not any(floor.met for floor in found)
-    assert len(found) == len(floors.PEERS) + 1 + len(floors.CODECS) + len(floors.THREADS) == 12
+    assert len(found) == len(floors.PEERS) + len(floors.LANGUAGES) + len(floors.CODECS) + len(floors.THREADS) == 14
 
 
 def test_floors_are_met_by_sufficient_results() -> None:

@@ -17,6 +17,13 @@ cdef enum:
     RANGE = 7
 
 
+# What to do with checksums.
+cdef enum:
+    SKIP = 0
+    VERIFY = 1
+    MARK = 2
+
+
 # The numbers of record rows and of arena bytes that are filled: the next batch is written after them.
 cdef struct OutputCursor:
     int64_t used
@@ -111,6 +118,8 @@ cdef class BatchDecoder:
     cdef int64_t unchecked_rows
     cdef int64_t max_scratch
     cdef OutputCursor cursor
+    # The maximum number of batches in the next run of small batches.
+    cdef int64_t run_limit
 
     cdef int64_t remaining(self, int64_t i, const OutputCursor* cursor, int64_t count) noexcept nogil
     cdef bint fits(self, int64_t i, const OutputCursor* cursor, int64_t count, int64_t size) noexcept nogil
@@ -124,7 +133,6 @@ cdef class BatchDecoder:
     cdef const uint8_t* payload(self, const BatchRow* row, int64_t* size) noexcept nogil
     cdef int64_t to_scratch(self, Scratch worker, const BatchRow* row, const uint8_t* p, int64_t size,
                             int64_t used) noexcept nogil
-    cdef int64_t decode_messages(self, OutputCursor* cursor, int64_t lo) noexcept nogil
     cdef int decode_batch(self, Scratch worker, OutputCursor* cursor, int64_t i, Ending* ending) noexcept nogil
     cdef int decode_compressed(self, Scratch worker, OutputCursor* cursor, int64_t i, Ending* ending) noexcept nogil
     cdef bint has_header_fault(self, const BatchRow* row, FaultReport* report) noexcept nogil

@@ -13,11 +13,11 @@ from libc.string cimport memcpy
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.checksum cimport crc32_legacy, crc32c_after
 from kbatch.kernels.codecs cimport Codecs, decompress_payload
-from kbatch.kernels.decode cimport count_records, gives_rows, read_rows, read_uncompressed
+from kbatch.kernels.decode cimport count_records, gives_rows, read_rows
 from kbatch.kernels.messages cimport wrapper_value
 from kbatch.kernels.rows cimport PayloadState
 from kbatch.kernels.spans cimport RecordSpan, Span
-from kbatch.kernels.tuning cimport FIRST_SCRATCH, LONG_BATCH, LONG_STRIDE, MESSAGE_RUN
+from kbatch.kernels.tuning cimport FIRST_SCRATCH, LONG_BATCH, LONG_STRIDE, RUN
 from kbatch.kernels.wire cimport (
     BAD_CRC,
     BatchRow,
@@ -38,12 +38,6 @@ from kbatch.kernels.wire cimport (
     kb_likely,
     kb_unlikely,
 )
-
-cdef enum:
-    # What to do with checksums.
-    SKIP = 0
-    VERIFY = 1
-    MARK = 2
 
 Outcome = namedtuple("Outcome", "row used arena_used cause needed fault record at expected found")
 
@@ -211,6 +205,7 @@ cdef class BatchDecoder:
         self.is_tight = (self.capacity * self.options.fields.itemsize + self.arena_capacity
                          + (self.length if self.owned else 0) > self.table_bytes)
         self.unchecked_rows = -1 if self.is_tight else self.capacity
+        self.run_limit = RUN
 
     def resume(self, int64_t size):
         """Parse the payload of batch `lo`, which the caller has verified and decompressed.
@@ -317,41 +312,6 @@ cdef class BatchDecoder:
             # The result does not show whether the capacity was too small, so every failure is retried with more.
             if written >= 0 or capacity >= limit or not worker.grow(used, worker.capacity + 1):
                 return written
-
-    cdef int64_t decode_messages(self, OutputCursor* cursor, int64_t lo) noexcept nogil:
-        """Decode uncompressed messages of magic 0 and 1 from batch `lo` on; return their number.
-
-        Ends before a message that needs `decode_batch`, and after the message that fills the table.
-        """
-        cdef const BatchRow* row
-        cdef OutputCursor after = cursor[0]
-        cdef int64_t hi = min(self.hi, lo + <int64_t>MESSAGE_RUN)
-        cdef int64_t i = lo
-        if self.copies or self.options.trimmed:
-            return 0
-        if not self.framing_only:
-            hi = min(hi, lo + self.capacity - cursor.used)
-            if self.is_tight:
-                hi = min(hi, lo + self.remaining(hi - 1, cursor, 0) // self.options.fields.itemsize)
-        while i < hi:
-            row = &self.rows[i]
-            if row.magic == 2 or row.attributes & CODEC or row.status or not self.is_in_range(row):
-                break
-            if self.crc != SKIP and kb_unlikely(row.crc != crc32_legacy(
-                    self.base + (row.position - self.origin) + CRC_START_LEGACY, row.size - CRC_START_LEGACY)):
-                break
-            i += 1
-            after.used += not self.framing_only
-            if self.cost(i, &after) >= self.max_bytes:
-                break
-        if self.framing_only:
-            return i - lo
-        hi = lo + read_uncompressed(self.base, self.rows + lo, i - lo, self.origin, <int32_t>lo,
-                                    self.out + cursor.used * self.options.fields.itemsize, &self.options)
-        for i in range(lo, hi):
-            self.rows[i].first_record = cursor.used + i - lo
-        cursor.used += hi - lo
-        return hi - lo
 
     cdef int decode_batch(self, Scratch worker, OutputCursor* cursor, int64_t i, Ending* ending) noexcept nogil:
         """Decode batch `i` after all batches before it; return the cause if that fails, else DONE."""

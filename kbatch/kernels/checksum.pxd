@@ -8,6 +8,8 @@ cdef uint32_t crc32c_of(const uint8_t* data, int64_t size) noexcept nogil
 cdef uint32_t crc32c_after(uint32_t before, const uint8_t* data, int64_t size) noexcept nogil
 # CRC-32, the checksum of magic 0 and 1.
 cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil
+# The number of batches before the first one with a bad checksum. `base` is the address of position 0 of the source.
+cdef int64_t count_good(const uint8_t* base, const BatchRow* batches, int64_t count) noexcept nogil
 # crc(A || B) == shift(crc(A), length of B) ^ crc(B)
 cpdef uint32_t crc32c_shift(uint32_t crc, uint64_t nbytes) noexcept nogil
 cpdef uint32_t crc32_shift(uint32_t crc, uint64_t nbytes) noexcept nogil

@@ -52,6 +52,14 @@ cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil:
     return kb_crc32(0, data, size, kb_level)
 
 
+cdef int64_t count_good(const uint8_t* base, const BatchRow* batches, int64_t count) noexcept nogil:
+    cdef int64_t i
+    for i in range(count):
+        if checksum_of(base + batches[i].position, batches + i) != batches[i].crc:
+            return i
+    return count
+
+
 cpdef uint32_t crc32c_shift(uint32_t crc, uint64_t nbytes) noexcept nogil:
     """Return the share of A in the CRC-32C of A || B, where `crc` is the CRC-32C of A and B has `nbytes` bytes:
 

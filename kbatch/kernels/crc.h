@@ -315,7 +315,14 @@ static inline uint32_t kb_crc_words(int which, uint32_t crc, const uint8_t *p, s
         crc = kb_three_lanes(which, crc, p, KB_LONG_LANE, tables[0]);
     for (; n >= 3 * KB_SHORT_LANE; p += 3 * KB_SHORT_LANE, n -= 3 * KB_SHORT_LANE)
         crc = kb_three_lanes(which, crc, p, KB_SHORT_LANE, tables[1]);
-    for (rest = crc; n; n -= 8, p += 8)
+    rest = crc;
+    for (; n >= 32; p += 32, n -= 32) {
+        rest = KB_CRC_WORD(which, rest, kb_word(p));
+        rest = KB_CRC_WORD(which, rest, kb_word(p + 8));
+        rest = KB_CRC_WORD(which, rest, kb_word(p + 16));
+        rest = KB_CRC_WORD(which, rest, kb_word(p + 24));
+    }
+    for (; n; n -= 8, p += 8)
         rest = KB_CRC_WORD(which, rest, kb_word(p));
     return (uint32_t)rest;
 }

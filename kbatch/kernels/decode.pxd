@@ -21,8 +21,3 @@ cdef bint count_records(const uint8_t* payload, int64_t size, const BatchRow* ba
 # are read, and the result is 0.
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
                        PayloadState* state, const ParseOptions* options, FaultReport* report) noexcept nogil
-
-# Read `count` uncompressed messages of magic 0 and 1, starting at batch `index`, to rows; return the number of messages
-# before the first fault.
-cdef int64_t read_uncompressed(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin,
-                               int32_t index, char* into, const ParseOptions* options) noexcept nogil

@@ -7,7 +7,6 @@ from kbatch.kernels.messages cimport (
     check_messages,
     read_message,
     read_messages,
-    read_run,
     wrapper_value,
 )
 from kbatch.kernels.records cimport Varint, read_batch, read_varint
@@ -39,13 +38,6 @@ cdef inline bint check_count(int64_t count, int64_t size, FaultReport* report) n
         report[0] = FaultReport(FAULT_COUNT_TOO_LARGE, -1, -1, size // MIN_RECORD, count)
         return False
     return True
-
-
-cdef int64_t read_uncompressed(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin,
-                               int32_t index, char* into, const ParseOptions* options) noexcept nogil:
-    if kb_likely(options.whole):
-        return read_run(base, batches, count, origin, index, <RecordRow*>into, &options.fields)
-    return read_run(base, batches, count, origin, index, <PartialRow*>into, &options.fields)
 
 
 cdef int64_t keep_offsets(char* rows, const Fields* fields, int64_t count, int64_t first, int64_t last) noexcept nogil:

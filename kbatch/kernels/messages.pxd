@@ -3,8 +3,8 @@
 An uncompressed message is a record. A compressed one is a wrapper: its value is a set of uncompressed messages, each
 with its offset, length and the layout of `kbatch.format`.
 
-All functions are inline: except for `wrapper_value`, `decode` is the one kernel that uses them, and its compiler sees
-all of a record's code.
+All functions are inline: the compiler of each kernel that uses them, `decode` and `small_batches`, sees all of a
+record's code.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
@@ -179,16 +179,20 @@ cdef inline int read_message(const uint8_t* base, int64_t position, int64_t size
     return FAULT_NONE
 
 
-cdef inline int64_t read_run(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin, int32_t index,
-                             row_t* into, const Fields* row_fields) noexcept nogil:
-    """Read `count` uncompressed messages, each a batch; return the number before the first fault."""
+cdef inline int64_t read_message_run(const uint8_t* base, BatchRow* batches, int64_t count, int64_t origin,
+                                     int32_t index, int64_t first, row_t* into,
+                                     const Fields* row_fields) noexcept nogil:
+    """Read `count` uncompressed messages, each a batch; return the number before the first fault.
+
+    The first batch has number `index`, and its record number `first`.
+    """
     cdef char* row = <char*>into
     cdef const Fields* fields = row_fields
     cdef Fields whole
     if row_t is RecordRow:
         whole = whole_fields()
         fields = &whole
-    cdef const BatchRow* batch
+    cdef BatchRow* batch
     cdef const uint8_t* p
     cdef FaultReport report
     cdef int64_t i
@@ -200,6 +204,7 @@ cdef inline int64_t read_run(const uint8_t* base, const BatchRow* batches, int64
         put_int32(row, fields.batch, index + i)
         if kb_unlikely(read_key_value(p + header_size(batch.magic), p + batch.size, base, row, fields, &report)):
             return i
+        batch.first_record = first + i
         row += fields.itemsize
     return count
 

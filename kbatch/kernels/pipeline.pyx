@@ -45,6 +45,7 @@ from kbatch.kernels.schedule cimport (
     release,
     wait_for_turn,
 )
+from kbatch.kernels.small_batches cimport decode_small_batches
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.tuning cimport SIGNAL_BYTES
 from kbatch.kernels.wire cimport BAD_INNER_CRC, CODEC, FAULT_NONE, BatchRow, FaultReport, kb_unlikely
@@ -113,14 +114,14 @@ cdef class Pipeline(BatchDecoder):
             unchecked = 0
             with nogil:
                 while i < self.hi and unchecked < SIGNAL_BYTES:
-                    count = self.decode_messages(&self.cursor, i) if self.rows[i].magic != 2 else 0
+                    count = decode_small_batches(self, i)
                     if not count:
                         ending.cause = self.decode_batch(worker, &self.cursor, i, &ending)
                         if ending.cause != DONE:
                             break
                         count = 1
                     i += count
-                    unchecked += self.rows[i - 1].size * count
+                    unchecked += self.rows[i - 1].position + self.rows[i - 1].size - self.rows[i - count].position
                     if self.cost(i, &self.cursor) >= self.max_bytes:
                         break
             if i > self.lo and self.cost(i, &self.cursor) >= self.max_bytes:

@@ -6,7 +6,8 @@ Header:  keyLength varint, key | valueLength varint, value
 
 All varints are zig-zag. Attributes is one byte, never a varint (REC-R5).
 
-All functions are inline: `decode` is the one kernel that uses them, and its compiler sees all of a record's code.
+All functions are inline: the compiler of each kernel that uses them, `decode` and `small_batches`, sees all of a
+record's code.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -16,6 +17,7 @@ from kbatch.kernels.rows cimport PayloadState, put_int32, put_int64, row_t, whol
 from kbatch.kernels.spans cimport Fields
 from kbatch.kernels.tuning cimport NEXT_BATCH_MAX, PAYLOAD_AHEAD, ROWS_AHEAD
 from kbatch.kernels.wire cimport (
+    BATCH_HEADER_SIZE,
     BatchRow,
     CODEC,
     FAULT_HEADER_COUNT,
@@ -57,6 +59,15 @@ cdef struct RecordContext:
     int32_t no_headers[2]
     # The distance in bytes from a record to the bytes that are prefetched.
     int64_t ahead
+
+
+cdef inline void set_context(RecordContext* context, const BatchRow* batch, int32_t index) noexcept nogil:
+    cdef bint append_time = (batch.attributes & LOG_APPEND_TIME) != 0
+    context.base_offset = batch.base_offset
+    context.timestamp = batch.max_timestamp if append_time else batch.base_timestamp
+    context.delta_mask = 0 if append_time else <uint64_t>-1
+    context.no_headers[0] = 0
+    context.no_headers[1] = index
 
 
 # A number and the position after it, which is NULL where the number is incomplete. Returned in two registers: a cursor
@@ -462,14 +473,9 @@ cdef inline int read_batch(const uint8_t* base, int64_t position, int64_t size, 
     cdef int64_t count = state.stop
     cdef int64_t i = state.done
     cdef Py_ssize_t itemsize = sizeof(RecordRow) if row_t is RecordRow else fields.itemsize
-    cdef bint append_time = (batch.attributes & LOG_APPEND_TIME) != 0
     cdef RecordContext context
     row -= state.first * itemsize
-    context.base_offset = batch.base_offset
-    context.timestamp = batch.max_timestamp if append_time else batch.base_timestamp
-    context.delta_mask = 0 if append_time else <uint64_t>-1
-    context.no_headers[0] = 0
-    context.no_headers[1] = index
+    set_context(&context, batch, index)
     while True:
         if at <= limit:
             context.ahead = size if size <= NEXT_BATCH_MAX and not batch.attributes & CODEC else PAYLOAD_AHEAD
@@ -494,3 +500,36 @@ cdef inline int read_batch(const uint8_t* base, int64_t position, int64_t size, 
         report[0] = FaultReport(FAULT_TRAILING_BYTES, -1, at - position, count, position + size - at)
         return FAULT_TRAILING_BYTES
     return FAULT_NONE
+
+
+cdef inline int64_t read_batch_run(const uint8_t* base, int64_t size, BatchRow* batches, int64_t count, int64_t origin,
+                                   int32_t index, int64_t first, row_t* into, const Fields* fields) noexcept nogil:
+    """Read the records of `count` uncompressed batches; return the number of batches before one that is not ordinary.
+
+    The first batch has number `index`, and its first record number `first`. Bytes of the next batch, or other ones of
+    the `size` bytes at `base`, are the `RECORD_SLACK` of a payload.
+    """
+    cdef char* row = <char*>into
+    cdef Py_ssize_t itemsize = sizeof(RecordRow) if row_t is RecordRow else fields.itemsize
+    cdef RecordContext context
+    cdef FaultReport report
+    cdef BatchRow* batch
+    cdef int64_t at
+    cdef int64_t end
+    cdef int64_t i
+    for i in range(count):
+        batch = batches + i
+        at = batch.position - origin + BATCH_HEADER_SIZE
+        end = at - BATCH_HEADER_SIZE + batch.size
+        if end > size - RECORD_SLACK:
+            return i
+        set_context(&context, batch, index + <int32_t>i)
+        context.ahead = batch.size
+        if read_ordinary(base, &at, end, batch.record_count, &context, row, into, fields, &report) < batch.record_count:
+            return i
+        if at != end:
+            return i
+        batch.first_record = first
+        first += batch.record_count
+        row += batch.record_count * itemsize
+    return count

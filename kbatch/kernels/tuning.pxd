@@ -30,8 +30,9 @@ cdef enum:
 
     # The first scratch memory of a thread, in bytes. Untouched pages are never allocated.
     FIRST_SCRATCH = 4 << 20
-    # Uncompressed messages of magic 0 and 1 that are checked and then parsed together.
-    MESSAGE_RUN = 32
+    # Uncompressed batches and messages that are checked and then parsed together, and their maximum size.
+    RUN = 32
+    RUN_BATCH = 1 << 10
     # Batches of this size exceed most caches: their checksum and records are computed LONG_STRIDE bytes at a time.
     LONG_BATCH = 2 << 20
     LONG_STRIDE = 64 << 10
