@@ -136,7 +136,7 @@ def open_path(path: str, options: Mapping[str, str] | None, topics: Collection[s
     chosen = TopicFilter(topics) if topics else None
     is_chosen = None if chosen is None else (lambda topic, partition: chosen(topic))
     found = open_logs(path, predicate=is_chosen, storage_options=options)
-    return ([found], False) if isinstance(found, Log) else (found, True)
+    return ([found], False) if isinstance(found, Log) else (list(found), True)
 
 
 def _find(

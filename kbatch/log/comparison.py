@@ -25,6 +25,7 @@ from kbatch.log.differences import (
 )
 from kbatch.log.discovery import open_logs
 from kbatch.log.latest import LatestRecords, common_keys
+from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.options import Match
 from kbatch.records.comparison import differing_rows
@@ -34,7 +35,7 @@ from kbatch.tuning import ALIGNMENT_BYTES, ALIGNMENT_RECORDS
 
 __all__ = ["compare_logs"]
 
-LogsLike: TypeAlias = Log | Sequence[Log] | str | os.PathLike[str]
+LogsLike: TypeAlias = Log | LogList | Sequence[Log] | str | os.PathLike[str]
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 # By order: the number of records in the first comparison after a difference. It doubles while all records are equal.
@@ -133,13 +134,13 @@ def compare_logs(
 
 
 def _opened(name: str, source: LogsLike, storage_options: Mapping[str, str] | None) -> Log | Sequence[Log]:
+    if isinstance(source, str | os.PathLike):
+        source = open_logs(source, storage_options=storage_options)
     if isinstance(source, Log):
         return source
-    if isinstance(source, str | os.PathLike):
-        return open_logs(source, storage_options=storage_options)
-    if not isinstance(source, list | tuple) or not all(isinstance(each, Log) for each in source):
+    if not isinstance(source, LogList | list | tuple) or not all(isinstance(each, Log) for each in source):
         raise TypeError(f"{name} must be a Log, a sequence of logs or a path, got {type(source).__name__}")
-    return source
+    return list(source)
 
 
 def _paired_logs(a: Log | Sequence[Log], b: Log | Sequence[Log]) -> list[tuple[Log | None, Log | None]]:

@@ -197,6 +197,12 @@ class Conversions(ABC):
         batches = self._arrow_batches(schema, requested_binary(schema), {})
         return pa.RecordBatchReader.from_batches(schema, batches).__arrow_c_stream__()
 
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
+        # Libraries that do not read Arrow streams, such as pandas, would make an array of Python objects.
+        raise TypeError(
+            f"a {type(self).__name__} is not an array: to_pandas(), to_polars() and to_arrow() return its records"
+        )
+
     def _columns(self, columns: Sequence[str] | None) -> tuple[str, ...]:
         if columns is not None:
             return checked_columns(columns)

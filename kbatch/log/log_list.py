@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex, overload
 
 from typing_extensions import Unpack
@@ -20,11 +20,17 @@ __all__ = ["LogList"]
 _SHOWN_LOGS = 7
 
 
-class LogList(list[Log], Conversions):
-    """A list of logs, with the conversions of `Log` for the records of all of them.
+class LogList(Conversions):
+    """The logs of a directory in their order, with the conversions of `Log` for the records of all of them.
 
-    `kbatch.find_logs` returns it. The records of a log follow those of the previous one in the list; within a log they
-    are in the order of their offsets.
+    `kbatch.find_logs` returns it. It has a length, and is iterated, indexed and sliced. It is neither a ``list`` nor a
+    ``Sequence``, which libraries would take for a column of Python objects. They take it for a stream of records:
+    ``pyarrow.table(logs)``, ``polars.DataFrame(logs)``, ``duckdb.sql("from logs")``. The records of a log follow those
+    of the previous one; within a log they are in the order of their offsets.
+
+    Parameters
+    ----------
+    logs : iterable of Log
 
     Examples
     --------
@@ -35,6 +41,23 @@ class LogList(list[Log], Conversions):
     >>> [log.topic for log in logs][:2]
     ['codec-gzip', 'codec-lz4']
     """
+
+    def __init__(self, logs: Iterable[Log] = ()) -> None:
+        self._logs = tuple(logs)
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(self._logs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LogList):
+            return NotImplemented
+        return self._logs == other._logs
+
+    def __hash__(self) -> int:
+        return hash(self._logs)
 
     def tables(self, *, columns: Sequence[str] | None = None, **options: Unpack[TableOptions]) -> Iterator[RecordTable]:
         """Decode all logs, one after the other, in tables of bounded size.
@@ -64,9 +87,7 @@ class LogList(list[Log], Conversions):
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         """Return one log, or the list of the logs of a slice."""
-        if isinstance(index, slice):
-            return LogList(super().__getitem__(index))
-        return super().__getitem__(index)
+        return LogList(self._logs[index]) if isinstance(index, slice) else self._logs[index]
 
     def __repr__(self) -> str:
         rows = [f"  {name}: {segments}, {size}" for name, segments, size in self._rows()]
@@ -88,7 +109,7 @@ class LogList(list[Log], Conversions):
 
     def _rows(self) -> list[list[str]]:
         rows = []
-        for log in list(self)[:_SHOWN_LOGS]:
+        for log in self._logs[:_SHOWN_LOGS]:
             name = log.path if log.topic is None else f"{log.topic}-{log.partition}"
             if log.mark is not None:
                 name += f" ({log.mark})"

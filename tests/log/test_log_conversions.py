@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import pickle
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
+import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -117,9 +121,38 @@ def test_errors_and_losses_of_damaged_logs_are_not_silent(tmp_path: Path) -> Non
     assert "stored checksum is" in html
 
 
+@pytest.mark.parametrize("form", ["logs", "log"])
+def test_libraries_of_columns_take_logs_for_their_records(form: str) -> None:
+    logs = kbatch.find_logs(LOGS, topics="codec-*")
+    given = logs if form == "logs" else logs[0]
+    expected = given.to_arrow()
+    assert pa.table(given).equals(expected)
+    assert pl.DataFrame(given).equals(pl.from_arrow(expected))
+    assert duckdb.sql("select count(*), max(\"offset\") from given").fetchall() == [(
+        len(expected), max(expected["offset"].to_pylist()),
+    )]  # fmt: skip
+    with pytest.raises(TypeError, match=r"is not an array: to_pandas\(\), .* return its records"):
+        pd.DataFrame(given)
+    with pytest.raises(TypeError, match="is not an array"):
+        np.asarray(given)
+    assert not isinstance(given, list | Sequence)
+
+
+def test_a_list_of_logs_has_a_length_an_order_and_slices() -> None:
+    logs = kbatch.find_logs(LOGS)
+    assert len(logs) == len(list(logs)) == 14
+    assert list(logs)[-1] is logs[-1]
+    assert list(logs[1:3]) == [logs[1], logs[2]]
+    assert logs[1] in logs
+    assert logs[:2] == LogList(list(logs)[:2]) != logs[:3]
+    assert {logs[:2]: 1}[LogList(list(logs)[:2])] == 1
+    with pytest.raises(IndexError):
+        logs[14]
+    assert len(pickle.loads(pickle.dumps(logs))) == 14
+
+
 def test_the_logs_of_a_directory_are_a_list_with_conversions() -> None:
     logs = kbatch.find_logs(LOGS, predicate=lambda topic, partition: topic.startswith("codec-"))
-    assert isinstance(logs, list)
     assert type(logs) is type(logs[:2]) is LogList
     assert (len(logs), len(logs[1:]), logs[0].topic) == (5, 4, "codec-gzip")
     assert [log.topic for log in logs] == [f"codec-{name}" for name in ("gzip", "lz4", "none", "snappy", "zstd")]
