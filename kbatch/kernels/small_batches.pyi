@@ -1,0 +1,1 @@
+# All functions of this kernel are for Cython.
