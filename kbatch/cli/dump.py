@@ -24,6 +24,7 @@ from kbatch.errors import KbatchError
 from kbatch.escaping import escaped_json, printable
 from kbatch.format import BatchStatus
 from kbatch.log.committed import follow_transactions
+from kbatch.log.gaps import SegmentEnd, SegmentGaps
 from kbatch.log.indexes import stored_entries
 from kbatch.log.ranges import LogSelection, count_back, end_offset_after
 from kbatch.log.reading import read_tables
@@ -139,7 +140,7 @@ class _Dump:
             before = start is not None and follows is not None and follows <= start
             after = stop is not None and segment.base_offset is not None and segment.base_offset >= stop
             if not (before or after) and self.remaining != 0:
-                self._segment(segment, each.topic_partition)
+                self._segment(segments, i, each.topic_partition)
 
     def stream(self, each: Input) -> None:
         """List the batches of standard input as they arrive."""
@@ -202,7 +203,10 @@ class _Dump:
         self.filters = replace(self._given, start_offset=start, stop_offset=stop)
         self.options = replace(self._options, start_offset=start, stop_offset=stop)
 
-    def _segment(self, segment: Segment, topic_partition: tuple[str | None, int | None]) -> None:
+    def _segment(
+        self, segments: Sequence[Segment], number: int, topic_partition: tuple[str | None, int | None]
+    ) -> None:
+        segment = segments[number]
         source = _Source(segment.path, *topic_partition, segment)
         if self.kafka:
             self._write(_head(source))
@@ -213,11 +217,23 @@ class _Dump:
             begin = max(begin, segment._seek_time(self.filters.start_timestamp))
         if self.filters.stop_offset is not None:
             end = segment.end_for_offset(self.filters.stop_offset)
-        tables = read_tables(segment, begin, end, self.options, _DUMP_TABLE_BYTES)
-        reached, batches_end = self._list(source, tables, begin)
+        reached, batches_end = self._list(source, self._tables(segments, number, begin, end), begin)
         if self.filters.stop_offset is None and self.remaining != 0:
             self._write_invalid(source, segment.size - batches_end)
             self._report_tail(segment, reached)
+
+    def _tables(self, segments: Sequence[Segment], number: int, begin: int, end: int) -> Iterator[RecordTable]:
+        """Decode a byte range of a segment; yield a gap of unknown cause after the segment as a loss."""
+        segment, offsets_end = segments[number], SegmentEnd(segments[number].base_offset)
+        for table in read_tables(segment, begin, end, self.options, _DUMP_TABLE_BYTES):
+            offsets_end.add(table)
+            yield table
+            del table
+        # Where a segment is skipped because of its timestamps, its last offset is unknown.
+        if end == segment.size and (self.filters.start_timestamp is None or begin < end):
+            bounds = self.filters.start_offset, self.filters.stop_offset
+            gaps = SegmentGaps(segments).after(number, offsets_end, *bounds)
+            yield from (gap.as_table(self.options) for gap in gaps if not gap.compacted)
 
     def _list(self, source: _Source, tables: Iterable[RecordTable], begin: int = 0) -> tuple[int, int]:
         """List tables up to the last one or --max-records; return where they and their last batch end."""
@@ -298,7 +314,9 @@ class _Dump:
             text = "a compressed message has a wrong checksum"
             found[int(batch["position"])] = text, int(batch["base_offset"])
         for loss in table.losses:
-            found[loss.position] = f"{loss.reason} ({counted(loss.length, 'byte')})", loss.base_offset
+            # A gap has no bytes.
+            size = f" ({counted(loss.length, 'byte')})" if loss.length else ""
+            found[loss.position] = f"{loss.reason}{size}", loss.base_offset
         for position, (text, base_offset) in sorted(found.items()):
             self._warn(source.path, position, text if base_offset is None else f"base offset {base_offset}: {text}")
             self.damaged = True

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
-from collections import Counter
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from kbatch.cli.ranges import given_ranges
+from kbatch.cli.reports import loss_lines, lost_text, print_record, report_lines
 from kbatch.cli.summaries import print_summary
-from kbatch.cli.terminal import ProgressLine, counted, format_size, format_time, print_lines, table_lines
+from kbatch.cli.terminal import ProgressLine, counted, format_lost, format_size, format_time, print_lines, table_lines
 from kbatch.cli.usage import storage_options, usage
 from kbatch.cli.values import value_options
 from kbatch.log.storage import is_url
@@ -26,6 +28,8 @@ __all__ = ["run", "summary_lines"]
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    if arguments.report is not None:
+        return print_record(arguments)
     from kbatch.spark.export_job import export
 
     with usage():
@@ -43,13 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
             table=arguments.table,
             catalog=arguments.catalog,
             progress=line.show_bytes,
+            mark_seen=False,
         )
     if arguments.json:
         totals = summary.to_dict()
         logs = [{"name": f"{each['topic']}-{each['partition']}", **each} for each in totals.pop("partitions")]
-        print_summary("export", summary.exit_status, logs, damaged=summary.damaged, **totals)
+        print_summary("export", summary.exit_status, logs, damaged=summary.exit_status == 3, **totals)
     else:
         print_lines(*summary_lines(summary))
+    sys.stdout.flush()
+    summary.mark_seen()
     return summary.exit_status
 
 
@@ -108,7 +115,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
         f"  written    {format_size(summary.file_bytes)} of {'Arrow' if summary.format == 'arrow' else 'Parquet'}",
         *_omitted_lines(summary),
-        f"  lost       {_lost(summary)}",
+        f"  lost       {lost_text(summary, summary.out)}",
         f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, "
         f"{format_size(round(log_rate))}/s",
         f"             start of Spark {summary.start_seconds:.1f} s, planning {summary.plan_seconds:.1f} s, "
@@ -138,15 +145,18 @@ def summary_lines(summary: ExportSummary) -> list[str]:
                 offsets,
                 format_time(part.first_timestamp),
                 format_time(part.last_timestamp),
-                format_size(part.lost_bytes) if part.lost_bytes else "-",
+                format_lost(part.lost_bytes, part.gap_offsets),
             )
         )
     lines.append("")
     # Names and times to the left, numbers to the right.
     lines += table_lines(rows, left=frozenset((0, 3, 4)))
     if summary.losses:
-        lines += ["", "Lost:"]
-        lines += _loss_lines(summary)
+        lines += ["", "Lost:", *loss_lines(summary, summary.out)]
+    if summary.unseen_reports:
+        lines += ["", "Earlier exports ended before anybody saw their reports:"]
+    for each in summary.unseen_reports:
+        lines += report_lines(SimpleNamespace(**each), summary.out)
     return lines
 
 
@@ -226,32 +236,3 @@ def _omitted_lines(summary: ExportSummary, limit: int = 20) -> list[str]:
 def _producers(transactions: list[dict[str, int]], count: int, limit: int = 5) -> str:
     ids = ", ".join(str(each["producer_id"]) for each in transactions[:limit])
     return f"producer {ids}{', ...' if count > limit else ''}"
-
-
-def _loss_lines(summary: ExportSummary, limit: int = 20) -> list[str]:
-    """Format losses by file and reason, since an unreadable file has one loss per batch."""
-    count: Counter[tuple[str, str]] = Counter()
-    size: Counter[tuple[str, str]] = Counter()
-    first: dict[tuple[str, str], int] = {}
-    for loss in summary.losses:
-        place = (loss["file"], loss["reason"])
-        count[place] += 1
-        size[place] += loss["length"]
-        first.setdefault(place, loss["position"])
-    lines = []
-    for (file, reason), n in list(count.items())[:limit]:
-        places = f"byte {first[file, reason]}" if n == 1 else f"{n} places from byte {first[file, reason]} on"
-        lines.append(f"  {file}, {places}: {format_size(size[file, reason])}: {reason}")
-    listed = sum(list(count.values())[:limit])
-    if listed < summary.loss_count:
-        lines.append(
-            f"  and {summary.loss_count - listed:,} more places; {summary.out}/{summary.losses_table} lists all"
-        )
-    return lines
-
-
-def _lost(summary: ExportSummary) -> str:
-    if not summary.loss_count:
-        return "nothing"
-    places = counted(summary.loss_count, "place")
-    return f"{format_size(summary.lost_bytes)} in {places}: {summary.out}/{summary.losses_table}"

@@ -10,6 +10,7 @@ from kbatch.cli.terminal import (
     ProgressLine,
     counted,
     fitted,
+    format_lost,
     format_size,
     format_time,
     labelled_lines,
@@ -68,12 +69,11 @@ def _table(found: list[tuple[Input, LogStatistics]]) -> list[str]:
                 format_time(one.first_timestamp),
                 format_time(one.last_timestamp),
                 _codecs(one),
-                format_size(one.lost_bytes) if one.losses else "-",
+                format_lost(one.lost_bytes, one.missing_offsets),
             )
         )
     if len(found) > 1:
         both = [one for _, one in found]
-        lost = sum(one.lost_bytes for one in both)
         rows.append(
             (
                 "all",
@@ -85,7 +85,7 @@ def _table(found: list[tuple[Input, LogStatistics]]) -> list[str]:
                 "",
                 "",
                 "",
-                format_size(lost) if lost else "-",
+                format_lost(sum(one.lost_bytes for one in both), sum(one.missing_offsets for one in both)),
             )
         )
     return table_lines(rows, left=frozenset((0, 6, 7, 8)), indent="")
@@ -134,7 +134,8 @@ def _details(each: Input, one: LogStatistics) -> list[str]:
     add("transactions", f"{one.committed:,} committed, {one.aborted:,} aborted, {one.open:,} open")
     add("producers", f"{one.producers:,}")
     if one.losses:
-        add("lost", f"{format_size(one.lost_bytes)} in {counted(one.losses, 'place')}: `kbatch verify` lists them")
+        lost = format_lost(one.lost_bytes, one.missing_offsets)
+        add("lost", f"{lost} in {counted(one.losses, 'place')}: `kbatch verify` lists them")
     return lines
 
 

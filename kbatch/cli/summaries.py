@@ -34,10 +34,11 @@ def loss_dicts(losses: Iterable[Loss]) -> list[dict[str, Any]]:
 
 def damage_lines(prefix: str, losses: Sequence[Loss]) -> list[str]:
     """Return the first byte ranges without records as text, and the number of further ones."""
-    lines = [
-        f"{prefix}: byte {loss.position}, {counted(loss.length, 'byte')}: {loss.reason}"
-        for loss in losses[:LISTED_DAMAGE]
-    ]
+    lines = []
+    for loss in losses[:LISTED_DAMAGE]:
+        # A gap has no bytes.
+        size = f", {counted(loss.length, 'byte')}" if loss.length else ""
+        lines.append(f"{prefix}: byte {loss.position}{size}: {loss.reason}")
     if len(losses) > LISTED_DAMAGE:
         lines.append(f"{prefix}: {len(losses) - LISTED_DAMAGE:,} more")
     return lines

@@ -221,18 +221,21 @@ class Conversions(ABC):
 
     def _complete_tables(self, columns: tuple[str, ...], options: TableOptions) -> Iterator[RecordTable]:
         """Yield the tables, and warn of losses at the end."""
-        losses = lost = 0
+        lengths: list[int] = []
         for table in self.tables(columns=columns, **options):
-            losses += len(table.losses)
-            lost += sum(loss.length for loss in table.losses)
+            lengths += [loss.length for loss in table.losses]
             yield table
             del table
-        if losses:
+        ranges, gaps = sum(length > 0 for length in lengths), lengths.count(0)
+        found = []
+        if ranges:
+            lost = counted(sum(lengths), "byte")
+            found.append(f"{counted(ranges, 'loss')} of {lost}: damaged batches have no records here")
+        if gaps:
+            found.append(f"{counted(gaps, 'gap')} of unknown cause between segments, whose offsets are missing here")
+        if found:
             warnings.warn(
-                f"{counted(losses, 'loss')} of {counted(lost, 'byte')}: damaged batches have no records "
-                "here; the tables of tables() list the byte ranges in table.losses",
-                RuntimeWarning,
-                stacklevel=4,
+                f"{'; '.join(found)}; the tables of tables() list them in table.losses", RuntimeWarning, stacklevel=4
             )
 
 

@@ -27,9 +27,9 @@ from kbatch.log.state import (
     LEADER_EPOCH_CHECKPOINT,
     LEADER_EPOCH_DTYPE,
     START_CHECKPOINT,
+    checkpoint_offsets,
     read_leader_epochs,
     read_partition_metadata,
-    start_offsets,
 )
 from kbatch.log.storage import Entry, Storage, locate
 from kbatch.quantities import SizeLike, TimeLike, parse_time
@@ -195,7 +195,7 @@ class Log(TablesOfLog):
         entry = None
         if self._root is not None and (entry := self._root.get(START_CHECKPOINT)) is None:
             return None
-        offsets = start_offsets(os.path.dirname(self._directory), self._storage, entry)
+        offsets = checkpoint_offsets(os.path.dirname(self._directory), START_CHECKPOINT, self._storage, entry)
         offset = offsets.get((self.topic, self.partition), 0)
         return offset if first < offset <= self.end_offset else None
 
@@ -304,8 +304,8 @@ class Log(TablesOfLog):
         Yields
         ------
         RecordTable
-            With `topic`, `partition` and the segment's path as `source`. A table without records may still contain
-            batches without records, or losses. ``position`` in batches and losses is the byte in the segment's file.
+            With `topic`, `partition` and the segment's path as `source`; ``position`` in batches and losses is a byte
+            of that file. One without records may have empty batches or losses, such as a gap between segments.
 
         Raises
         ------
@@ -314,7 +314,7 @@ class Log(TablesOfLog):
         TruncatedBatchError
             If a segment other than the last ends within a batch (DSK-R14).
         LogDirectoryError
-            If a segment begins before the end of the previous one (DSK-R13). Gaps are legal.
+            If a segment begins before the end of the previous one (DSK-R13).
 
         References
         ----------

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from kbatch.log.committed import follow_transactions, segment_before
+from kbatch.log.gaps import SegmentEnd, SegmentGaps
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import Segment, check_order, last_offset
 from kbatch.read.committed import committed
@@ -150,7 +151,8 @@ def _range_tables(
         options = committed(options, transactions)
         about |= {"pending": lambda: transactions.pending, "last_stable_offset": transactions.last_stable_offset}
     last_segment = None if options.stop_offset is None else segments[segment_before(segments, options.stop_offset)]
-    for segment in _within_offsets(segments, options.start_offset, options.stop_offset):
+    gaps = SegmentGaps(segments)
+    for number, segment in _within_offsets(segments, options.start_offset, options.stop_offset):
         if stopped:
             if segment.size:
                 yield lost_table(segment, 0, segment.size, NOT_REACHED, options=options)._with(**about)
@@ -160,6 +162,7 @@ def _range_tables(
         if options.stop_offset is not None and segment is last_segment:
             end = segment.end_for_offset(options.stop_offset, use_indexes=use_indexes)
         tables = read_tables(segment, start, end, options, max_bytes, splits=True)
+        offsets_end = SegmentEnd(segment.base_offset)
         while True:
             try:
                 table = next(tables)
@@ -168,16 +171,22 @@ def _range_tables(
                 break
             if (last := last_offset(table.batches)) is not None:
                 reached, before = last, segment.path
+            offsets_end.add(table)
             yield _within_timestamps(table._with(**about), start_timestamp, stop_timestamp)
             # Frees the table before the next one is decoded.
             del table
+        # Where a segment is skipped because of its timestamps, its last offset is unknown.
+        if not stopped and end == segment.size and (start_timestamp is None or start < end):
+            for gap in gaps.after(number, offsets_end, options.start_offset, options.stop_offset):
+                if not gap.compacted:
+                    yield gap.as_table(options)._with(**about)
 
 
 def first_offset_since(
     segments: Sequence[Segment], timestamp: int, options: DecodeOptions, *, use_indexes: bool
 ) -> int | None:
     """Return the offset of the first record with `timestamp` or later, or None, as `Log.offset_for_timestamp` does."""
-    for segment in _within_offsets(segments, options.start_offset, None):
+    for _, segment in _within_offsets(segments, options.start_offset, None):
         start = _start(segment, options.start_offset, timestamp, use_indexes)
         if start >= segment.size:
             continue
@@ -203,11 +212,12 @@ def first_offset_since(
 
 def _within_offsets(
     segments: Sequence[Segment], start_offset: int | None, stop_offset: int | None
-) -> Iterator[Segment]:
+) -> Iterator[tuple[int, Segment]]:
+    """Yield the segments that may hold offsets of a range, each with its number."""
     first = 0 if start_offset is None else segment_before(segments, start_offset)
-    for segment in segments[first:]:
+    for number, segment in enumerate(segments[first:], first):
         if stop_offset is None or segment.base_offset is None or segment.base_offset < stop_offset:
-            yield segment
+            yield number, segment
 
 
 def _start(segment: Segment, offset: int | None, timestamp: int | None, use_indexes: bool) -> int:

@@ -25,6 +25,7 @@ from kbatch.format import ABORTED_DTYPE, PRODUCER_DTYPE
 from kbatch.log.storage import Entry, Storage, locate
 
 __all__ = [
+    "CLEANER_CHECKPOINT",
     "LEADER_EPOCH_CHECKPOINT",
     "LEADER_EPOCH_DTYPE",
     "MAX_SIDE_FILE",
@@ -32,17 +33,18 @@ __all__ = [
     "START_CHECKPOINT",
     "STORED_ABORTED",
     "PartitionMetadata",
+    "checkpoint_offsets",
     "read_leader_epochs",
     "read_meta_properties",
     "read_offset_checkpoint",
     "read_partition_metadata",
     "read_producer_snapshot",
     "read_transaction_index",
-    "start_offsets",
     "too_large",
 ]
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 START_CHECKPOINT = "log-start-offset-checkpoint"
 
 LEADER_EPOCH_DTYPE = np.dtype([("epoch", "<i4"), ("start_offset", "<i8")], align=True)
@@ -308,14 +310,16 @@ def read_offset_checkpoint(
     }
 
 
-def start_offsets(
-    directory: str, storage: Storage | None = None, entry: Entry | None = None
+def checkpoint_offsets(
+    directory: str, name: str, storage: Storage | None = None, entry: Entry | None = None
 ) -> dict[tuple[str, int], int]:
-    """Return the ``log-start-offset-checkpoint`` of a broker's log directory; it is cached until the file changes.
+    """Return the offsets of a checkpoint of a broker's log directory; they are cached until the file changes.
 
     Parameters
     ----------
     directory : str
+    name : str
+        Such as `START_CHECKPOINT`.
     storage : Storage, optional
     entry : Entry, optional
         The file's entry in a listing.
@@ -331,7 +335,7 @@ def start_offsets(
         If a remote file can't be read.
     """
     storage = storage or locate(directory)[0]
-    path = storage.join(directory, START_CHECKPOINT)
+    path = storage.join(directory, name)
     entry = entry if entry is not None and entry.size is not None else storage.find(path)
     if entry is None:
         return {}

@@ -20,6 +20,7 @@ from kbatch.format import (
     Codec,
     Limits,
 )
+from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.read.decode_options import DecodeOptions
@@ -139,7 +140,8 @@ class LogStatistics:
     producers : int
         Number of producer ids.
     losses : int
-        Number of damaged byte ranges; `lost_bytes` is their size.
+        Number of damaged byte ranges, and of gaps of unknown cause between segments (`kbatch.log.gaps`); `lost_bytes`
+        is the size of the ranges, and `missing_offsets` the number of offsets in the gaps.
     """
 
     def __init__(self, *, decoded: bool) -> None:
@@ -159,7 +161,7 @@ class LogStatistics:
         self.null_keys = self.null_values = self.tombstones = self.headers = self.records_with_headers = 0
         self.control_records = 0
         self.committed = self.aborted = self.open = 0
-        self.losses = self.lost_bytes = 0
+        self.losses = self.lost_bytes = self.missing_offsets = 0
         self._producers: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     @property
@@ -237,6 +239,12 @@ class LogStatistics:
         self.losses += len(table.losses)
         self.lost_bytes += sum(loss.length for loss in table.losses)
 
+    def add_gaps(self, gaps: Sequence[SegmentGap]) -> None:
+        """Count the gaps after a segment; offsets that compaction has removed are not lost."""
+        counts = [gap.offset_count for gap in gaps if not gap.compacted]
+        self.losses += len(counts)
+        self.missing_offsets += sum(counts)
+
     def _add_payload_sizes(self, table: RecordTable) -> None:
         """Add the approximate sizes of uncompressed payloads.
 
@@ -294,6 +302,7 @@ class LogStatistics:
             "producers": self.producers,
             "losses": self.losses,
             "lost_bytes": self.lost_bytes,
+            "missing_offsets": self.missing_offsets,
         }
 
 
@@ -363,12 +372,15 @@ def log_statistics(
     tracker = TransactionTracker(limits=options.limits)
     markers = 0
     done = 0
-    for segment in segments:
+    gaps = SegmentGaps(segments)
+    for number, segment in enumerate(segments):
         statistics.segments += 1
         statistics.bytes += segment.size
+        offsets_end = SegmentEnd(segment.base_offset)
         for table in read_tables(segment, 0, segment.size, options, TABLE_BYTES):
             batches = table.batches
             good = batches[BatchStatus.sound(batches["status"])]
+            offsets_end.add(table)
             statistics.add_batches(good)
             if headers_only:
                 statistics.losses += len(table.losses)
@@ -384,6 +396,7 @@ def log_statistics(
                 markers += int((control & (good["producer_id"] >= 0) & (good["record_count"] > 0)).sum())
             if progress is not None and len(batches):
                 progress(done + int(batches["position"][-1] + batches["size"][-1]))
+        statistics.add_gaps(gaps.after(number, offsets_end, None, None))
         done += segment.size
     result = tracker.result()
     statistics.aborted, statistics.open = len(result.aborted), len(result.open)

@@ -14,6 +14,7 @@ from kbatch.errors import ErrorCode, KbatchError
 from kbatch.escaping import counted, printable
 from kbatch.format import INT64_MAX, BatchStatus, Limits
 from kbatch.log.committed import join_transactions, segment_transactions
+from kbatch.log.gaps import SegmentEnd, SegmentGaps, after_gap
 from kbatch.log.index_checks import index_checks
 from kbatch.log.names import is_remote_name
 from kbatch.log.reading import read_tables
@@ -66,7 +67,9 @@ def verify_log(
     Notes
     -----
     Every batch is decoded, which verifies its checksum (CRC-R1, CRC-R7) and structure. Offsets must ascend within and
-    across segments (DSK-R1, DSK-R13); gaps are notes, except next to damage. No record may be later than the header's
+    across segments (DSK-R1, DSK-R13). Gaps within segments are notes, except next to damage, as are gaps between
+    segments that compaction has left (`kbatch.log.gaps`); another gap between two segments is a fault, since no broker
+    leaves one. No record may be later than the header's
     ``max_timestamp``. An incomplete batch or zeros may only end the last segment (DSK-R14). Each entry of an ``.index``
     must point at a batch and carry the last offset of one (DSK-R2); of a ``.timeindex``, the largest timestamp up to
     the batch of its offset (DSK-R3). The ``.txnindex`` files must agree with the markers (TXI-R5), and the checksum of
@@ -76,13 +79,15 @@ def verify_log(
     options = DecodeOptions(include_control=True, on_error="skip", limits=limits if limits is not None else Limits())
     done = 0
     order = _Order(report)
+    gaps = SegmentGaps(segments)
     producers = _Sequences(report) if sequences else None
     lost = False
-    for segment in segments:
+    for number, segment in enumerate(segments):
         checks = index_checks(segment, report)
         report.segments += 1
         report.bytes += segment.size
         order.begin(segment)
+        offsets_end = SegmentEnd(segment.base_offset)
         reached = 0
         for table in read_tables(segment, 0, segment.size, options, TABLE_BYTES):
             batches = table.batches
@@ -93,6 +98,7 @@ def verify_log(
             if len(batches):
                 reached = max(reached, int(batches["position"][-1] + batches["size"][-1]))
             lost |= _report_damage(segment, table, report)
+            offsets_end.add(table)
             order.follow(segment, table, sound)
             if producers is not None:
                 producers.follow(segment.path, table)
@@ -104,6 +110,11 @@ def verify_log(
                 progress(done + reached)
         _check_tail(segment, reached, report)
         order.end(segment)
+        for gap in gaps.after(number, offsets_end, None, None):
+            if not gap.compacted:
+                report.add(segment.path, gap.position, gap.reason)
+                # Offsets from the next segment's name on may be missing too.
+                order.last = max(order.last or 0, gap.last_offset)
         for check in checks:
             check.end(segment)
         done += segment.size
@@ -144,11 +155,6 @@ def _previous_offsets(
 ) -> npt.NDArray[np.int64]:
     """Return the offset before each batch; for the first batch of all, whose is unknown, its own base offset."""
     return np.concatenate(([base[0] if before is None else before], last[:-1]))
-
-
-def _after_gap(base: npt.NDArray[np.int64], before: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return whether offsets are missing between `before` and `base`; differences of int64 fit in uint64."""
-    return (base > before) & (base.astype(np.uint64) - before.astype(np.uint64) > 1)
 
 
 class _Order:
@@ -209,7 +215,7 @@ class _Order:
                 found = text.format(base=base[row], before=before[row], last=last[row])
                 self.report.add(segment.path, int(batches["position"][row]), found)
         # The damage itself is reported; the offsets after it show nothing more.
-        gaps = np.flatnonzero(_after_gap(base, before) & ~after_damage)
+        gaps = np.flatnonzero(after_gap(base, before) & ~after_damage)
         if len(gaps):
             row = int(gaps[0])
             if not self.gaps:
@@ -261,7 +267,7 @@ class _Sequences:
             return
         base, last = table.batches["base_offset"][rows], table.batches["last_offset"][rows]
         # The batch after each gap, and its first offset.
-        is_after_gap = _after_gap(base, _previous_offsets(base, last, self.last))
+        is_after_gap = after_gap(base, _previous_offsets(base, last, self.last))
         gap_rows, gaps = rows[is_after_gap], base[is_after_gap]
         for refusal in self.checker.refusals(table):
             batch = table.batches[refusal.row]

@@ -114,7 +114,8 @@ class LossLog:
         """Log the losses of a table."""
         for loss in islice(losses, max(0, _MAX_LINES - self._count)):
             where, reason = printable(source), printable(loss.reason)
-            self._log.warning("%s, byte %d: %d bytes lost: %s", where, loss.position, loss.length, reason)
+            lost = f"{loss.length} bytes lost: " if loss.length else ""
+            self._log.warning("%s, byte %d: %s%s", where, loss.position, lost, reason)
         self._count += len(losses)
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "LATEST",
     "MOST_ROW_BYTES",
     "Bound",
+    "OnGap",
     "PerPartition",
     "ReadOptions",
     "TableName",
@@ -42,6 +43,7 @@ _STORAGE = "storage."
 
 # The rows that a read returns.
 TableName = Literal["records", "counts", "losses", "transactions"]
+OnGap = Literal["report", "raise"]
 PerPartition = dict[str, dict[int, int]]
 
 
@@ -354,6 +356,11 @@ class ReadOptions:
         ValueKind(Pruning.from_json, '{"offset": [5, null, null]}', metavar="JSON", show=lambda value: "none"),
         spark="prune", default_factory=Pruning,
         help="what a condition on the records excludes; `kbatch.spark.read_logs` sets it",
+    )  # fmt: skip
+    on_gap: OnGap = option(
+        opts.choice(*get_args(OnGap)), "report", spark="onGap", flag="--gaps",
+        help="offsets that are missing between two segments of a log, where nothing shows that compaction has removed "
+        "them: list the gap as a loss (exit status 3), or fail",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -316,12 +316,13 @@ def _segment_splits(
             begin = segment.seek_offset(start)
         if stop is not None and (below is None or below > stop):
             end = segment.end_for_offset(stop)
-        if begin >= end:
+        # At the end of a segment, a task finds the offsets that are missing before the next one.
+        if begin >= end and (below is None or end < segment.size):
             continue
         offsets = (segment.base_offset or 0, INT64_MAX if below is None else below)
         yield Split(
             segment.path,
-            begin,
+            min(begin, end),
             end,
             segment.size,
             segment.live,

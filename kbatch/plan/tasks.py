@@ -12,6 +12,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.format import Limits
 from kbatch.kernels.slices import keys_equal
 from kbatch.log import Segment
+from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
 from kbatch.log.names import parse_segment_name
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import check_order, last_offset, planned_segment
@@ -33,12 +34,16 @@ def task_options(options: ReadOptions) -> ReadOptions:
 
 
 def task_tables(
-    splits: Sequence[Split], options: ReadOptions, columns: tuple[str, ...] | None = None
+    splits: Sequence[Split],
+    options: ReadOptions,
+    columns: tuple[str, ...] | None = None,
+    gaps: list[SegmentGap] | None = None,
 ) -> Iterator[tuple[Split, RecordTable]]:
     """Decode the splits of a task one after the other, in tables of bounded size.
 
     With ``options.key`` the tables contain only the records of that key, but all batches and losses. Once damage has
-    stopped the reading of a log with ``on_error="stop"``, its other splits are losses.
+    stopped the reading of a log with ``on_error="stop"``, its other splits are losses. Offsets that are missing after a
+    segment follow its tables as an empty table, with a loss unless compaction has removed them.
 
     Parameters
     ----------
@@ -46,12 +51,14 @@ def task_tables(
     options : ReadOptions
     columns : tuple of str, optional
         The only columns of the records that the caller uses, of `kbatch.records.kafka_columns.SPARK_COLUMNS`.
+    gaps : list of SegmentGap, optional
+        Offsets that are missing after a segment are appended to it before their table.
 
     Raises
     ------
     LogDirectoryError
         If a segment was deleted after the read was planned, with ``fail_on_data_loss=True``; otherwise its records are
-        a loss.
+        a loss. With ``on_gap="raise"``, if offsets are missing for an unknown reason.
     """
     if columns is not None and options.key is not None and "key" not in columns:
         columns = (*columns, "key")
@@ -69,12 +76,15 @@ def task_tables(
             continue
         tables = _split_tables(segment, split, options, columns)
         position = split.start
+        end = SegmentEnd(segment.base_offset)
         while True:
             try:
                 table = next(tables)
             except StopIteration as done:
                 if done.value:
                     stopped.add(split.log)
+                else:
+                    yield from _gap_tables(segment, split, end, options, gaps)
                 break
             except LogDirectoryError as error:
                 if not is_gone(error):
@@ -83,6 +93,7 @@ def task_tables(
                 yield split, lost_table(segment, position, split.end, reason)
                 break
             position += table.consumed
+            end.add(table)
             check_order(split.path, last_offset(table.batches), None, split.below)
             if options.key is not None:
                 table = _with_key(table, options.key)
@@ -107,6 +118,23 @@ def _split_tables(
         columns=None if columns is None else decoded_columns(columns),
     )
     return read_tables(segment, split.start, split.end, decode, TABLE_BYTES, splits=True)
+
+
+def _gap_tables(
+    segment: Segment, split: Split, end: SegmentEnd, options: ReadOptions, gaps: list[SegmentGap] | None
+) -> Iterator[tuple[Split, RecordTable]]:
+    """Yield an empty table for each gap after a split that ends with its segment."""
+    stops = [each for each in (split.stop_offset, split.stable_offset, split.below) if each is not None]
+    if split.end < split.size or end.missing(split.below, split.start_offset, min(stops, default=None)) is None:
+        return
+    log = open_log(split.log, options.storage)
+    following = [] if log is None else [each for each in log.segments if (each.base_offset or 0) >= (split.below or 0)]
+    for gap in SegmentGaps([segment, *following]).after(0, end, split.start_offset, min(stops)):
+        if not gap.compacted and options.on_gap == "raise":
+            raise gap.error(None if split.topic is None else f"{split.topic}-{split.partition}")
+        if gaps is not None:
+            gaps.append(gap)
+        yield split, gap.as_table()
 
 
 def _deleted(split: Split, position: int, options: ReadOptions) -> str:

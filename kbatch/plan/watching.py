@@ -15,7 +15,7 @@ from kbatch.log.directories import not_listed
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import planned_segment
-from kbatch.log.state import start_offsets
+from kbatch.log.state import START_CHECKPOINT, checkpoint_offsets
 from kbatch.log.storage import Storage, absolute, locate
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import Selection
@@ -184,7 +184,8 @@ class WatchedLogs:
             break
         else:
             return False
-        checkpoint = start_offsets(os.path.dirname(os.path.abspath(state.path)), storage).get(key, 0)
+        directory = os.path.dirname(os.path.abspath(state.path))
+        checkpoint = checkpoint_offsets(directory, START_CHECKPOINT, storage).get(key, 0)
         within = state.first_base < checkpoint <= state.end_offset
         state.start_offset = checkpoint if within else state.first_base
         return True

@@ -90,16 +90,16 @@ class TableMemory(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A range of bytes of the source that gave no records.
+    """A range of bytes of the source that gave no records, or a gap between two segments of a log.
 
     Attributes
     ----------
     position, length : int
-        The range, in bytes from the beginning of the source.
+        The range, in bytes from the beginning of the source. A gap has the length 0, at the end of the segment before.
     reason : str
-        Why the range was lost.
+        Why the range was lost, or which offsets are missing.
     base_offset : int or None
-        Base offset of the batch that was lost, if its header could be framed.
+        Base offset of the batch that was lost, if its header could be framed; the first offset of a gap.
 
     Examples
     --------

@@ -85,6 +85,8 @@ class Commit:
         After the run, of its logs.
     summary : dict
         The summary as plain values, for the manifest.
+    report : str or None
+        Name of the file with the report of the run, which is at the place of `FileNames`.
     """
 
     replace: bool
@@ -93,6 +95,7 @@ class Commit:
     schema: pa.Schema
     positions: Positions
     summary: dict[str, Any]
+    report: str | None = None
 
 
 class RunTarget(Protocol):

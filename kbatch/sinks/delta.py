@@ -5,6 +5,7 @@ clean-up of the table's log, and Delta refuses a commit if another one has writt
 
 - ``kbatch``: counts the commits of exports, so that two concurrent ones always conflict.
 - ``kbatch.base``: that count at the last overwrite. Positions of earlier bases do not count.
+- ``kbatch.run``: the last run, as a number, by which a run that was killed is recognized.
 - ``kbatch.<base>:<topic>-<partition>``: the next offset.
 - ``kbatch.<base>.<topic id>:<topic>-<partition>``: the leader epoch before it, or -1. The id may be ``unknown``.
 """
@@ -31,8 +32,8 @@ __all__ = ["DeltaTable", "delta_storage"]
 _COUNT_ID = "kbatch"
 _BASE_ID = "kbatch.base"
 _UNKNOWN_ID = "unknown"
-# The key in the information about a commit.
-_RUN_KEY = "kbatch.run"
+# The identifier of the last run, and the key in the information about a commit.
+_RUN_ID = _RUN_KEY = "kbatch.run"
 
 
 class DeltaTable:
@@ -93,6 +94,8 @@ class DeltaTable:
         table = self._open()
         if table is None:
             return False
+        if table.transaction_version(_RUN_ID) == _run_number(run):
+            return True
         marked = any(each.get(_RUN_KEY) == run for each in table.history())
         return marked or any(f"/run-{run}/" in uri for uri in table.file_uris())
 
@@ -132,7 +135,7 @@ class DeltaTable:
 
         actions = [self._action(file) for file in commit.files]
         properties = CommitProperties(
-            custom_metadata={_RUN_KEY: run}, app_transactions=self._identifiers(commit), max_commit_retries=15
+            custom_metadata={_RUN_KEY: run}, app_transactions=self._identifiers(run, commit), max_commit_retries=15
         )
         schema = self._schema(commit.schema)
         try:
@@ -167,14 +170,14 @@ class DeltaTable:
                 raise table_changed(self.title) from error
             raise table_failure(self.title, error, unknown=took is None) from error
 
-    def _identifiers(self, commit: Commit) -> list[Any]:
-        """Return the transaction identifiers of the positions that change."""
+    def _identifiers(self, run: str, commit: Commit) -> list[Any]:
+        """Return the transaction identifiers of the run, and of the positions that change."""
         from deltalake.transaction import Transaction
 
         count = (self._count or 0) + 1
         fresh = commit.replace or self._count is None
         base = count if fresh else self._base
-        found = [Transaction(_COUNT_ID, count)]
+        found = [Transaction(_COUNT_ID, count), Transaction(_RUN_ID, _run_number(run))]
         if fresh:
             found.append(Transaction(_BASE_ID, base))
         for (topic, partition), position in commit.positions.items():
@@ -211,6 +214,11 @@ class DeltaTable:
         kinds = {"topic": pa.string(), "partition": pa.int32(), "date": pa.date32()}
         columns = pa.schema([*schema, *((name, kinds[name]) for name in self._partition_by)])
         return self._lib.Schema.from_arrow(columns)
+
+
+def _run_number(run: str) -> int:
+    """Return the id of a run as a version: its characters as the bytes of a number."""
+    return int.from_bytes(run.encode("ascii")[:8], "big")
 
 
 def _app(base: int, topic: str, partition: int, topic_id: str | None = None) -> str:

@@ -29,6 +29,7 @@ from kbatch.sinks.files import file_schema
 from kbatch.sinks.manifest import MANIFEST, Manifest, new_manifest
 from kbatch.sinks.names import TRANSACTIONS, FileNames, inner_names, run_of
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.reports import RunRecord
 from kbatch.sinks.tables import check_parent, keep_only, table_changed
 from kbatch.sinks.working import WORK_PREFIX
 from kbatch.tuning import DELETE_THREADS
@@ -184,6 +185,7 @@ class DirectoryTarget(_FilesTarget):
         """Rename the directory, or its files."""
         place = self.names().place
         moved = [*(file.name for file in commit.files), *commit.side_files]
+        moved += [] if commit.report is None else [commit.report]
         keep_only(place, "", moved)
         text = new_manifest(self.run, commit, self._before)
         if self._before is None:
@@ -239,6 +241,8 @@ class StoreTarget(_FilesTarget):
         if dead:
             manifest = Manifest.read(self.out)
             listed = set() if manifest is None else {*manifest.files, *manifest.side_files}
+            for run in {*dead} - (set() if manifest is None else {each["run"] for each in manifest.runs}):
+                RunRecord(self.out).remove(run)
             self._remove([name for name in self.out.files() if run_of(name) is not None and name not in listed])
 
     def names(self) -> FileNames:
@@ -260,6 +264,7 @@ class StoreTarget(_FilesTarget):
     def undo(self) -> None:
         """Remove the files of this run, and the names of directories if the run has created the output."""
         self._remove(self._own_files())
+        RunRecord(self.out).remove(self.run)
         if self._before is None and all(name.startswith(WORK_PREFIX) for name in self.out.files()):
             self.out.remove_all()
 

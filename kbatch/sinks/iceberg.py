@@ -30,7 +30,7 @@ __all__ = ["IcebergTable"]
 
 _COUNT_PROPERTY = "kbatch.commits"
 _POSITION = "kbatch.position."
-# The property of a snapshot that identifies the run.
+# The property of a snapshot that identifies the run, and of the table for the last run: snapshots expire.
 _RUN_PROPERTY = "kbatch.run"
 _NAME_MAPPING = "schema.name-mapping.default"
 _RETRIES = "commit.retry.num-retries"
@@ -110,6 +110,8 @@ class IcebergTable:
     def has_run(self, run: str) -> bool:
         """Whether the table has the files of a run."""
         table = self._open()
+        if table is not None and table.properties.get(_RUN_PROPERTY) == run:
+            return True
         summaries = [] if table is None else [each.summary for each in table.snapshots()]
         return any(each is not None and each.additional_properties.get(_RUN_PROPERTY) == run for each in summaries)
 
@@ -164,7 +166,7 @@ class IcebergTable:
                 transaction.delete(AlwaysTrue(), {_RUN_PROPERTY: run})
                 self._replace_columns(transaction, table, commit.schema)
         metadata = transaction.table_metadata
-        properties = {_COUNT_PROPERTY: str(int(self._count or 0) + 1)}
+        properties = {_COUNT_PROPERTY: str(int(self._count or 0) + 1), _RUN_PROPERTY: run}
         if metadata.name_mapping() is None:
             properties[_NAME_MAPPING] = metadata.schema().name_mapping.model_dump_json()
         for (topic, partition), position in commit.positions.items():

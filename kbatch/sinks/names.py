@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from kbatch.sinks.outputs import OutputPlace
 
-__all__ = ["LOSSES", "LOSSES_SUFFIX", "TRANSACTIONS", "FileNames", "inner_names", "run_of"]
+__all__ = ["EXPORT_PREFIX", "LOSSES", "LOSSES_SUFFIX", "TRANSACTIONS", "FileNames", "inner_names", "run_of"]
 
 # Readers ignore names that begin with an underscore.
 LOSSES = "_losses"
+# The directories of side tables and summaries of the runs to a table.
+EXPORT_PREFIX = "_export-"
 TRANSACTIONS = "_transactions"
 # Not ".parquet": DuckDB and Polars read all files that `OUT/**/*.parquet` matches as data, also below a directory whose
 # name begins with an underscore.

@@ -7,10 +7,12 @@ the files of the tasks' reports together with the positions of the logs.
 from __future__ import annotations
 
 import io
+import json
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -33,8 +35,9 @@ from kbatch.sinks.counters import Progress
 from kbatch.sinks.directories import DirectoryTarget, StoreTarget
 from kbatch.sinks.names import LOSSES, TRANSACTIONS
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.reports import RunRecord, RunReport
 from kbatch.sinks.sizing import task_bytes
-from kbatch.sinks.summary import ExportSummary, summarize
+from kbatch.sinks.summary import MAX_LISTED, ExportSummary, summarize
 from kbatch.sinks.tables import TableTarget
 from kbatch.sinks.task import ExportJob, TaskReport, output_schema
 from kbatch.sinks.working import RUN_DIGITS, WorkDirectory
@@ -44,8 +47,6 @@ from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
 
 __all__ = ["Executor", "ExportRun", "open_target"]
 
-# The number of losses that the summary lists; the side table has all of them.
-_MAX_LOSSES = 100
 # The directory of the counts of running tasks, within the work directory. Readers ignore it.
 _COUNTERS = "_counters"
 
@@ -147,6 +148,8 @@ class ExportRun:
         self._before: Positions = {}
         self._exists = False
         self._commit: Commit | None = None
+        self._record = RunRecord(target.out)
+        self._unseen: list[dict[str, Any]] = []
         self._starts: list[int | None] = []
         self._changes: list[LogChange] = []
         self._missing: list[MissingOffsets] = []
@@ -194,7 +197,9 @@ class ExportRun:
         forget_unfinished(self)
 
     def _load(self) -> None:
-        """Load the positions, and compare them with the logs."""
+        """Load the reports that nobody has seen and the positions, and compare the positions with the logs."""
+        names = self._record.names(unseen=True)[:MAX_LISTED]
+        self._unseen = [{"report": name, **each.to_dict()} for name, each in self._record.read(names).items()]
         state = self._target.load([_log_name(log) for log in self._logs])
         self._exists = state.exists
         mode, out = self._writing.mode, self._target.out.url
@@ -288,6 +293,8 @@ class ExportRun:
         warn_missing(self._missing)
         summary.missing_offsets = [each._asdict() for each in self._missing]
         summary.changes = [change._asdict() for change in self._changes]
+        summary.unseen_reports = self._unseen
+        summary._record = self._record
         side_files = self._side_tables(planned, reports, summary)
         positions = self._positions(reports)
         replaces = self._writing.mode == "overwrite" and self._exists
@@ -308,10 +315,22 @@ class ExportRun:
         began = time.monotonic()
         if summary.action != "unchanged":
             assert self._commit is not None
-            self._target.commit(replace(self._commit, summary=summary.to_dict()))
+            summary.report = self._write_report(summary)
+            manifest = {name: value for name, value in summary.to_dict().items() if name != "unseen_reports"}
+            self._target.commit(replace(self._commit, summary=manifest, report=summary.report or None))
             self.committed = True
         summary.commit_seconds = round(time.monotonic() - began, 3)
         forget_unfinished(self, complete=True)
+
+    def _write_report(self, summary: ExportSummary) -> str:
+        """Write the report of this run, if there is something to report; return its name."""
+        ended = datetime.now(UTC)
+        report = RunReport.of(summary, ended)
+        if not report.has_content:
+            return ""
+        name = RunRecord.name(self._target.run, ended)
+        self._target.names().place.write(name, json.dumps(report.to_dict(), indent=1).encode())
+        return name
 
     def _positions(self, reports: Sequence[TaskReport]) -> dict[tuple[str, int], Position]:
         """Return the positions of all logs after the run."""
@@ -327,8 +346,12 @@ class ExportRun:
             positions[key] = Position(offset, None, ids[key])
         for key, report in ends.items():
             known = positions.get(key)
-            if known is None or known.next_offset < (report.end_offset or 0):
-                positions[key] = Position(report.end_offset or 0, report.leader_epoch, ids[key])
+            end = report.end_offset or 0
+            if known is None or (known.next_offset < end and report.has_batches):
+                positions[key] = Position(end, report.leader_epoch, ids[key])
+            elif known.next_offset < end:
+                # Only missing offsets were found.
+                positions[key] = replace(known, next_offset=end, topic_id=ids[key])
         return positions
 
     def _side_tables(self, planned: _Planned, reports: Sequence[TaskReport], summary: ExportSummary) -> list[str]:
@@ -340,11 +363,11 @@ class ExportRun:
             summary.losses_table = names.side + LOSSES
         for name in side:
             with place.fs.open_input_file(place.path(name)) as stream:
-                for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(_MAX_LOSSES):
-                    summary.losses += batch.slice(0, _MAX_LOSSES - len(summary.losses)).to_pylist()
-                    if len(summary.losses) == _MAX_LOSSES:
+                for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(MAX_LISTED):
+                    summary.losses += batch.slice(0, MAX_LISTED - len(summary.losses)).to_pylist()
+                    if len(summary.losses) == MAX_LISTED:
                         break
-            if len(summary.losses) == _MAX_LOSSES:
+            if len(summary.losses) == MAX_LISTED:
                 break
         rows = self._withheld(planned, summary)
         if rows is not None and rows.num_rows:

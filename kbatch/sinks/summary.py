@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from kbatch.log import Log
 from kbatch.read.decode_options import Isolation
@@ -15,8 +15,10 @@ from kbatch.sinks.write_options import ExportMode, OutputFormat
 from kbatch.transactions import Transactions
 from kbatch.values.deviations import DeviationTable
 
-__all__ = ["ExportSummary", "PartitionSummary", "summarize"]
+__all__ = ["MAX_LISTED", "ExportSummary", "PartitionSummary", "summarize"]
 
+# The maximum number of losses that a summary lists, and of gaps; the side table has all of them.
+MAX_LISTED = 100
 # The maximum number of open transactions that are listed for a partition, and of undecided ones.
 _LISTED_TRANSACTIONS = 20
 
@@ -62,6 +64,8 @@ class PartitionSummary:
     removed_offsets : int
         Offsets without a record in the range that was read, because compaction has removed them. 0 if damage may be
         the reason.
+    gap_offsets : int
+        Offsets that are missing between two segments for an unknown reason.
 
     Examples
     --------
@@ -95,6 +99,7 @@ class PartitionSummary:
     continued_from: int | None = None
     next_offset: int | None = None
     removed_offsets: int = 0
+    gap_offsets: int = 0
 
     def __repr__(self) -> str:
         return changed_repr(self)
@@ -106,6 +111,7 @@ class PartitionSummary:
             gap = 0 if end is None or self.lost_bytes or report.lost_bytes else max(0, report.begin_offset - end)
             self.removed_offsets += gap + report.removed_offsets
             self.next_offset = larger(end, report.end_offset)
+        self.gap_offsets += sum(gap["last_offset"] - gap["first_offset"] + 1 for gap in report.gaps)
         self.files += len(report.files)
         self.file_bytes += sum(file.file_bytes for file in report.files)
         for name in ("records", "log_bytes", "lost_bytes", *_READ_COMMITTED_COUNTS):
@@ -114,6 +120,10 @@ class PartitionSummary:
         self.last_offset = larger(self.last_offset, report.last_offset)
         self.first_timestamp = smaller(self.first_timestamp, report.first_timestamp)
         self.last_timestamp = larger(self.last_timestamp, report.last_timestamp)
+
+
+class _Record(Protocol):
+    def mark_seen(self, names: Sequence[str]) -> None: ...
 
 
 @dataclass
@@ -141,7 +151,11 @@ class ExportSummary:
     bad_crc_batches : int
         Batches with a wrong checksum that were accepted (``crc="mark"``).
     lost_bytes, loss_count : int
-        Bytes without records because of damage, and the number of such ranges.
+        Bytes without records because of damage, and the number of losses: such ranges, and gaps.
+    gap_offsets, gap_count : int
+        Offsets that are missing between two segments for an unknown reason, and the number of such gaps.
+    gaps : list of dict
+        The first hundred gaps: topic, partition, first_offset, last_offset, and the files before and after.
     bad_keys, bad_values : int
         Keys and values that cannot be parsed: null, with their bytes in the columns ``key_bad`` and ``value_bad`` and
         the reason in ``key_error`` and ``value_error``.
@@ -153,7 +167,7 @@ class ExportSummary:
         (``unknown``, ``conflict`` or ``text``), field (None for all further ones), reason, occurrences, and the first
         place: topic, partition, offset.
     losses : list of dict
-        The first hundred losses: topic, partition, file, position, length, reason, base_offset.
+        The first hundred losses: topic, partition, file, position, length, reason, base_offset. A gap has the length 0.
     losses_table : str or None
         The directory of Parquet files with all losses, relative to `out`. None if nothing was lost.
     withheld_transactions : int
@@ -171,6 +185,11 @@ class ExportSummary:
     missing_offsets : list of dict
         Offsets that the options name and the logs do not have, with ``fail_on_data_loss=False``: topic, partition,
         first_offset, last_offset (None if all offsets from the first on were asked for), and reason.
+    report : str
+        The file with the report of this run, relative to `out`; empty if there is nothing to report or to commit.
+    unseen_reports : list of dict
+        The reports of earlier runs that died after their commit, before anybody saw their summary: ``report``, and the
+        attributes of `kbatch.sinks.reports.RunReport`.
     seconds, start_seconds, plan_seconds, task_seconds, commit_seconds : float
         Time of reading and writing, and of its parts: starting Spark (not included), planning, the tasks, and the
         commit of their files. The manifest is written before the commit ends, so there the last is 0.
@@ -221,9 +240,28 @@ class ExportSummary:
     incomplete_keys: int = 0
     incomplete_values: int = 0
     deviations: list[dict[str, Any]] = field(default_factory=list)
+    gap_offsets: int = 0
+    gap_count: int = 0
+    gaps: list[dict[str, Any]] = field(default_factory=list)
+    report: str = ""
+    unseen_reports: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Not a field: it is no part of the result.
+        self._record: _Record | None = None
 
     def __repr__(self) -> str:
         return changed_repr(self)
+
+    def mark_seen(self) -> None:
+        """Mark the reports of this run and of `unseen_reports` as seen, so that the next export does not repeat them.
+
+        `kbatch.spark.export` does it, unless its argument ``mark_seen`` is False: a job can store the summary first.
+        """
+        if self._record is not None:
+            self._record.mark_seen(
+                [*([self.report] if self.report else []), *(x["report"] for x in self.unseen_reports)]
+            )
 
     @property
     def damaged(self) -> bool:
@@ -242,13 +280,19 @@ class ExportSummary:
         return self.bad_keys + self.bad_values + self.incomplete_keys + self.incomplete_values
 
     @property
-    def exit_status(self) -> int:
-        """The exit status of ``kbatch export``.
+    def run_status(self) -> int:
+        """The exit status of this run alone.
 
         3 if damaged, else 4 if anything is withheld, else 5 if too many keys or values cannot be parsed completely,
         else 0.
         """
         return 3 if self.damaged else 4 if self.withheld else 5 if self.too_many_bad else 0
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of ``kbatch export``: the worst of this run and of `unseen_reports`."""
+        found = {self.run_status, *(each["exit_status"] for each in self.unseen_reports)}
+        return next((status for status in (3, 4, 5) if status in found), 0)
 
     @property
     def records_per_second(self) -> float:
@@ -296,6 +340,9 @@ def summarize(
         codecs.update(report.codecs)
         summary.bad_crc_batches += report.bad_crc_batches
         summary.loss_count += report.loss_count
+        summary.gap_count += len(report.gaps)
+        named = {"topic": report.topic, "partition": report.partition}
+        summary.gaps += [named | gap for gap in report.gaps[: MAX_LISTED - len(summary.gaps)]]
         for name in ("bad_keys", "bad_values", "incomplete_keys", "incomplete_values"):
             setattr(summary, name, getattr(summary, name) + getattr(report, name))
         for *key, count, offset in report.deviations:
@@ -306,5 +353,5 @@ def summarize(
     ]
     summary.partitions = list(partitions.values())
     summary.batches = dict(sorted(codecs.items()))
-    for name in ("records", "log_bytes", "file_bytes", "lost_bytes", *_READ_COMMITTED_COUNTS):
+    for name in ("records", "log_bytes", "file_bytes", "lost_bytes", "gap_offsets", *_READ_COMMITTED_COUNTS):
         setattr(summary, name, sum(getattr(part, name) for part in summary.partitions))

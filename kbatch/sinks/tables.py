@@ -12,8 +12,9 @@ import pyarrow as pa
 from kbatch.errors import LogDirectoryError, exists_already
 from kbatch.escaping import one_line
 from kbatch.sinks.commits import Commit, LogName, OutputState, TableCommitError
-from kbatch.sinks.names import FileNames
+from kbatch.sinks.names import EXPORT_PREFIX, FileNames
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.reports import REPORTS, RunRecord
 from kbatch.sinks.working import WORK_PREFIX
 
 __all__ = ["Table", "TableTarget", "accepted_run", "check_parent", "keep_only", "table_changed", "table_failure"]
@@ -63,7 +64,7 @@ class TableTarget:
         self.run = run
         self._table = table
         self._in_table = in_table
-        self._side = f"_export-{run}/"
+        self._side = f"{EXPORT_PREFIX}{run}/"
         self.manifest = f"{self._side}_manifest.json"
         self.committed = False
         self._made = False
@@ -118,13 +119,14 @@ class TableTarget:
             self.out.remove_all()
 
     def _remove(self, run: str) -> None:
-        for name in (f"run-{run}", f"_export-{run}"):
+        for name in (f"run-{run}", f"{EXPORT_PREFIX}{run}"):
             self.out.at(name).remove_stage()
+        RunRecord(self.out).remove(run)
 
 
 def _is_foreign(out: OutputPlace) -> bool:
     """Whether a directory has entries that no export to a table creates."""
-    return any(not name.startswith(("_export-", WORK_PREFIX, "run-")) for name in out.entries())
+    return any(not name.startswith((EXPORT_PREFIX, REPORTS, WORK_PREFIX, "run-")) for name in out.entries())
 
 
 def check_parent(out: OutputPlace) -> None:

@@ -23,6 +23,7 @@ import pyarrow.parquet
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.escaping import one_line
 from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
+from kbatch.log.gaps import SegmentGap
 from kbatch.plan.losses import LOSS_SCHEMA, LossRows
 from kbatch.plan.positions import known_epoch
 from kbatch.plan.read_options import ReadOptions
@@ -63,6 +64,9 @@ class TaskReport:
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Ranges of the records; timestamps are in ms.
     lost_bytes, loss_count : int
+    gaps : list of dict
+        Offsets that are missing between two segments for an unknown reason: first_offset, last_offset, and the files
+        before and after. They count as losses of no bytes.
     bad_keys, bad_values, incomplete_keys, incomplete_values : int
         Keys and values that cannot be parsed, and those that lack fields; their bytes were written.
     deviations : list of [on, kind, field, reason, occurrences, offset]
@@ -70,11 +74,12 @@ class TaskReport:
     losses_file : str or None
         Name of the file of losses, relative to the place of `FileNames`; None if nothing was lost.
     begin_offset, end_offset : int or None
-        The base offset of the first batch that was read, and the offset after the last one; None without a batch.
+        The base offset of the first batch that was read, and the offset after the last one, and after the offsets that
+        are missing there; None without either.
     leader_epoch : int or None
         The leader epoch of that last batch; None if it has none.
     removed_offsets : int
-        Offsets without a record within batches and between them, which compaction removed.
+        Offsets without a record within batches, between them and between segments, which compaction removed.
     """
 
     task: int
@@ -95,6 +100,7 @@ class TaskReport:
     last_timestamp: int | None = None
     lost_bytes: int = 0
     loss_count: int = 0
+    gaps: list[dict[str, Any]] = field(default_factory=list)
     bad_keys: int = 0
     bad_values: int = 0
     incomplete_keys: int = 0
@@ -105,6 +111,11 @@ class TaskReport:
     end_offset: int | None = None
     leader_epoch: int | None = None
     removed_offsets: int = 0
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether batches were read, omitted or withheld, and not only missing offsets found."""
+        return self.log_bytes + self.aborted_bytes + self.undecided_bytes > 0
 
     def add(self, table: RecordTable, *, bad_crc_accepted: bool, limit: int | None = None) -> None:
         """Add a table. Batches with a wrong checksum count as read if they were accepted, else they are losses.
@@ -145,6 +156,16 @@ class TaskReport:
         if len(known):
             self.first_timestamp = smaller(self.first_timestamp, int(known.min()))
             self.last_timestamp = larger(self.last_timestamp, int(known.max()))
+
+    def add_gap(self, gap: SegmentGap) -> None:
+        """Add offsets that are missing after the last batch; the next run does not look for them again."""
+        if gap.compacted:
+            self.removed_offsets += gap.offset_count
+        else:
+            names = ("first_offset", "last_offset", "before", "after")
+            self.gaps.append({name: getattr(gap, name) for name in names})
+        self.begin_offset = gap.first_offset if self.begin_offset is None else self.begin_offset
+        self.end_offset = larger(self.end_offset, gap.last_offset + 1)
 
     def set_values(self, counts: ValueCounts) -> None:
         """Set the counts of keys and values that their columns do not represent."""
@@ -250,7 +271,8 @@ class ExportJob:
             losses: _LossFile | None = None
             reading = _LogShare(0)
             counts = ValueCounts()
-            for split, table in task_tables(splits, self.options, self.columns):
+            gaps: list[SegmentGap] = []
+            for split, table in task_tables(splits, self.options, self.columns, gaps):
                 if split.log != log:
                     stack.close()
                     log = split.log
@@ -266,6 +288,9 @@ class ExportJob:
                     losses = stack.enter_context(_LossFile(self.names, reports[-1], len(reports)))
                 assert files is not None
                 assert losses is not None
+                for gap in gaps:
+                    reports[-1].add_gap(gap)
+                gaps.clear()
                 limits = [each for each in (split.stop_offset, split.stable_offset) if each is not None]
                 reports[-1].add(table, bad_crc_accepted=self.options.crc == "mark", limit=min(limits, default=None))
                 losses.write(split, table)

@@ -52,9 +52,10 @@ class KbatchDataSource(Shipped, DataSource):
     records, with topic, partition and records. It reads and checks the logs as for records, but builds no columns.
 
     ``option("table", "losses")`` returns the losses of a read with the same options (``onError`` is then ``skip``
-    unless it is ``stop``): one row for each byte range lost to damage, with topic, partition, file, position and length
-    (bytes in the file), reason, and base_offset, which is null if the header cannot be framed. The logs are
-    read and checked as for records; an empty table means that there are no losses.
+    unless it is ``stop``): one row for each byte range lost to damage, and for each gap of unknown cause between two
+    segments (`ReadOptions.on_gap`), with topic, partition, file, position and length (bytes in the file; 0 for a gap),
+    reason, and base_offset, which is null if the header cannot be framed. The logs are read and checked as for records;
+    an empty table means that there are no losses.
 
     ``option("table", "transactions")`` returns the transactions of the logs, without decoding their records: one row
     for each aborted, undecided and open transaction that reaches into the chosen offsets, with topic, partition,

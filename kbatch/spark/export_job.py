@@ -57,6 +57,7 @@ def export(
     catalog: str | None = None,
     transform: Transform | None = None,
     progress: Progress | None = None,
+    mark_seen: bool = True,
 ) -> ExportSummary:
     """Write the records of log directories as Parquet, partitioned by topic and partition.
 
@@ -87,6 +88,9 @@ def export(
     progress : callable, optional
         Called from time to time with three numbers: the bytes of the logs that were read, all bytes to read, and the
         records written.
+    mark_seen : bool
+        Whether the reports of this run and of earlier ones count as seen when this function returns. Otherwise
+        `ExportSummary.mark_seen` marks them, or the next export repeats them.
 
     Returns
     -------
@@ -127,6 +131,10 @@ def export(
     An object store has no rename: tasks write files in their final place, and the manifest lists them when all are
     complete. A reader that does not use the manifest sees the files of unfinished exports. (A worker that is killed may
     leave an incomplete multipart upload, which is invisible and which the store's lifecycle rules remove.)
+
+    What a run has lost, withheld, or found missing or changed is also in ``_reports``: a file for each such run, which
+    remains when the data is replaced. ``summary.unseen_reports`` has the reports of runs that died after their commit,
+    before anybody saw them, and the exit status is that of the worst run.
 
     A Delta or Iceberg table gets the files and the positions in one transaction. The files of a run are below
     ``OUT/run-<run>/``, its manifest and side tables in ``OUT/_export-<run>/``. Iceberg tables are partitioned by topic,
@@ -181,6 +189,8 @@ def export(
                 run.commit(summary)
                 held.finish()
             summary.seconds = round(time.monotonic() - ready + planned - began, 3)
+    if mark_seen:
+        summary.mark_seen()
     return summary
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 import kbatch
 from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
-from kbatch.log.state import read_producer_snapshot, read_transaction_index
+from kbatch.log.state import read_offset_checkpoint, read_producer_snapshot, read_transaction_index
 from kbatch.log.verification import verify_log
 
 try:
@@ -78,6 +79,9 @@ def disk(request: pytest.FixtureRequest, broker: Broker, truth: Truth) -> Iterat
     yield broker.log_dir
     broker.start()
     reading.wait_for_leaders(broker.bootstrap, PARTITIONS)
+
+
+UNCLEANED = {topic for topic, (_, settings) in scenario.TOPICS.items() if "cleanup.policy" not in settings}
 
 
 def log_of(directory: Path, where: Partition) -> kbatch.Log:
@@ -252,6 +256,22 @@ def test_the_cleaner_has_cleaned(disk: Path, truth: Truth) -> None:
             horizons = log.batches()["attributes"] & ATTRIBUTE_DELETE_HORIZON
             assert horizons.any()
             assert not horizons.all()
+
+
+def test_no_log_of_a_broker_has_a_gap_of_unknown_cause(disk: Path, truth: Truth, tmp_path: Path) -> None:
+    """DSK-R13: also the internal topics and the metadata log; a copy without a segment has one."""
+    assert read_offset_checkpoint(disk / "cleaner-offset-checkpoint")["compacted", 0] > 0
+    for log in kbatch.find_logs(disk):
+        assert [loss for table in log.tables() for loss in table.losses] == []
+    whole = next(log for log in kbatch.find_logs(disk) if len(log.segments) > 2 and log.topic in UNCLEANED)
+    copied = tmp_path / Path(whole.path).name
+    shutil.copytree(whole.path, copied)
+    missing, following = (Path(segment.path).name for segment in whole.segments[1:3])
+    (copied / missing).unlink()
+    (loss,) = [loss for table in kbatch.Log(copied).tables() for loss in table.losses]
+    assert (loss.length, loss.base_offset) == (0, int(missing.removesuffix(".log")))
+    last = int(following.removesuffix(".log")) - 1
+    assert loss.reason.startswith(f"offsets {loss.base_offset} to {last} are missing between the segments")
 
 
 def test_pending_transactions_equal_the_brokers_open_transactions(disk: Path, truth: Truth) -> None:

@@ -139,6 +139,7 @@ def test_missing_sequences_are_damage_unless_offsets_are_missing(run: Any, tmp_p
         f"{path}: byte {5 * size}: base offset 10: sequence 16 of producer 7 is a duplicate of the batch at offset 8",
     ]
     # An offset gap explains missing sequences only after the gap, not before it.
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\nu 0 20\n")
     write_segment(tmp_path / "u-0", 0, [produced(0, 8), produced(2, 0, 8)])
     write_segment(tmp_path / "u-0", 20, [produced(20, 12), produced(22, 4, 8), produced(24, 8, 8)])
     status, out, _ = run("--sequences", tmp_path / "u-0")
@@ -163,10 +164,11 @@ def test_sequences_of_kafkas_logs_are_valid(run: Any) -> None:
 
 
 def test_overlapping_segments_are_damage(run: Any, tmp_path: Path) -> None:
-    """DSK-R13: an overlap is damage, reported once; a gap is not."""
+    """DSK-R13: an overlap is damage, reported once; a gap that compaction has left is not."""
     write_segment(tmp_path / "t-0", 0, [batch(0, [1, 2, 3])])
     second = write_segment(tmp_path / "t-0", 2, [batch(2, [1]), batch(3, [1])])
     write_segment(tmp_path / "t-0", 100, [batch(100, [1])])
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 100\n")
     status, out, _ = run(tmp_path / "t-0")
     assert status == 3
     assert len(findings(out)) == 1

@@ -22,6 +22,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 import iceberg_catalog  # noqa: E402
 import killed_exports  # noqa: E402
+import killed_steps  # noqa: E402
 import local_export  # noqa: E402
 from killed_exports import grow  # noqa: E402
 from local_export import export, export_killed_at, log_offsets  # noqa: E402
@@ -34,8 +35,8 @@ from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
-# KBATCH_TEST_ALL=1, as in .ci/long, kills a hundred runs of each format.
-KILLS = 100 if os.environ.get("KBATCH_TEST_ALL") else 12
+# KBATCH_TEST_ALL=1, as in .ci/long, kills a hundred runs of each format, and tries every step of writing.
+KILLS, STEPS = (100, 1) if os.environ.get("KBATCH_TEST_ALL") else (12, 9)
 
 
 def offsets_in(kind: str, out: Path) -> dict[str, list[int]]:
@@ -112,6 +113,23 @@ def test_every_record_is_written_once_despite_kills_at_random_times(killed: dict
         manifest = json.loads(place.read("_manifest.json") or b"")
         listed = [name for run in manifest["runs"] for name in run["files"]]
         assert sorted(listed) == sorted(name for name in files if name.endswith(".parquet"))
+
+
+def test_the_next_run_reports_a_gap_after_a_kill_at_any_step(killed: dict[str, Any], tmp_path: Path) -> None:
+    """A report is committed with the data, and repeated until somebody has seen it."""
+    out = killed.pop("out")
+    support = Path(killed_steps.__file__)
+    paths = os.pathsep.join([str(support.parent), str(Path(kbatch.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, support, json.dumps(killed), tmp_path / "logs", f"{out}-step", str(STEPS)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    runs, repeated = map(int, done.stdout.split())
+    # The last export is not killed.
+    assert 0 < repeated <= runs + 1
 
 
 def exported_offsets(out: str, settings: dict[str, Any]) -> dict[str, list[int]]:

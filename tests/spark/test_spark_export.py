@@ -217,7 +217,7 @@ def test_every_loss_is_in_the_table_of_losses(spark: Any, many: Path, tmp_path: 
     assert frame.exceptAll(source).count() == source.exceptAll(frame).count() == 0
     # The data without the table of losses.
     assert spark.read.parquet(str(out)).count() == pq.read_table(out).num_rows == 30_000
-    assert sorted(os.listdir(out)) == ["_losses", "_manifest.json", "topic=many"]
+    assert sorted(os.listdir(out)) == ["_losses", "_manifest.json", "_reports", "topic=many"]
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as connection:
         for pattern in ("**/*.parquet", "_losses/*"):

@@ -15,7 +15,8 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from stream_query import Query, Writer
 
-import kbatch
+import kbatch.spark
+from kbatch.cli import main
 from kbatch.plan.trigger_limits import offset_after_records
 
 pytestmark = pytest.mark.spark
@@ -142,3 +143,90 @@ def test_a_query_of_spark_crosses_gaps_and_shows_its_lag(spark: Any, tmp_path: P
         assert [each["$lag"] for each in latest] == [{"t": {"0": FAR}}, {"t": {"0": FAR - GAP}}, {"t": {"0": 0}}]
     finally:
         query.stop()
+
+
+# -- offsets missing between two segments
+
+
+def with_a_gap(root: Path) -> Writer:
+    """Write offsets 0 to 2 and 10 to 12, each in a segment."""
+    writer = Writer(root)
+    writer.records(3)
+    writer.next = 10
+    writer.roll()
+    writer.records(3)
+    return writer
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "2"}, {"maxBytesPerTrigger": "1"}])
+def test_a_stream_logs_a_gap_of_unknown_cause_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: dict[str, str]
+) -> None:
+    with_a_gap(tmp_path)
+    query = Query(tmp_path, startingOffsets="earliest", **limit)
+    assert query.drain() == [0, 1, 2, 10, 11, 12]
+    logged = [record.getMessage() for record in caplog.records if "are missing" in record.getMessage()]
+    assert len(logged) == 1
+    assert "offsets 3 to 9 are missing between the segments" in logged[0]
+    assert "a gap of unknown cause" in logged[0]
+
+
+def test_a_gap_that_appears_while_a_stream_runs_ends_it_if_it_must_not_be_passed(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.records(3)
+    query = Query(tmp_path, startingOffsets="earliest", onGap="raise")
+    assert query.batch() == [0, 1, 2]
+    writer.next = 10
+    writer.roll()
+    assert query.plan()
+    with pytest.raises(kbatch.LogDirectoryError, match="t-0: offsets 3 to 9 are missing between the segments"):
+        query.read()
+    writer.records(3)
+    with pytest.raises(kbatch.LogDirectoryError, match="onGap=report"):
+        query.read()
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 10\n")
+    assert query.drain() == [10, 11, 12]
+
+
+def test_a_read_of_spark_lists_a_gap_as_a_loss_or_fails(spark: Any, tmp_path: Path) -> None:
+    with_a_gap(tmp_path / "logs")
+    root = str(tmp_path / "logs")
+    reader = spark.read.format("kbatch")
+    assert reader.load(root).count() == 6
+    (row,) = reader.option("table", "losses").load(root).collect()
+    assert (row.topic, row.partition, row.length, row.base_offset) == ("t", 0, 0, 3)
+    assert "offsets 3 to 9 are missing between the segments" in row.reason
+    with pytest.raises(Exception, match="offsets 3 to 9 are missing between the segments"):
+        reader.option("table", "records").option("onGap", "raise").load(root).count()
+    (tmp_path / "logs" / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 10\n")
+    assert reader.option("table", "losses").load(root).count() == 0
+    assert reader.option("table", "records").option("onGap", "raise").load(root).count() == 6
+
+
+def test_an_export_of_the_command_line_reports_or_raises_a_gap(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_a_gap(tmp_path / "logs")
+    command = ["export", str(tmp_path / "logs"), str(tmp_path / "out")]
+    assert main([*command, "--gaps", "raise"]) == 1
+    assert "t-0: offsets 3 to 9 are missing between the segments" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main([*command, "--json"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert (document["exit_status"], document["damaged"], document["gap_offsets"]) == (3, True, 7)
+    assert document["logs"][0]["gap_offsets"] == 7
+
+
+def test_an_export_in_python_marks_its_reports_unless_the_caller_does(spark: Any, tmp_path: Path) -> None:
+    with_a_gap(tmp_path / "logs")
+    out = tmp_path / "out"
+    first = kbatch.spark.export(tmp_path / "logs", out, mark_seen=False)
+    again = kbatch.spark.export(tmp_path / "logs", out, mark_seen=False)
+    assert ([each["run"] for each in again.unseen_reports], again.exit_status) == ([first.run], 3)
+    first.mark_seen()
+    assert kbatch.spark.export(tmp_path / "logs", out).unseen_reports == []
+    writer = Writer(tmp_path / "logs", "t-1", base=5)
+    writer.next = 9
+    writer.roll()
+    assert kbatch.spark.export(tmp_path / "logs", out).gap_offsets == 4
+    assert kbatch.spark.export(tmp_path / "logs", out).exit_status == 0

@@ -40,9 +40,13 @@ def export(
     *,
     table: str | None = None,
     catalog: str | None = None,
+    is_seen: bool = True,
     **writing: Any,
 ) -> ExportSummary:
-    """Export like `kbatch.spark.export`, with the options of `WriteOptions` as keywords."""
+    """Export like `kbatch.spark.export`, with the options of `WriteOptions` as keywords.
+
+    Without `is_seen`, it ends as a process that dies before anybody has seen the summary.
+    """
     options, chosen = options or ReadOptions(), WriteOptions(**writing)
     place = open_place(os.fspath(out), chosen.storage)
     target = open_target(place, chosen, table=table, catalog=catalog)
@@ -53,6 +57,8 @@ def export(
     with ExportRun(target, logs, options, chosen, transform) as run:
         run.run(None if run.has_nothing_to_read() else LocalExecutor(), summary, None)
         run.commit(summary)
+    if is_seen:
+        summary.mark_seen()
     return summary
 
 

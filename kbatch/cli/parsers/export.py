@@ -30,7 +30,7 @@ _GROUPS = {
         "include_headers",
         "include_control",
     ),
-    "damage": ("on_error", "fail_on_data_loss", "crc", "timestamp_overflow"),
+    "damage": ("on_error", "fail_on_data_loss", "on_gap", "crc", "timestamp_overflow"),
 }
 
 
@@ -48,8 +48,13 @@ what a consumer under read_committed gets: no records of aborted transactions, a
 of a topic-partition on. If records are withheld, the summary reports it, OUT/_transactions lists the transactions, and
 the exit status is 4.
 
+What an export loses, withholds, or finds missing or changed is also recorded in OUT/_reports. If an export dies after
+its commit, before its summary is printed, the next one prints its report and has its exit status. --report OUT prints
+all reports, and exports nothing.
+
 examples:
   kbatch export /var/lib/kafka/data /lake/raw
+  kbatch export --report /lake/raw
   kbatch export /backup/kafka /lake/orders --topic orders --times 2026-03-01:2026-03-02 --values json --by-day
   kbatch export /var/lib/kafka/data /lake/table --format delta
   kbatch export s3://backup/kafka s3://lake/raw --isolation read_committed --on-error skip
@@ -67,12 +72,22 @@ _EPILOG = f"""\
 _STATUSES = {
     1: "error: nothing is written",
     3: "done, but with losses, which OUT/_losses lists, with missing offsets, which the summary lists, or with batches "
-    "accepted despite a wrong checksum",
+    "accepted despite a wrong checksum; or an earlier run had this status, and nobody saw its report (also 4 and 5)",
     4: "done without losses, but --isolation read_committed withheld records: OUT/_transactions lists the transactions",
     5: "done without losses, but more keys and values than --max-bad allows cannot be parsed completely: key_bad and "
     "value_bad have their bytes, key_error and value_error the reason",
     130: "interrupted: nothing is written",
 }
+
+
+class _ReportAction(argparse.Action):
+    """Stores the output whose reports are to be printed, and makes the positional arguments optional."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        setattr(namespace, self.dest, values)
+        for action in parser._actions:
+            if not action.option_strings:
+                action.required = False
 
 
 def add_parser(commands: Any) -> None:
@@ -97,6 +112,12 @@ def add_parser(commands: Any) -> None:
         help="directory to create or to continue, or a URL such as s3://bucket/directory",
     )
     add_json(parser)
+    parser.add_argument(
+        "--report",
+        action=_ReportAction,
+        metavar="OUT",
+        help="print what all exports to OUT have lost, withheld, or found missing or changed; export nothing",
+    )
     reading = {each.name: each for each in options_of(ReadOptions)}
     for title, names in _GROUPS.items():
         group = parser.add_argument_group(title)
