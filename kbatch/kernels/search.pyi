@@ -29,6 +29,7 @@ class EntryChecksums:
         stop: int,
         *,
         max_size: int,
+        max_records: int,
         source_end: int | None,
         reached: int | None,
     ) -> Found: ...

@@ -60,8 +60,8 @@ Found = namedtuple("Found", "status position needed")
 Lengths = namedtuple("Lengths", "last position holds used")
 
 
-cdef inline bint plausible_v2(const uint8_t* p, int64_t left, int64_t length, int64_t max_size) noexcept nogil:
-    """Whether the record count is possible: bounded by the bytes, or by the maximum decompressed size."""
+cdef inline bint plausible_v2(const uint8_t* p, int64_t left, int64_t length, int64_t max_records) noexcept nogil:
+    """Whether the record count is possible: bounded by the bytes, or by `max_records` if they are compressed."""
     cdef int32_t count
     cdef int codec
     if left < BATCH_HEADER_SIZE:
@@ -70,7 +70,7 @@ cdef inline bint plausible_v2(const uint8_t* p, int64_t left, int64_t length, in
     codec = p[ATTRIBUTES_AT + 1] & CODEC
     if count < 0 or codec > MAX_CODEC:
         return False
-    return count <= (max_size if codec else length - MIN_LENGTH_V2) // MIN_RECORD
+    return count <= (max_records if codec else (length - MIN_LENGTH_V2) // MIN_RECORD)
 
 
 cdef inline bint plausible_legacy(const uint8_t* p, int64_t left, int64_t length, int64_t minimum) noexcept nogil:
@@ -98,7 +98,7 @@ cdef inline bint plausible_legacy(const uint8_t* p, int64_t left, int64_t length
     return 0 <= rest <= MAX_SPARE
 
 
-cdef inline bint plausible(const uint8_t* p, int64_t left, int64_t max_size) noexcept nogil:
+cdef inline bint plausible(const uint8_t* p, int64_t left, int64_t max_size, int64_t max_records) noexcept nogil:
     """Whether the `left` bytes at `p`, 17 or more, may begin a decodable entry; the checksum decides later."""
     cdef int64_t length = <int32_t>load_be32(p + LENGTH_AT)
     cdef int64_t minimum
@@ -108,7 +108,7 @@ cdef inline bint plausible(const uint8_t* p, int64_t left, int64_t max_size) noe
     if length < minimum or LOG_OVERHEAD + length > max_size:
         return False
     if p[MAGIC_AT] == 2:
-        return plausible_v2(p, left, length, max_size)
+        return plausible_v2(p, left, length, max_records)
     return plausible_legacy(p, left, length, minimum)
 
 
@@ -131,7 +131,7 @@ cdef inline bint barren(const uint8_t* p, uint8_t top) noexcept nogil:
 
 
 cdef int64_t first_plausible(const uint8_t* base, int64_t size, int64_t position, int64_t stop, int64_t max_size,
-                             int64_t source_end) noexcept nogil:
+                             int64_t max_records, int64_t source_end) noexcept nogil:
     """Return the first position from `position` up to `stop` where an entry within the source may begin, or -1."""
     cdef uint8_t top = <uint8_t>(min(max_size, INT32_MAX) >> 24)
     cdef int64_t last = min(size - MIN_ENTRY_SIZE, stop - 1)
@@ -143,7 +143,7 @@ cdef int64_t first_plausible(const uint8_t* base, int64_t size, int64_t position
             continue
         end = min(end, last + 1)
         while position < end:
-            if plausible(base + position, size - position, min(max_size, source_end - position)):
+            if plausible(base + position, size - position, min(max_size, source_end - position), max_records):
                 return position
             position += 1
     return -1
@@ -299,8 +299,8 @@ cdef class EntryChecksums:
             raise MemoryError
         return row, 0 if row == end else self.last_crc
 
-    def find(self, window not None, int64_t origin, int64_t position, int64_t stop, *, int64_t max_size, source_end,
-             reached):
+    def find(self, window not None, int64_t origin, int64_t position, int64_t stop, *, int64_t max_size,
+             int64_t max_records, source_end, reached):
         """Search for the next entry with a valid length, magic and checksum.
 
         Parameters
@@ -312,6 +312,9 @@ cdef class EntryChecksums:
             Where the entry may begin: from `position` up to `stop`.
         max_size : int
             Larger entries are not accepted, in bytes.
+        max_records : int
+            The largest record count of a compressed batch of magic 2. It must not depend on the size of the source: the
+            checksum alone shows whether a header is a batch's.
         source_end : int or None
             The end of the source, if it is known. No entry reaches beyond it.
         reached : int or None
@@ -346,7 +349,7 @@ cdef class EntryChecksums:
             end = min(last, at + SIGNAL_BYTES)
             with nogil:
                 while True:
-                    found = first_plausible(base, size, at, end, max_size, known_end)
+                    found = first_plausible(base, size, at, end, max_size, max_records, known_end)
                     if found < 0:
                         break
                     entry = LOG_OVERHEAD + <int64_t><int32_t>load_be32(base + found + LENGTH_AT)

@@ -18,7 +18,9 @@ from kbatch.format import (
     BATCH_HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC_AT,
+    MAX_DECOMPRESSED_BYTES,
     MIN_ENTRY_SIZE,
+    MIN_RECORD_SIZE,
     SHORTEST_ENTRY,
 )
 from kbatch.kernels.search import EntryChecksums, follow_lengths
@@ -127,9 +129,11 @@ class DamageEngine:
     after the start of the damage, in order, and ends at the first valid entry. No budget limits the number of wrong
     headers. There are three exceptions. An entry inside of another one whose length was followed is not returned, since
     values may contain batches; one forged header suffices for this, if its length ends at the end of the source or
-    where a good batch begins (`judge`). An entry larger than the limit is not returned. An uncompressed message of
-    magic 0 or 1 is not returned if its offset cannot follow the last good one, since compressed data contains parts of
-    its input unchanged (`EntryChecksums.find`). The search verifies checksums also under ``crc="skip"``.
+    where a good batch begins (`judge`). An entry larger than the limit is not returned, nor is what no writer makes: a
+    batch with more records than its bytes, or the limit on its payload, allow, and a message with a key of more than 1
+    MiB or more than 1 KiB after its value. An uncompressed message of magic 0 or 1 is not returned if its offset cannot
+    follow the last good one, since compressed data contains parts of its input unchanged (`EntryChecksums.find`). The
+    search verifies checksums also under ``crc="skip"``.
 
     **The cost is linear in the input.** Each byte is searched once: a search begins after the start of its damage, and
     the next one begins after its end. All checksums come from running checksums, which sum each byte once; after that,
@@ -141,6 +145,9 @@ class DamageEngine:
 
     def __init__(self, options: DecodeOptions) -> None:
         self.max_size = max_entry_size(options.limits)
+        # A batch with more records cannot be decoded under these limits. Lower limits do not hide a batch from the
+        # search, so that it is an error or a loss that names them.
+        self._max_records = max(options.limits.max_decompressed_bytes, MAX_DECOMPRESSED_BYTES) // MIN_RECORD_SIZE
         self.needed = 0
         self.reached: int | None = None
         self.suspect_end = 0
@@ -299,6 +306,7 @@ class DamageEngine:
                 search.cursor,
                 windows.end,
                 max_size=self.max_size,
+                max_records=self._max_records,
                 source_end=windows.end if windows.is_final else None,
                 reached=self.reached,
             )

@@ -348,6 +348,7 @@ def found(data: bytes, position: int = 0, *, final: bool = True, max_size: int =
         position,
         len(data),
         max_size=max_size,
+        max_records=max_size // 7,
         source_end=len(data) if final else None,
         reached=None,
     )

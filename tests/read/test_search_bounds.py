@@ -78,7 +78,7 @@ def test_the_offset_of_a_message_after_damage_exceeds_the_last_one_frm_r12(offse
 def test_a_search_up_to_a_known_end_needs_no_more_bytes() -> None:
     """An entry may begin at the last place before `stop`; the bytes after it are needed only for later places."""
     data = np.full(100, 0xFF, np.uint8)
-    options: dict[str, Any] = {"max_size": 1000, "source_end": None, "reached": None}
+    options: dict[str, Any] = {"max_size": 1000, "max_records": 1000, "source_end": None, "reached": None}
     last = len(data) - MIN_ENTRY_SIZE + 1
     assert EntryChecksums().find(data, 0, 0, last, **options).status == NOT_FOUND
     assert EntryChecksums().find(data, 0, 0, last + 1, **options).status == NEEDS_MORE
