@@ -127,7 +127,7 @@ class DamageEngine:
 
     **An entry whose length, magic and checksum are valid is returned after any damage.** A search tests every position
     after the start of the damage, in order, and ends at the first valid entry. No budget limits the number of wrong
-    headers. There are three exceptions. An entry inside of another one whose length was followed is not returned, since
+    headers. There are four exceptions. An entry inside of another one whose length was followed is not returned, since
     values may contain batches; one forged header suffices for this, if its length ends at the end of the source or
     where a good batch begins (`judge`). An entry larger than the limit is not returned, nor is what no writer makes: a
     batch with more records than its bytes, or the limit on its payload, allow, and a message with a key of more than 1

@@ -98,8 +98,8 @@ def test_batches_at_the_end_of_a_source_are_returned_after_damage(
             expected = [(len(one) * i, count) for i in range(after + 2) if i != 1]
             assert good_batches(tables) == expected, (name, route)
             consumed = sum(table.consumed for table in tables)
-            # The source seems to end within the last batch, which only a stream reports as a loss (FRM-R3). The fields of
-            # a message show its end.
+            # The source seems to end within the last batch, which only a stream reports as a loss (FRM-R3). The fields
+            # of a message show its end.
             is_cut = magic == 2 and not after and name in ("length above the limit", "length beyond the source")
             assert consumed == (len(one) if is_cut and "chunk" not in route else len(data)), (name, route)
             ranges = [each for table in tables for each in lost(table)]
