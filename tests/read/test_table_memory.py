@@ -274,16 +274,6 @@ def test_a_false_record_count_is_reported_and_not_the_limit(codec: str, threads:
         kbatch.decode(data, limits=Limits(max_table_bytes=1 << 20), threads=threads)
 
 
-def test_the_default_limit_is_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_usable_memory", lambda: 8 << 30)
-    assert budget.default_table_bytes.__wrapped__() == 4 << 30
-    monkeypatch.setattr(budget, "_usable_memory", lambda: 512 << 20)
-    assert budget.default_table_bytes.__wrapped__() == 512 << 20
-    assert budget.table_limit(Limits(max_table_bytes=7)) == 7
-    with pytest.raises(ValueError, match="max_table_bytes must be at least 0, got -1"):
-        Limits(max_table_bytes=-1)
-
-
 def test_header_rows_and_views_are_refused_above_the_limit() -> None:
     data = batch(record(headers=10_000), 1, "gzip")
     table = kbatch.decode(data, limits=Limits(max_table_bytes=200_000))
