@@ -120,8 +120,8 @@ TARGETS = (
     ),
     Target(
         "kbatch/log/verification.py",
-        ("tests/log/test_verification_bounds.py", "tests/cli/test_cli_verify.py"),
-        ("tests/log/test_log_segments.py", "tests/log/test_log_state.py"),
+        ("tests/log/test_verification_bounds.py",),
+        ("tests/cli/test_cli_verify.py", "tests/log/test_log_state.py"),
     ),
     Target(
         "kbatch/log/write/compaction.py",
@@ -316,7 +316,9 @@ class Copy:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+        # New files too, so that a test works before it is committed.
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
         missing = sorted(
             {name for each in TARGETS for name in (*each.tests, *each.slow) if not (ROOT / name).is_file()}
         )
@@ -325,7 +327,7 @@ class Copy:
         built = [str(path.relative_to(ROOT)) for path in (ROOT / "kbatch" / "kernels").glob("*.so")]
         if not built:
             raise SystemExit("the kernels are not built; run 'pip install -e .' first")
-        for name in [*filter(None, tracked.split("\0")), *built]:
+        for name in [*filter(None, listed.split("\0")), *built]:
             if (ROOT / name).is_file():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, directory / name)
