@@ -265,7 +265,8 @@ def test_a_producer_expires_a_day_after_its_last_batch_prd_r16(tmp_path: Path, l
     write_segment(tmp_path / "t-0", 0, data)
     report = verify(tmp_path / "t-0", sequences=True)
     assert len([text for text in texts(report, damage=True) if "sequence" in text]) == count
-    assert texts(verify(tmp_path / "t-0"), damage=True) == []
+    # Sequences are verified only on request.
+    assert verify_log(kbatch.Log(tmp_path / "t-0").segments).findings == []
 
 
 @pytest.mark.usefixtures("_table_sizes")

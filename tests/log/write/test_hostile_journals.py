@@ -214,6 +214,153 @@ def test_a_move_back_to_a_directory_that_was_removed_moves_nothing(root: Path) -
     assert_refused(root, "move 1 is from a directory that does not exist")
 
 
+@pytest.mark.parametrize(
+    ("move", "message"),
+    [
+        # Neither path exists, and neither does the directory of the source: there is nothing to move back.
+        ([f"w-0/{SEGMENT}", f"{STAGE}/old/w-0,{SEGMENT}"], None),
+        # The source exists, so the move was not made.
+        ([f"t-0/{SEGMENT}", f"{STAGE}/old/t-0,{SEGMENT}"], None),
+        ([f"{STAGE}/new/t-0", "topic.0-0"], "move 1 is"),
+        (["recovery-point-offset-checkpoint", f"{STAGE}/old/recovery-point-offset-checkpoint"], None),
+        (["evil", f"{STAGE}/old/evil"], "move 1 is"),
+    ],
+)
+def test_a_move_of_a_write_that_was_not_made_is_passed_over(root: Path, move: list[str], message: str | None) -> None:
+    (root / "t-0").mkdir()
+    (root / "t-0" / SEGMENT).write_bytes(b"kept")
+    plant(root, [move, ["u-0", f"{STAGE}/old/u-0"]])
+    if message is not None:
+        assert_refused(root, message)
+        return
+    assert roll_back(root) == 1
+    assert (root / "u-0").is_dir()
+    assert (root / "t-0" / SEGMENT).read_bytes() == b"kept"
+
+
+def test_a_removed_checkpoint_is_moved_back(root: Path) -> None:
+    name = "replication-offset-checkpoint"
+    (root / STAGE / "old" / name).write_text("0\n0\n")
+    plant(root, [[name, f"{STAGE}/old/{name}"]])
+    assert roll_back(root) == 1
+    assert (root / name).read_text() == "0\n0\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (lambda log: None, None),
+        (lambda log: (log / f"{5:020}.log").write_bytes(b"12"), f"{5:020}.log"),
+        (lambda log: (log / f"{5:020}.log").write_bytes(b"1234"), f"{5:020}.log"),
+        (lambda log: (log / f"{6:020}.log").write_bytes(b""), f"{6:020}.log"),
+        (lambda log: (log / f"{4:020}.log").write_bytes(b""), None),
+        (lambda log: (log / f"{6:020}.index").write_bytes(b""), None),
+        (lambda log: (log / f"{5:020}.log").unlink(), None),
+    ],
+    ids=["nothing", "shorter", "longer", "a later segment", "an earlier segment", "another file", "removed"],
+)
+def test_a_log_that_grew_after_a_crash_is_not_moved_back(
+    root: Path, change: Callable[[Path], Any], refused: str | None
+) -> None:
+    """A broker appends to the last segment, or begins one after it."""
+    log = root / "t-1"
+    log.mkdir()
+    (log / f"{0:020}.log").write_bytes(b"1")
+    (log / f"{5:020}.log").write_bytes(b"123")
+    moved = [(f"{STAGE}/new/t-1/{base:020}.log", f"t-1/{base:020}.log", size) for base, size in ((5, 3), (0, 1))]
+    plant(root, [[f"{STAGE}/new/t-1", "t-1"]], moved)
+    change(log)
+    before = everything(root)
+    if refused is None:
+        assert roll_back(root) == 1
+        assert not log.exists()
+        return
+    with pytest.raises(LogDirectoryError, match=f"{refused}: changed after a crashed write"):
+        roll_back(root)
+    assert everything(root) == before
+
+
+def test_a_segment_that_was_not_moved_may_have_any_size(root: Path) -> None:
+    """The crash was before its move; another log may have its place since."""
+    for log in (root / "t-0", root / STAGE / "new" / "t-0"):
+        log.mkdir(exist_ok=True)
+        (log / SEGMENT).write_bytes(b"12")
+    plant(root, [[f"{STAGE}/new/t-0", "t-0"]], [[f"{STAGE}/new/t-0/{SEGMENT}", f"t-0/{SEGMENT}", 1]])
+    assert roll_back(root) == 1
+    assert (root / "t-0" / SEGMENT).read_bytes() == b"12"
+
+
+@pytest.mark.parametrize(
+    ("log", "refused"),
+    [
+        ([f"t-0/{SEGMENT}", f"{STAGE}/old/t-0,{SEGMENT}", 1], False),
+        ([f"t-0/{7:020}.index", f"{STAGE}/old/t-0,{7:020}.index", 1], True),
+        ([f"u-0/{SEGMENT}", f"{STAGE}/old/u-0/{SEGMENT}", 1], False),
+        ([f"u-0/{SEGMENT}", f"{STAGE}/old/u-0/{7:020}.log", 1], True),
+        ([f"v-0/{SEGMENT}", f"{STAGE}/old/v-0/{SEGMENT}", 1], True),
+    ],
+)
+def test_a_journal_lists_the_segments_that_it_moves_alone_or_with_their_directory(
+    root: Path, log: list[Any], refused: bool
+) -> None:
+    (root / "t-0").mkdir()
+    moves = [[f"t-0/{name}", f"{STAGE}/old/t-0,{name}"] for name in (SEGMENT, f"{7:020}.index")]
+    plant(root, [*moves, ["u-0", f"{STAGE}/old/u-0"]], [log])
+    if refused:
+        assert_refused(root, "log 1 is ")
+    else:
+        assert roll_back(root) == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "shown"),
+    [
+        ("a" * 200, f"'{'a' * 200}', expected"),
+        ("a" * 201, f"'{'a' * 200}'\\.\\.\\., expected"),
+        ([1, "b", ["c"]], r"\[1, 'b', a list\], expected"),
+        ([1, 2, 3, 4], "a list, expected"),
+        ({"a": 1}, "a dict, expected"),
+        (None, "None, expected"),
+    ],
+)
+def test_an_error_shows_a_part_of_a_journal_of_limited_length(root: Path, entry: Any, shown: str) -> None:
+    plant(root, [entry])
+    assert_refused(root, f"move 1 is {shown}")
+
+
+def test_a_stage_that_cannot_be_removed_does_not_prevent_that_its_moves_are_undone(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(root, [["u-0", f"{STAGE}/old/u-0"]])
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", refuse)
+        assert roll_back(root) == 1
+    assert (root / "u-0").is_dir()
+    assert not (root / STAGE / "journal.json").exists()
+
+
+def test_a_journal_of_the_largest_size_is_written_and_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(root, [["u-0", f"{STAGE}/old/u-0"]])
+    size = (root / STAGE / "journal.json").stat().st_size
+    monkeypatch.setattr(journal_module, "_MAX_JOURNAL_BYTES", size - 1)
+    assert_refused(root, f"it has {size} bytes, expected at most {size - 1}")
+    monkeypatch.setattr(journal_module, "_MAX_JOURNAL_BYTES", size)
+    assert roll_back(root) == 1
+    monkeypatch.setattr(journal_module, "_MAX_JOURNAL_BYTES", 1)
+    with pytest.raises(LogDirectoryError, match="need a journal of") as caught:
+        write_log(root, frame(40))
+    needed = int(str(caught.value).split("need a journal of ")[1].split()[0])
+    monkeypatch.setattr(journal_module, "_MAX_JOURNAL_BYTES", needed - 1)
+    with pytest.raises(LogDirectoryError, match="need a journal of"):
+        write_log(root, frame(40))
+    monkeypatch.setattr(journal_module, "_MAX_JOURNAL_BYTES", needed)
+    write_log(root, frame(40))
+
+
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_moves_that_need_a_larger_journal_than_is_read_are_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
