@@ -23,6 +23,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.extras import require
 from kbatch.plan.positions import ANOTHER_ID, Position
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
+from kbatch.sinks.delta_log import read_identifiers
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.tables import accepted_run, table_changed, table_failure
@@ -53,6 +54,8 @@ class DeltaTable:
         self._count: int | None = None
         self._base = 0
         self._known: dict[tuple[str, int], Position] = {}
+        # From `check` to `load`: opening a table reads all of its log.
+        self._opened: Any = None
 
     @property
     def title(self) -> str:
@@ -61,7 +64,7 @@ class DeltaTable:
 
     def check(self, schema: pa.Schema, *, replace: bool) -> None:
         """Raise if there is something else, or a table with other partitions, or with other columns unless replaced."""
-        table = self._open()
+        self._opened = table = self._open()
         if table is None:
             return
         found = table.metadata().partition_columns
@@ -82,7 +85,7 @@ class DeltaTable:
 
     def exists(self) -> bool:
         """Whether there is a table."""
-        return self._open() is not None
+        return bool(self._lib.DeltaTable.is_deltatable(self._out.url, storage_options=self._options))
 
     def schema(self) -> pa.Schema | None:
         """Return the columns of the table; None without a table."""
@@ -101,25 +104,28 @@ class DeltaTable:
 
     def load(self, logs: Sequence[LogName]) -> OutputState:
         """Return the positions of logs."""
-        table = self._open()
+        table = self._opened if self._opened is not None and self.exists() else self._open()
+        self._opened = None
         if table is None:
             return OutputState(False, {})
+        table.update_incremental()
         self._count = table.transaction_version(_COUNT_ID)
         if self._count is None:
             return OutputState(True, None if table.file_uris() else {})
         self._base = table.transaction_version(_BASE_ID) or 0
+        found = read_identifiers(self._out, table.version(), _prefixes(self._base))
         for log in logs:
-            position = self._position(table, log)
+            position = self._position(found, log)
             if position is not None:
                 self._known[log.topic, log.partition] = position
         return OutputState(True, dict(self._known))
 
-    def _position(self, table: Any, log: LogName) -> Position | None:
-        next_offset = table.transaction_version(_app(self._base, log.topic, log.partition))
+    def _position(self, found: Mapping[str, int], log: LogName) -> Position | None:
+        next_offset = found.get(_app(self._base, log.topic, log.partition))
         if next_offset is None:
             return None
         ids = [each for each in (log.topic_id, _UNKNOWN_ID) if each is not None]
-        epochs = {each: table.transaction_version(_app(self._base, log.topic, log.partition, each)) for each in ids}
+        epochs = {each: found.get(_app(self._base, log.topic, log.partition, each)) for each in ids}
         known = {each: epoch for each, epoch in epochs.items() if epoch is not None}
         # Exports with and without the id may have alternated. Leader epochs only increase.
         epoch = max(known.values(), default=None)
@@ -206,7 +212,7 @@ class DeltaTable:
         return None if date == HIVE_NULL else date
 
     def _open(self) -> Any:
-        if not self._lib.DeltaTable.is_deltatable(self._out.url, storage_options=self._options):
+        if not self.exists():
             return None
         return self._lib.DeltaTable(self._out.url, storage_options=self._options)
 
@@ -224,6 +230,11 @@ def _run_number(run: str) -> int:
 def _app(base: int, topic: str, partition: int, topic_id: str | None = None) -> str:
     """Return the identifier of a position, or with an id that of its leader epoch."""
     return f"kbatch.{base}{'' if topic_id is None else f'.{topic_id}'}:{topic}-{partition}"
+
+
+def _prefixes(base: int) -> list[str]:
+    """Return how the identifiers of all positions begin, and those of their leader epochs."""
+    return [f"kbatch.{base}:", f"kbatch.{base}."]
 
 
 def _fields(schema: Any) -> dict[str, Any]:
