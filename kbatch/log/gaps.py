@@ -26,7 +26,7 @@ from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 from kbatch.tuning import SMALL_TABLE_BYTES
 
-__all__ = ["SegmentEnd", "SegmentGap", "SegmentGaps", "after_gap"]
+__all__ = ["SegmentEnd", "SegmentGap", "SegmentGaps", "after_gap", "cleaner_checkpoint"]
 
 # Segments after a gap are searched for signs of compaction up to this size in total, and the next one in any case, so
 # that many gaps take time linear in the size of the log.
@@ -188,7 +188,7 @@ class SegmentGaps:
     def _cleaned_offset(self) -> int:
         """Return the offset up to which the log was cleaned by the checkpoint, or 0."""
         if self._cleaned is None:
-            self._cleaned = _cleaner_checkpoint(self._segments[0])
+            self._cleaned = cleaner_checkpoint(self._segments[0])
         return self._cleaned
 
     def _shows_compaction(self, number: int, cleaned: int) -> bool:
@@ -219,7 +219,7 @@ def _begin_of(segment: Segment, first: int) -> int | None:
     return below
 
 
-def _cleaner_checkpoint(segment: Segment) -> int:
+def cleaner_checkpoint(segment: Segment) -> int:
     """Return the offset up to which the log of a segment was cleaned, from its log directory; 0 if it is unknown."""
     storage = segment.storage
     directory = os.path.dirname(storage.absolute(segment.path))

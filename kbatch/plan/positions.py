@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from kbatch.log import Log
+from kbatch.batches.checksums import has_good_batch
+from kbatch.errors import KbatchError
+from kbatch.escaping import printable
+from kbatch.format import ATTRIBUTE_DELETE_HORIZON
+from kbatch.log import Log, Segment
+from kbatch.log.gaps import cleaner_checkpoint
+from kbatch.log.reading import read_tables
+from kbatch.log.topics import first_names
 from kbatch.plan.select import map_logs
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.table import RecordTable
+from kbatch.tuning import SMALL_TABLE_BYTES
 
 __all__ = [
     "ANOTHER_ID",
@@ -17,10 +29,14 @@ __all__ = [
     "LogChange",
     "Position",
     "Positions",
+    "batch_with",
+    "changed_identity",
     "continued_starts",
     "known_epoch",
     "parse_positions",
     "plain_positions",
+    "record_checksum",
+    "report_unrecognized",
 ]
 
 
@@ -30,7 +46,10 @@ ANOTHER_ID = "another one"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Up to where the records of a topic-partition have been written.
+    """Up to where the records of a topic-partition have been written, and how its log is recognized.
+
+    A log without a topic id is recognized by what is before the position. A rewritten batch (compaction, recompression,
+    another magic) has another checksum, but the record in it is the same.
 
     Attributes
     ----------
@@ -40,17 +59,24 @@ class Position:
         The leader epoch of that batch; None if the batch does not have one.
     topic_id : str or None
         The topic's id; None if the log has no ``partition.metadata``.
+    batch_crc : int or None
+        The checksum in the header of the batch that has the offset before `next_offset`; None if no batch had it, or if
+        the position is of an earlier release.
+    record_crc : int or None
+        The `record_checksum` of the record with that offset; None if there was none among the records read.
 
     Examples
     --------
     >>> from kbatch.plan.positions import Position
     >>> Position(100, leader_epoch=3)
-    Position(next_offset=100, leader_epoch=3, topic_id=None)
+    Position(next_offset=100, leader_epoch=3, topic_id=None, batch_crc=None, record_crc=None)
     """
 
     next_offset: int
     leader_epoch: int | None = None
     topic_id: str | None = None
+    batch_crc: int | None = None
+    record_crc: int | None = None
 
 
 # By topic and partition.
@@ -68,7 +94,7 @@ class LogChange(NamedTuple):
     partition : int
     kind : {"deleted", "truncated", "recreated"}
         Records from the position on were deleted by retention; the log was truncated below the position, by a new
-        leader or a restored copy; the topic was deleted and created again.
+        leader or a restored copy; the topic was deleted and created again, or its log was made again.
     position : int
         The next offset after the last run.
     resumed_at : int
@@ -103,7 +129,8 @@ def parse_positions(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], 
     """
     return {
         (str(row["topic"]), int(row["partition"])): Position(
-            int(row["next_offset"]), row.get("leader_epoch"), row.get("topic_id")
+            int(row["next_offset"]),
+            *(row.get(name) for name in ("leader_epoch", "topic_id", "batch_crc", "record_crc")),
         )
         for row in rows
     }
@@ -123,24 +150,37 @@ def continued_starts(logs: Sequence[Log], positions: Positions) -> tuple[list[in
         None for a log without a position.
     list of LogChange
     """
+    unrecognized: list[str] = []
 
     def start_of(log: Log) -> tuple[int | None, LogChange | None]:
         position = positions.get((log.topic or "", log.partition or 0))
         if position is None:
             return None, None
-        change = _change_of(log, position)
+        change = _change_of(log, position, unrecognized)
         return (position.next_offset if change is None else change.resumed_at), change
 
     found = map_logs(logs, start_of, logs)
+    report_unrecognized(unrecognized)
     return [start for start, _ in found], [change for _, change in found if change is not None]
 
 
-def _change_of(log: Log, position: Position) -> LogChange | None:
+def report_unrecognized(names: Sequence[str]) -> None:
+    """Log a warning that names the topic-partitions whose logs cannot be recognized."""
+    if names:
+        logging.getLogger(__name__).warning(
+            "what was read last of %s is not there unchanged, because of compaction or damage, and the topic's id is "
+            "unknown: if these are not the logs of the last run, records are missing",
+            printable(first_names(sorted(names))),
+        )
+
+
+def _change_of(log: Log, position: Position, unrecognized: list[str]) -> LogChange | None:
     # Not the first batch's offset: compaction may have removed the batches before it.
     first = max(log.segments[0].base_offset or 0, log.start_checkpoint or 0)
     end, next_offset = log.end_offset, position.next_offset
     topic_id = None if log.topic_id is None else str(log.topic_id)
     kind: ChangeKind
+    name = f"{log.topic}-{log.partition}"
     if position.topic_id is not None and topic_id is not None and position.topic_id != topic_id:
         kind, resumed = "recreated", first
         text = f"the topic was created again: its id was {position.topic_id}, and is now {topic_id}"
@@ -151,27 +191,124 @@ def _change_of(log: Log, position: Position) -> LogChange | None:
         kind, resumed = "deleted", first
         text = f"offsets {next_offset} to {first - 1} were deleted: the first offset available is {first}"
     else:
-        epoch = _epoch_of(log, next_offset - 1)
-        if epoch is None or position.leader_epoch is None or epoch == position.leader_epoch:
-            return None
-        kind, resumed = "truncated", max(first, _end_of_epoch(log, position, next_offset))
-        text = f"the log was truncated and written again: the leader epoch of offset {next_offset - 1} was "
-        text += f"{position.leader_epoch} and is now {epoch}"
+        found = batch_with(log, next_offset - 1)
+        epoch = None if found is None else known_epoch(found[1])
+        if epoch is not None and position.leader_epoch is not None and epoch > position.leader_epoch:
+            kind, resumed = "truncated", max(first, _end_of_epoch(log, position, next_offset))
+            text = f"the log was truncated and written again: the leader epoch of offset {next_offset - 1} was "
+            text += f"{position.leader_epoch} and is now {epoch}"
+        else:
+            changed = changed_identity(log, position, found)
+            if changed is None:
+                unrecognized.append(name)
+            if not changed:
+                return None
+            kind, resumed, text = "recreated", first, changed
     assert log.topic is not None
     assert log.partition is not None
-    reason = f"{log.topic}-{log.partition}: the last run ended before offset {next_offset}, but {text} ({log.path})"
+    reason = f"{name}: the last run ended before offset {next_offset}, but {text} ({log.path})"
     return LogChange(log.topic, log.partition, kind, next_offset, resumed, reason)
 
 
-def _epoch_of(log: Log, offset: int) -> int | None:
-    """Return the leader epoch of the batch with an offset; None if compaction removed it, or it has no epoch."""
+# -- recognition of a log
+
+
+def batch_with(log: Log, offset: int) -> tuple[Segment, np.void] | None:
+    """Return the row of the batch that has an offset, and its segment; None if no batch has it."""
     for segment in reversed(log.segments):
         if segment.base_offset is None or segment.base_offset <= offset:
             for rows in segment.scan(segment.seek_offset(offset)):
                 holds = rows["base_offset"][0] <= offset <= rows["last_offset"][0]
-                return known_epoch(rows[0]) if holds else None
+                return (segment, rows[0]) if holds else None
             return None
     return None
+
+
+def changed_identity(log: Log, position: Position, found: tuple[Segment, np.void] | None) -> str | None:
+    """Return what shows that a log is another one than that of a position, or "" if nothing does.
+
+    Parameters
+    ----------
+    log : Log
+        Without another topic id, and with the offset before the position within its bounds.
+    position : Position
+    found : (Segment, row) or None
+        The batch with that offset, by `batch_with`.
+
+    Returns
+    -------
+    str or None
+        None if the log cannot be recognized: compaction has removed the record or rewritten its batch, or the batch is
+        damaged, and the topic's id is unknown.
+    """
+    offset = position.next_offset - 1
+    epoch = None if found is None else known_epoch(found[1])
+    if epoch is not None and position.leader_epoch is not None and epoch < position.leader_epoch:
+        # Leader epochs ascend within a log.
+        before = position.leader_epoch
+        return f"the log was made again: the leader epoch of offset {offset} was {before} and is now {epoch}"
+    if position.batch_crc is None:
+        return ""
+    is_known = position.topic_id is not None and log.topic_id is not None
+    unknown = "" if is_known else None
+    if found is None:
+        # If retention has removed it too, the log begins at the position: nothing before it can be missing.
+        return "" if (log.segments[0].base_offset or 0) > offset else unknown
+    segment, row = found
+    crc = int(row["crc"])
+    if crc == position.batch_crc:
+        return ""
+    with segment.open() as file:
+        if not has_good_batch(file, row):
+            return unknown
+    if position.record_crc is not None:
+        record = _record_with(segment, row, offset)
+        if record is None:
+            return unknown
+        if record == position.record_crc:
+            return ""
+        return f"the log was made again: the record with offset {offset} is another one"
+    if _is_rewritten(row) or cleaner_checkpoint(segment) > offset:
+        return unknown
+    return (
+        f"the log was made again: the checksum of the batch with offset {offset} was {position.batch_crc} and is now "
+        f"{crc}, and nothing shows that compaction has rewritten it"
+    )
+
+
+def record_checksum(table: RecordTable, row: int) -> int:
+    """Return a checksum of the offset, timestamp, key and value of a record; 31 bits, and never 0.
+
+    Headers are left out: a log that was converted to another magic has none.
+    """
+    record = table.records[row]
+    crc = 0
+    for name in ("offset", "timestamp", "key_len", "value_len"):
+        crc = zlib.crc32(int(record[name]).to_bytes(8, "big", signed=True), crc)
+    for name in ("key", "value"):
+        start = int(record[f"{name}_pos"])
+        crc = zlib.crc32(table.data[start : start + max(0, int(record[f"{name}_len"]))], crc)
+    return (crc & 0x7FFFFFFF) or 1
+
+
+def _record_with(segment: Segment, row: np.void, offset: int) -> int | None:
+    """Return the checksum of the record of a batch with an offset; None if it has none, or it cannot be read."""
+    start, size = int(row["position"]), int(row["size"])
+    options = DecodeOptions(on_error="raise", columns=("offset", "timestamp", "key", "value"))
+    try:
+        for table in read_tables(segment, start, start + size, options, SMALL_TABLE_BYTES):
+            at = int(np.searchsorted(table.records["offset"], offset))
+            if at < len(table.records) and table.records["offset"][at] == offset:
+                return record_checksum(table, at)
+    except KbatchError:
+        return None
+    return None
+
+
+def _is_rewritten(row: np.void) -> bool:
+    """Whether a batch shows that the log cleaner has written it: `kbatch.log.gaps.SegmentGaps`."""
+    has_horizon = bool(row["attributes"] & ATTRIBUTE_DELETE_HORIZON)
+    return row["magic"] == 2 and (has_horizon or row["record_count"] < row["last_offset"] - row["base_offset"] + 1)
 
 
 def known_epoch(batch: np.void) -> int | None:

@@ -8,6 +8,8 @@ clean-up of the table's log, and Delta refuses a commit if another one has writt
 - ``kbatch.run``: the last run, as a number, by which a run that was killed is recognized.
 - ``kbatch.<base>:<topic>-<partition>``: the next offset.
 - ``kbatch.<base>.<topic id>:<topic>-<partition>``: the leader epoch before it, or -1. The id may be ``unknown``.
+- ``kbatch.<base>.checksums:<topic>-<partition>``: the checksums of the record before it (31 bits, 0 if there is none)
+  and of its batch (32 bits), or -1 if they are unknown. Tables of earlier releases do not have it.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ __all__ = ["DeltaTable", "delta_storage"]
 _COUNT_ID = "kbatch"
 _BASE_ID = "kbatch.base"
 _UNKNOWN_ID = "unknown"
+_CHECKSUMS = "checksums"
 # The identifier of the last run, and the key in the information about a commit.
 _RUN_ID = _RUN_KEY = "kbatch.run"
 
@@ -133,7 +136,9 @@ class DeltaTable:
         if not known and log.topic_id is not None:
             # The position was written under an id that is not known here.
             topic_id = ANOTHER_ID
-        return Position(next_offset, None if epoch is None or epoch < 0 else epoch, topic_id)
+        checksums = table.transaction_version(_app(self._base, log.topic, log.partition, _CHECKSUMS))
+        epoch = None if epoch is None or epoch < 0 else epoch
+        return Position(next_offset, epoch, topic_id, *_unpacked(checksums))
 
     def commit(self, run: str, commit: Commit) -> None:
         """Add or replace the files, with the positions, in one transaction."""
@@ -191,6 +196,7 @@ class DeltaTable:
                 epoch = -1 if position.leader_epoch is None else position.leader_epoch
                 found.append(Transaction(_app(base, topic, partition), position.next_offset))
                 found.append(Transaction(_app(base, topic, partition, position.topic_id or _UNKNOWN_ID), epoch))
+                found.append(Transaction(_app(base, topic, partition, _CHECKSUMS), _packed(position)))
         return found
 
     def _action(self, file: CommittedFile) -> Any:
@@ -227,9 +233,21 @@ def _run_number(run: str) -> int:
     return int.from_bytes(run.encode("ascii")[:8], "big")
 
 
-def _app(base: int, topic: str, partition: int, topic_id: str | None = None) -> str:
-    """Return the identifier of a position, or with an id that of its leader epoch."""
-    return f"kbatch.{base}{'' if topic_id is None else f'.{topic_id}'}:{topic}-{partition}"
+def _app(base: int, topic: str, partition: int, part: str | None = None) -> str:
+    """Return the identifier of a position, or with a topic id that of its leader epoch, or that of its checksums."""
+    return f"kbatch.{base}{'' if part is None else f'.{part}'}:{topic}-{partition}"
+
+
+def _packed(position: Position) -> int:
+    """Return the checksums of a position as a version."""
+    return -1 if position.batch_crc is None else (position.record_crc or 0) << 32 | position.batch_crc
+
+
+def _unpacked(version: int | None) -> tuple[int | None, int | None]:
+    """Return the checksums of the batch and the record before a position."""
+    if version is None or version < 0:
+        return None, None
+    return version & 0xFFFFFFFF, version >> 32 or None
 
 
 def _prefixes(base: int) -> list[str]:

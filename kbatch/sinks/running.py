@@ -348,10 +348,10 @@ class ExportRun:
             known = positions.get(key)
             end = report.end_offset or 0
             if known is None or (known.next_offset < end and report.has_batches):
-                positions[key] = Position(end, report.leader_epoch, ids[key])
+                positions[key] = Position(end, report.leader_epoch, ids[key], report.batch_crc, report.record_crc)
             elif known.next_offset < end:
                 # Only missing offsets were found.
-                positions[key] = replace(known, next_offset=end, topic_id=ids[key])
+                positions[key] = Position(end, known.leader_epoch, ids[key])
         return positions
 
     def _side_tables(self, planned: _Planned, reports: Sequence[TaskReport], summary: ExportSummary) -> list[str]:

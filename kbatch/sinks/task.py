@@ -25,7 +25,7 @@ from kbatch.escaping import one_line
 from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
 from kbatch.log.gaps import SegmentGap
 from kbatch.plan.losses import LOSS_SCHEMA, LossRows
-from kbatch.plan.positions import known_epoch
+from kbatch.plan.positions import known_epoch, record_checksum
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
 from kbatch.plan.split import Split
@@ -78,6 +78,8 @@ class TaskReport:
         are missing there; None without either.
     leader_epoch : int or None
         The leader epoch of that last batch; None if it has none.
+    batch_crc, record_crc : int or None
+        The checksums of the batch and the record with the offset before `end_offset`, as in `Position`.
     removed_offsets : int
         Offsets without a record within batches, between them and between segments, which compaction removed.
     """
@@ -110,6 +112,8 @@ class TaskReport:
     begin_offset: int | None = None
     end_offset: int | None = None
     leader_epoch: int | None = None
+    batch_crc: int | None = None
+    record_crc: int | None = None
     removed_offsets: int = 0
 
     @property
@@ -151,7 +155,10 @@ class TaskReport:
         self.records += len(records)
         offsets = records["offset"]
         self.first_offset = smaller(self.first_offset, int(offsets.min()))
-        self.last_offset = larger(self.last_offset, int(offsets.max()))
+        last = int(offsets.argmax())
+        self.last_offset = larger(self.last_offset, int(offsets[last]))
+        if self.last_offset + 1 == self.end_offset and offsets[last] == self.last_offset:
+            self.record_crc = record_checksum(table, last)
         known = records["timestamp"][records["timestamp"] != NO_TIMESTAMP]
         if len(known):
             self.first_timestamp = smaller(self.first_timestamp, int(known.min()))
@@ -165,7 +172,9 @@ class TaskReport:
             names = ("first_offset", "last_offset", "before", "after")
             self.gaps.append({name: getattr(gap, name) for name in names})
         self.begin_offset = gap.first_offset if self.begin_offset is None else self.begin_offset
-        self.end_offset = larger(self.end_offset, gap.last_offset + 1)
+        if self.end_offset is None or self.end_offset <= gap.last_offset:
+            self.end_offset = gap.last_offset + 1
+            self.batch_crc = self.record_crc = None
 
     def set_values(self, counts: ValueCounts) -> None:
         """Set the counts of keys and values that their columns do not represent."""
@@ -191,6 +200,7 @@ class TaskReport:
         if self.end_offset is None or end > self.end_offset:
             self.end_offset = end if limit is None else min(end, limit)
             self.leader_epoch = known_epoch(batches[row])
+            self.batch_crc, self.record_crc = int(batches["crc"][row]), None
 
 
 @dataclass
