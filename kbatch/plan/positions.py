@@ -287,7 +287,7 @@ def record_checksum(table: RecordTable, row: int) -> int:
         crc = zlib.crc32(int(record[name]).to_bytes(8, "big", signed=True), crc)
     for name in ("key", "value"):
         start = int(record[f"{name}_pos"])
-        crc = zlib.crc32(table.data[start : start + max(0, int(record[f"{name}_len"]))], crc)
+        crc = zlib.crc32(table.data[start : start + max(0, int(record[f"{name}_len"]))].data, crc)
     return (crc & 0x7FFFFFFF) or 1
 
 

@@ -155,10 +155,11 @@ class TaskReport:
         self.records += len(records)
         offsets = records["offset"]
         self.first_offset = smaller(self.first_offset, int(offsets.min()))
-        last = int(offsets.argmax())
-        self.last_offset = larger(self.last_offset, int(offsets[last]))
-        if self.last_offset + 1 == self.end_offset and offsets[last] == self.last_offset:
-            self.record_crc = record_checksum(table, last)
+        row = int(offsets.argmax())
+        last = int(offsets[row])
+        self.last_offset = larger(self.last_offset, last)
+        if last + 1 == self.end_offset:
+            self.record_crc = record_checksum(table, row)
         known = records["timestamp"][records["timestamp"] != NO_TIMESTAMP]
         if len(known):
             self.first_timestamp = smaller(self.first_timestamp, int(known.min()))
