@@ -386,7 +386,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.OVER_TABLE: (
         LimitExceededError,
         BatchStatus.OVER_LIMIT,
-        "with this batch a table takes more than {expected} bytes of memory; raise {detail} to decode it",
+        "with this batch {detail} to decode it",
     ),
 }
 

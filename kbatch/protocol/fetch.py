@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kbatch.arguments import check_types
+from kbatch.batches.framing import byte_array
 from kbatch.error_codes import ErrorCode
-from kbatch.format import Limits
+from kbatch.errors import LimitExceededError
+from kbatch.escaping import counted
+from kbatch.format import DEFAULT_LIMITS, Limits
 from kbatch.protocol.messages import require_message
-from kbatch.read.decode_options import Crc, Isolation, OnError
-from kbatch.read.decoding import decode
+from kbatch.read.budget import table_limit
+from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.read.decoding import decode_array
 from kbatch.table import RecordTable
 
 __all__ = ["FetchedPartition", "aborted_transactions", "decode_fetch"]
+
+# The memory of a table besides its rows and data: its objects, and the pages that its rows begin and end in.
+_TABLE_BYTES = 20 << 10
+_EMPTY_TABLE_BYTES = 3 << 10
 
 
 class FetchedPartition(NamedTuple):
@@ -93,7 +102,7 @@ def decode_fetch(
         With "read_committed", the list of aborted transactions in the response decides which records are dropped, or
         the markers in the records if the response has no list.
     include_control, crc, on_error, threads, limits, columns
-        As for `kbatch.decode`.
+        As for `kbatch.decode`. ``Limits(max_table_bytes=...)`` is the limit of all tables together, and of one view.
 
     Returns
     -------
@@ -103,7 +112,7 @@ def decode_fetch(
     Raises
     ------
     KbatchError
-        As `kbatch.decode` does.
+        As `kbatch.decode` does; the message begins with the topic and partition, as in ``orders-3``.
 
     References
     ----------
@@ -124,28 +133,55 @@ def decode_fetch(
         require_message("request", request, "a FetchRequest")
     check_types(decode_fetch, locals())
     starts = _fetch_offsets(request) if request is not None else {}
-    return [
-        FetchedPartition(
-            topic=topic.topic,
-            topic_id=topic.topic_id,
-            partition=each.partition_index,
-            error=ErrorCode(each.error_code),
-            high_watermark=each.high_watermark,
-            last_stable_offset=each.last_stable_offset,
-            log_start_offset=each.log_start_offset,
-            table=decode(
-                each.records if each.records is not None else b"",
-                isolation=isolation,
-                aborted=aborted_transactions(each) if isolation == "read_committed" else None,
-                include_control=include_control,
-                crc=crc,
-                on_error=on_error,
-                start_offset=starts.get((topic.topic, topic.topic_id, each.partition_index)),
-                threads=threads,
-                limits=limits,
-                columns=columns,
-            ),
-        )
-        for topic in response.responses
-        for each in topic.partitions
-    ]
+    options = DecodeOptions(
+        isolation=isolation,
+        include_control=include_control,
+        crc=crc,
+        on_error=on_error,
+        threads=threads,
+        limits=limits if limits is not None else DEFAULT_LIMITS,
+        columns=columns,
+    )
+    limit = table_limit(options.limits)
+    found: list[FetchedPartition] = []
+    for topic in response.responses:
+        for each in topic.partitions:
+            name = f"{topic.topic or topic.topic_id}-{each.partition_index}"
+            if options.used_bytes > limit:
+                raise LimitExceededError(
+                    f"{name}: the tables of the {counted(len(found), 'partition')} before this one take more than "
+                    f"{limit} bytes of memory; fetch fewer partitions at a time, or raise Limits(max_table_bytes=...)",
+                    source=name,
+                )
+            table = decode_array(
+                byte_array(each.records if each.records is not None else b""),
+                replace(options, start_offset=starts.get((topic.topic, topic.topic_id, each.partition_index))),
+                aborted_transactions(each) if isolation == "read_committed" else None,
+                name,
+            )
+            if table._memory is not None:
+                options.used_bytes = limit - table._memory.rest
+            options.used_bytes += _TABLE_BYTES if each.records else _EMPTY_TABLE_BYTES
+            found.append(
+                FetchedPartition(
+                    topic=topic.topic,
+                    topic_id=topic.topic_id,
+                    partition=each.partition_index,
+                    error=ErrorCode(each.error_code),
+                    high_watermark=each.high_watermark,
+                    last_stable_offset=each.last_stable_offset,
+                    log_start_offset=each.log_start_offset,
+                    table=table,
+                )
+            )
+    # The header rows and the view of each table have to fit next to all tables.
+    rest = max(limit - options.used_bytes, 0)
+    for i, each in enumerate(found):
+        found[i] = each._replace(table=_with_rest(each.table, rest))
+    return found
+
+
+def _with_rest(table: RecordTable, rest: int) -> RecordTable:
+    """Return a table whose header rows and views may take `rest` bytes; as for `decode`, its source has no name."""
+    memory = table._memory
+    return table._with(source=None, memory=memory and memory._replace(rest=rest, headers=rest))

@@ -41,6 +41,8 @@ class TableBudget(NamedTuple):
         The limit on a table with its header rows, or with a view.
     is_strict : bool
         Whether the header rows must also fit the memory of a part.
+    used : int
+        What other tables of the same result take of the limit; the other attributes are without it.
     """
 
     table: int
@@ -50,6 +52,7 @@ class TableBudget(NamedTuple):
     max_scratch: int
     limit: int
     is_strict: bool
+    used: int = 0
 
     @property
     def part(self) -> int:
@@ -78,11 +81,24 @@ class TableBudget(NamedTuple):
 
     def finding(self) -> Finding:
         """Return the fault of a batch that does not fit."""
-        return Finding(Fault.OVER_TABLE, expected=self.table, detail=self.name)
+        if self.used:
+            reason = (
+                f"all tables take more than {self.table + self.used} bytes of memory, {self.used} of them for other "
+                f"partitions; fetch fewer bytes at a time, or raise {self.name}"
+            )
+        else:
+            reason = f"a table takes more than {self.table} bytes of memory; raise {self.name}"
+        return Finding(Fault.OVER_TABLE, detail=reason)
 
 
 def table_budget(
-    limits: Limits, max_bytes: int | None, *, is_strict: bool = False, splits: bool = True, threads: int = 1
+    limits: Limits,
+    max_bytes: int | None,
+    *,
+    is_strict: bool = False,
+    splits: bool = True,
+    threads: int = 1,
+    used: int = 0,
 ) -> TableBudget:
     """Return the budget of the tables of a read.
 
@@ -96,8 +112,10 @@ def table_budget(
     splits : bool
         Whether batches may be split, given `max_bytes`.
     threads : int
+    used : int
+        What other tables of the same result take of the limit.
     """
-    limit = most = table_limit(limits)
+    limit = most = max(table_limit(limits) - used, 0)
     table, name = limit, _LIMITS_NAME
     splits = splits and max_bytes is not None
     is_strict = is_strict and splits
@@ -109,7 +127,7 @@ def table_budget(
     # A part of a batch needs memory for its rows in addition to the payload.
     batch = most - table // 4
     scratch = min(MAX_SCRATCH, max(table // (8 * threads), MIN_SCRATCH))
-    return TableBudget(table, batch, name, splits, scratch, limit, is_strict)
+    return TableBudget(table, batch, name, splits, scratch, limit, is_strict, used)
 
 
 def checked_table_bytes(max_bytes: SizeLike | None) -> int:

@@ -108,6 +108,8 @@ class _TableRows:
         self._arena: Arena | None = None
         # The stored bytes that are to be decoded by one thread.
         self._serial_bytes = 0
+        # Whether decoding may have filled memory for a batch that is bad.
+        self._has_bad = False
 
     def _new_config(self) -> Config:
         return Config(
@@ -218,6 +220,7 @@ class _TableRows:
         self.batches.array["first_record"][row] = self._records.used
         self.decoded = row + 1
         self._serial_bytes = SERIAL_BYTES
+        self._has_bad = True
 
     def drop_batches_from(self, row: int) -> None:
         """Remove the rows from `row` on, which have no records."""
@@ -231,6 +234,8 @@ class _TableRows:
 
     def finish(self, *, consumed: int, losses: Sequence[Loss], source: str | None) -> RecordTable:
         """Return the table of all rows, after all have been decoded."""
+        if self._has_bad:
+            self._discard_unused()
         data = self._data if self._arena is None else self._arena.array()
         return self._table(self._records, self.batches.finished(), data, consumed, losses, source)
 
@@ -296,6 +301,12 @@ class _TableRows:
             # Pages that an earlier table filled would remain in addition.
             self._records.discard_unused()
         self._arena.reserve(size)
+
+    def _discard_unused(self) -> None:
+        """Free the pages that decoding filled and that do not belong to the table."""
+        self._records.discard_unused()
+        if self._arena is not None:
+            self._arena.discard_unused()
 
     def _row_after(self, row: int, size: int) -> int:
         """Return the first row that begins at least `size` bytes after `row`, or the number of rows."""
@@ -467,12 +478,6 @@ class TableBuilder(_TableRows):
         if len(full):
             return first + int(full[0]) + (int(sizes[full[0]]) <= self._table_bytes)
         return None if self.cost + self._header_bytes <= self._table_bytes else self.decoded
-
-    def _discard_unused(self) -> None:
-        """Free the pages that decoding filled and that do not belong to the table."""
-        self._records.discard_unused()
-        if self._arena is not None:
-            self._arena.discard_unused()
 
     def _resolve(self, outcome: Outcome) -> Finding | None:
         """Prepare the pipeline for the next batch, and return the fault of that batch, if any."""

@@ -32,6 +32,8 @@ class DecodeOptions:
 
     With `is_strict`, the size of a table that a reader requests is a limit: a batch that does not fit is refused.
 
+    `used_bytes` is what other tables of the same result take of the limit of a table.
+
     `thread_bytes`, at least 1, is the number of stored bytes for each of the `threads`. None is the measured number
     from which another thread pays off.
     """
@@ -51,6 +53,7 @@ class DecodeOptions:
     threads: int = 1
     thread_bytes: int | None = None
     is_strict: bool = False
+    used_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name, kind in ("isolation", ISOLATION), ("crc", CRC), ("on_error", ON_ERROR):

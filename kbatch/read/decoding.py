@@ -5,6 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from kbatch.arguments import check_types
 from kbatch.batches.sources import PathOrBytes, input_bytes
 from kbatch.escaping import counted
@@ -14,7 +17,7 @@ from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import decode_part
 from kbatch.table import RecordTable
 
-__all__ = ["decode"]
+__all__ = ["decode", "decode_array"]
 
 
 def decode(
@@ -128,7 +131,22 @@ def decode(
         threads=threads,
     )
     array, source = input_bytes(data, "kbatch.decode")
-    if isolation == "read_uncommitted":
+    table = decode_array(array, options, aborted, source)
+    if table.remaining == len(array) and 0 < len(array) < MIN_ENTRY_SIZE:
+        # With more bytes, an illegal length or magic is an error.
+        warnings.warn(
+            f"decode: {counted(len(array), 'byte')}, too few to recognize a record batch, so the table is empty",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return table
+
+
+def decode_array(
+    array: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None, source: str | None = None
+) -> RecordTable:
+    """Decode record batches; errors name the `source`."""
+    if options.isolation == "read_uncommitted":
         # Kafka's consumer ignores the list too (TXN-R12).
         table = decode_part(array, options, source=source)
     else:
@@ -136,13 +154,4 @@ def decode(
     # Under on_error="stop", the bytes after the damage are a loss.
     end = max((loss.position + loss.length for loss in table.losses), default=0)
     remaining = len(array) - max(table.consumed, end)
-    if remaining == 0:
-        return table
-    if remaining == len(array) < MIN_ENTRY_SIZE:
-        # With more bytes, an illegal length or magic is an error.
-        warnings.warn(
-            f"decode: {counted(remaining, 'byte')}, too few to recognize a record batch, so the table is empty",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    return table._with(remaining=remaining)
+    return table._with(remaining=remaining) if remaining else table

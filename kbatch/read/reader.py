@@ -131,7 +131,12 @@ class BatchReader:
         stop = windows.end if stop is None else min(stop, windows.end)
         options = options or self.options
         budget = table_budget(
-            options.limits, max_bytes, is_strict=options.is_strict, splits=splits, threads=options.threads
+            options.limits,
+            max_bytes,
+            is_strict=options.is_strict,
+            splits=splits,
+            threads=options.threads,
+            used=options.used_bytes,
         )
         if max_bytes is not None:
             max_bytes = min(max_bytes, budget.target)

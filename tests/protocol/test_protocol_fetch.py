@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import uuid
 from typing import Any
 
+import numpy as np
 import pytest
+from support.bombs import MIB, RECORD, batch, measured, record
 
 import kbatch
+from kbatch import LimitExceededError, Limits
 from kbatch.protocol import (
     FetchRequest,
     FetchResponse,
@@ -154,3 +159,100 @@ def test_list_offsets_has_special_timestamps(timestamp: int, version: int) -> No
     partition = ListOffsetsRequest.ListOffsetsPartition(timestamp=timestamp)
     request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[partition])])
     assert decode_message(ListOffsetsRequest, b"".join(encode_message(request, version)), version) == request
+
+
+LIMIT = 16 * MIB
+WINDOW = 8 * MIB
+
+
+def response_of(*records: bytes, topic: str = "orders") -> Any:
+    partitions = [FetchResponse.PartitionData(partition_index=i, records=each) for i, each in enumerate(records)]
+    return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic=topic, partitions=partitions)])
+
+
+def many_rows(codec: str) -> bytes:
+    """11 MiB of rows, of 1.4 MB of payload."""
+    return batch(RECORD * 200_000, 200_000, codec)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    "records",
+    [
+        [many_rows("zstd")] * 50,
+        [many_rows("none")] * 10,
+        [batch(record(bytes(LIMIT // 4)), 1, "gzip")] * 20,
+        [batch(record(b"v"), 1, "lz4")] * 2000,
+        [batch(RECORD, 1)[:40]] * 2000,
+        [b""] * 8000,
+    ],
+    ids=["compressed", "uncompressed", "large values", "small partitions", "partial batches", "empty partitions"],
+)
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_the_tables_of_all_partitions_stay_within_one_limit(records: list[bytes], isolation: Any) -> None:
+    response, limits = response_of(*records), Limits(max_table_bytes=LIMIT)
+    decode_fetch(response_of(batch(record(bytes(MIB)), 1, "zstd"), records[0]), isolation=isolation)
+    for on_error in ("raise", "skip"):
+        increase, result = measured(
+            lambda on_error=on_error: len(decode_fetch(response, limits=limits, on_error=on_error, isolation=isolation))
+        )
+        assert increase <= LIMIT * 13 // 10 + WINDOW, on_error
+        if on_error == "raise" or len(records) > 100:
+            assert isinstance(result, str), result
+            assert result.startswith("LimitExceededError: orders-"), result
+            assert f"take more than {LIMIT} bytes" in result
+            assert "at a time, or raise Limits(max_table_bytes=...)" in result
+        else:
+            assert result == len(records)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_tables_of_a_response_are_those_of_its_partitions_up_to_exactly_the_limit(codec: str) -> None:
+    """Each table counts with its rows, its payloads, and 20 KiB for its pages, the last one without these."""
+    records = [batch(record(b"v" * size) * count, count, codec) for size, count in ((10, 1000), (5000, 3), (0, 2000))]
+    single = [kbatch.decode(each) for each in records]
+    needed = 2 * (20 << 10)
+    for table in single:
+        needed += table.records.nbytes + table.batches.nbytes + (table.data.nbytes if codec != "none" else 0)
+    response = response_of(*records)
+    fetched = decode_fetch(response, limits=Limits(max_table_bytes=needed))
+    for each, table in zip(fetched, single, strict=True):
+        assert np.array_equal(each.table.records, table.records)
+        assert np.array_equal(each.table.batches, table.batches)
+        assert np.array_equal(each.table.data, table.data)
+        assert (each.table.consumed, each.table.source) == (table.consumed, None)
+    with pytest.raises(
+        LimitExceededError,
+        match=rf"orders-2, byte 0, base offset 0: with this batch all tables take more than {needed - 1} bytes of "
+        r"memory, \d+ of them for other partitions; fetch fewer bytes at a time, or raise Limits\(max_table_bytes",
+    ) as caught:
+        decode_fetch(response, limits=Limits(max_table_bytes=needed - 1))
+    assert (caught.value.source, caught.value.position, caught.value.base_offset) == ("orders-2", 0, 0)
+    skipped = decode_fetch(response, limits=Limits(max_table_bytes=needed - 1), on_error="skip")
+    assert [len(each.table) for each in skipped] == [1000, 3, 0]
+    assert "all tables take more than" in skipped[2].table.losses[0].reason
+
+
+def test_the_views_of_each_table_fit_next_to_all_tables_of_a_response() -> None:
+    records = [batch(record(b"v" * 100) * 1000, 1000, "zstd")] * 3
+    rows = kbatch.decode(records[0])
+    size = rows.records.nbytes + rows.batches.nbytes + rows.data.nbytes + (20 << 10)
+    view = rows.to_arrow().nbytes
+    for rest, fits in ((4 * view, True), (view // 4, False)):
+        for each in decode_fetch(response_of(*records), limits=Limits(max_table_bytes=3 * size + rest)):
+            if fits:
+                assert each.table.to_arrow().num_rows == 1000
+            else:
+                with pytest.raises(LimitExceededError, match=r"raise limits=kbatch\.Limits\(max_table_bytes=\.\.\.\)"):
+                    each.table.to_arrow()
+
+
+def test_an_error_in_a_partition_names_the_topic_or_its_id_and_the_partition() -> None:
+    good = bytes(kbatch.encode([b"v"]))
+    bad = good[:-1] + bytes([good[-1] ^ 1])
+    with pytest.raises(kbatch.CrcMismatchError, match=r"^orders-1, byte 0, base offset 0: stored checksum"):
+        decode_fetch(response_of(good, bad))
+    response = response_of(good, bad, topic="")
+    response.responses[0].topic_id = topic_id = uuid.UUID(int=7)
+    with pytest.raises(kbatch.CrcMismatchError, match=f"^{topic_id}-1, byte 0"):
+        decode_fetch(response)
