@@ -12,7 +12,6 @@ from kbatch.format import INT32_MAX, INT64_MAX
 __all__ = [
     "DirectoryName",
     "SegmentName",
-    "is_aiven_name",
     "is_remote_name",
     "name_of_log",
     "parse_directory_name",
@@ -27,9 +26,8 @@ _MARKS = ("-delete", "-future", "-stray")
 _SEGMENT = re.compile(r"(\d{20})(?:-[\w-]+)?\.log")
 # Kafka prints ids in URL-safe base64; the 22nd character holds only two bits.
 _ID = r"[A-Za-z0-9_-]{21}[AQgw]"
-# Kafka's LocalTieredStorage doesn't pad the offset, Aiven's plugin does.
-_LOCAL_TIERED = re.compile(rf"(0|[1-9]\d{{0,18}})-{_ID}\.log", re.ASCII)
-_AIVEN = re.compile(rf"\d{{20}}-{_ID}\.log", re.ASCII)
+# Kafka's LocalTieredStorage and Aiven's plugin pad the offset to 20 digits; both spellings are read.
+_TIERED = re.compile(rf"(0|[1-9]\d{{0,18}}|\d{{20}})-{_ID}\.log", re.ASCII)
 _LOCAL_TIERED_DIRECTORY = re.compile(rf"([a-zA-Z0-9._-]+)-(\d{{1,10}})-{_ID}", re.ASCII)
 _TOPIC_ID = re.compile(rf"([a-zA-Z0-9._-]+)-{_ID}", re.ASCII)
 _PARTITION = re.compile(r"\d{1,10}", re.ASCII)
@@ -96,21 +94,16 @@ def parse_segment_name(name: str) -> int | None:
     1631
     >>> parse_segment_name("00000000000000001631.log.deleted")
     """
-    match = _SEGMENT.fullmatch(name) or _LOCAL_TIERED.fullmatch(name)
+    match = _SEGMENT.fullmatch(name) or _TIERED.fullmatch(name)
     if match is None:
         return None
     base_offset = int(match[1])
     return base_offset if base_offset <= INT64_MAX else None
 
 
-def is_aiven_name(name: str) -> bool:
-    """Whether a file has the name of a segment uploaded by Aiven's plugin for tiered storage (DSK-R18)."""
-    return _AIVEN.fullmatch(name) is not None
-
-
 def is_remote_name(name: str) -> bool:
     """Whether a file has the name of a segment in tiered storage, which is uploaded whole and never written again."""
-    return is_aiven_name(name) or _LOCAL_TIERED.fullmatch(name) is not None
+    return _TIERED.fullmatch(name) is not None
 
 
 def parse_topic_id_name(name: str) -> str | None:
@@ -143,9 +136,9 @@ def name_of_log(directory: str, segments: Iterable[str]) -> DirectoryName:
     Notes
     -----
     In addition to a broker's own ``topic-0``, two layouts of tiered storage are supported (DSK-R18): Kafka's
-    ``LocalTieredStorage``, ``topic-0-topicId/1631-segmentId.log``, and Aiven's plugin,
+    ``LocalTieredStorage``, ``topic-0-topicId/00000000000000001631-segmentId.log``, and Aiven's plugin,
     ``topic-topicId/0/00000000000000001631-segmentId.log``. A directory has one of these layouts only if all its
-    segments are named accordingly.
+    segments have such names; its own name decides which.
 
     Examples
     --------
@@ -153,15 +146,14 @@ def name_of_log(directory: str, segments: Iterable[str]) -> DirectoryName:
     DirectoryName(topic='t', partition=7, mark=None)
     """
     parent, _, name = directory.rpartition("/")
-    names = iter(segments)
-    first = next(names, "")
+    names = list(segments)
     found = None
-    if _LOCAL_TIERED.fullmatch(first) and all(map(_LOCAL_TIERED.fullmatch, names)):
+    if names and all(map(is_remote_name, names)):
         match = _LOCAL_TIERED_DIRECTORY.fullmatch(name)
-        found = None if match is None else (match[1], int(match[2]))
-    elif is_aiven_name(first) and all(map(is_aiven_name, names)) and _PARTITION.fullmatch(name):
-        topic = parse_topic_id_name(parent.rpartition("/")[2])
-        found = None if topic is None else (topic, int(name))
+        if match is not None:
+            found = match[1], int(match[2])
+        elif _PARTITION.fullmatch(name) and (topic := parse_topic_id_name(parent.rpartition("/")[2])) is not None:
+            found = topic, int(name)
     if found is not None and found[1] <= INT32_MAX:
         return DirectoryName(*found, None)
     return parse_directory_name(name)

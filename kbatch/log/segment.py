@@ -17,7 +17,7 @@ from kbatch.escaping import counted
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BatchStatus
 from kbatch.json_text import parse_json
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
-from kbatch.log.names import is_aiven_name, parse_segment_name
+from kbatch.log.names import is_remote_name, parse_segment_name
 from kbatch.log.segment_file import SegmentFile, Tail, unreadable
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Entry, Storage, locate
@@ -130,7 +130,7 @@ class Segment:
         # Remote index files are read once: the segment keeps the contents that they had at the first read.
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
-        self._is_readable = not is_aiven_name(os.path.basename(path))
+        self._is_readable = not is_remote_name(os.path.basename(path))
         self.live = live
         if size is None:
             try:

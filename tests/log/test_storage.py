@@ -283,20 +283,21 @@ def test_file_urls_are_local_paths() -> None:
 # -- tiered storage (DSK-R18)
 
 
-def tiered(root: Path, layout: str) -> None:
-    """Copy a golden log to tiered storage, in the given layout."""
+def tiered(root: Path, layout: str, padded: bool = True) -> None:
+    """Copy a golden log to tiered storage, in the given layout; LocalTieredStorage pads the offsets in Kafka 4.3."""
     target = root / (f"my-topic-7-{TOPIC_ID}" if layout == "local" else f"my-topic-{TOPIC_ID}/7")
     target.mkdir(parents=True)
     for file in (LOGS / "txn-0").iterdir():
         stem, _, suffix = file.name.partition(".")
         if stem.isdigit() and suffix in ("log", "index", "timeindex", "txnindex", "snapshot"):
-            offset = str(int(stem)) if layout == "local" else stem
+            offset = stem if padded else str(int(stem))
             shutil.copy(file, target / f"{offset}-{ID}.{suffix}")
 
 
+@pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("layout", ["local", "aiven"])
-def test_tiered_storage_is_recognized_by_file_names(tmp_path: Path, layout: str) -> None:
-    tiered(tmp_path, layout)
+def test_the_directory_decides_the_layout_of_tiered_storage(tmp_path: Path, layout: str, padded: bool) -> None:
+    tiered(tmp_path, layout, padded)
     (tmp_path / f"empty-{TOPIC_ID}").mkdir()
     (log,) = kbatch.find_logs(tmp_path)
     assert (log.topic, log.partition, log.mark) == ("my-topic", 7, None)
