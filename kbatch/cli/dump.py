@@ -31,7 +31,6 @@ from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.options import Isolation
-from kbatch.read.committed import committed
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.stream import INCOMPLETE_END, decode_stream
 from kbatch.table import RecordTable
@@ -131,15 +130,18 @@ class _Dump:
         segments = each.segments
         self._set_offsets(each)
         start, stop = self.filters.start_offset, self.filters.stop_offset
+        withheld = None
         if self.filters.committed:
             transactions = follow_transactions(segments, self.options, start_offset=start, stop_offset=stop)
-            self.options = committed(self.options, transactions)
+            withheld = transactions.withheld_of_log()
             self._report_withheld(each.path, transactions.pending)
         for i, segment in enumerate(segments):
             follows = segments[i + 1].base_offset if i + 1 < len(segments) else None
             before = start is not None and follows is not None and follows <= start
             after = stop is not None and segment.base_offset is not None and segment.base_offset >= stop
             if not (before or after) and self.remaining != 0:
+                if withheld is not None:
+                    self.options = replace(self.options, withheld=withheld.of_segment(segment.path))
                 self._segment(segments, i, each.topic_partition)
 
     def stream(self, each: Input) -> None:

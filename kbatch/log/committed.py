@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
-from kbatch.batches.framing import entry_size, max_entry_size
+from kbatch.batches.framing import entry_size, first_offsets, max_entry_size
 from kbatch.errors import KbatchError
 from kbatch.format import (
     ABORTED_DTYPE,
@@ -42,6 +42,7 @@ from kbatch.transactions import (
     Transactions,
     TransactionTracker,
     follow_batches,
+    lost_bytes,
 )
 from kbatch.tuning import SMALL_TABLE_BYTES
 
@@ -52,7 +53,6 @@ __all__ = [
     "open_before",
     "segment_before",
     "segment_transactions",
-    "within_offsets",
 ]
 
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
@@ -68,12 +68,20 @@ class SegmentTransactions:
         The batches that open transactions, and the markers that end them.
     is_closed : bool
         Whether another segment follows, so that brokers no longer append to this one.
+    path : str
+    size : int
+        Of the segment. The positions of the events are in its file.
+    offsets : (int, int) or None
+        First offset of the first good batch, and last offset of the last one; None without one.
     resumption : _Resumption or None
         Where the next call resumes if the file has grown; None if from its beginning.
     """
 
     events: npt.NDArray[np.void]
-    is_closed: bool = True
+    is_closed: bool
+    path: str
+    size: int
+    offsets: tuple[int, int] | None
     resumption: _Resumption | None = None
 
     @property
@@ -93,7 +101,8 @@ class _Resumption:
     last, end : int
         Where the batch begins and ends. Reading resumes at the batch itself, whose offset shows which entries may
         follow it after damage.
-    next_offset : int or None
+    next_offset, first_offset : int or None
+        The offset after this batch, and that of the first good batch.
     events : ndarray of EVENT_DTYPE
     entries : ndarray of ABORTED_DTYPE
         The entries of the index with offsets below `next_offset`.
@@ -102,6 +111,7 @@ class _Resumption:
     last: int
     end: int
     next_offset: int | None
+    first_offset: int | None
     events: npt.NDArray[np.void]
     entries: npt.NDArray[np.void]
 
@@ -158,56 +168,79 @@ def follow_transactions(
     first, already_open = 0, list[OpenTransaction]()
     if start_offset is not None and options.on_error != "skip":
         first, already_open = open_before(segments, segment_before(segments, start_offset), options)
-    tracker = TransactionTracker(already_open)
+    joined = _JoinedSegments(already_open)
     after = first
 
     def follow(number: int) -> SegmentTransactions:
         return segment_transactions(segments[number], _below(segments, number), options)
 
     for part in walk(follow, range(first, len(segments))):
-        tracker.replay(part.events)
+        joined.add(part)
         after += 1
         if stop_offset is None or after == len(segments) or (segments[after].base_offset or 0) < stop_offset:
             continue
-        if (stable := tracker.last_stable_offset) is None or stable >= stop_offset:
+        if (stable := joined.tracker.last_stable_offset) is None or stable >= stop_offset:
             break
-    return within_offsets(tracker.result(), start_offset, stop_offset)
+    transactions = joined.result()
+    if start_offset is None and stop_offset is None:
+        return transactions
+    return transactions.within(start_offset or 0, INT64_MAX if stop_offset is None else stop_offset)
+
+
+class _JoinedSegments:
+    """Joins the transactions of consecutive segments. Positions count from the beginning of the first one.
+
+    If a segment begins with an offset that is not above those of the segment before, their transactions are not
+    continued: segments overlap, or an offset is wrong (`LossFollower`).
+
+    Parameters
+    ----------
+    already_open : iterable of OpenTransaction
+        The transactions open before the first segment.
+    last_offset : int, optional
+        The last offset before the first segment, if a batch is known.
+    """
+
+    def __init__(self, already_open: Iterable[OpenTransaction] = (), last_offset: int | None = None) -> None:
+        self.tracker = TransactionTracker(already_open)
+        self._last_offset = last_offset
+        self._segments: dict[str, tuple[int, int]] = {}
+        self._end = 0
+
+    def add(self, part: SegmentTransactions) -> None:
+        if part.offsets is not None:
+            if self._last_offset is not None and part.offsets[0] <= self._last_offset:
+                self.tracker.replay_events(lost_bytes(self._last_offset), self._end - 1)
+            self._last_offset = part.offsets[1]
+        events = part.events.copy()
+        events["position"] = np.minimum(events["position"], part.size - 1) + self._end
+        self.tracker.replay(events)
+        self._segments[part.path] = self._end, part.size
+        self._end += part.size
+
+    def result(self) -> Transactions:
+        return self.tracker.result(self._segments)
 
 
 def join_transactions(
-    parts: Sequence[SegmentTransactions], already_open: Iterable[OpenTransaction] = ()
+    parts: Iterable[SegmentTransactions],
+    already_open: Iterable[OpenTransaction] = (),
+    last_offset: int | None = None,
 ) -> Transactions:
     """Return the transactions of consecutive segments.
 
     Parameters
     ----------
-    parts : sequence of SegmentTransactions
+    parts : iterable of SegmentTransactions
     already_open : iterable of OpenTransaction
         The transactions open before the first segment.
+    last_offset : int, optional
+        The last offset before the first segment, if a batch is known.
     """
-    tracker = TransactionTracker(already_open)
+    joined = _JoinedSegments(already_open, last_offset)
     for part in parts:
-        tracker.replay(part.events)
-    return tracker.result()
-
-
-def within_offsets(transactions: Transactions, start_offset: int | None, stop_offset: int | None) -> Transactions:
-    """Return the transactions that overlap an offset range, and the last stable offset if it is below the range's end.
-
-    Undecided transactions that ended before the range are included: their markers are damaged.
-    """
-    if start_offset is None and stop_offset is None:
-        return transactions
-    start = 0 if start_offset is None else start_offset
-    stop = INT64_MAX if stop_offset is None else stop_offset
-    aborted, undecided = transactions.aborted, transactions.undecided
-    still = [each for each in transactions.open if each.first_offset < stop]
-    return Transactions(
-        aborted[(aborted["last_offset"] >= start) & (aborted["first_offset"] < stop)],
-        still,
-        still[0].first_offset if still else None,
-        undecided[undecided["first_offset"] < stop],
-    )
+        joined.add(part)
+    return joined.result()
 
 
 def segment_before(segments: Sequence[Segment], offset: int) -> int:
@@ -243,9 +276,8 @@ def open_before(segments: Sequence[Segment], number: int, options: DecodeOptions
     begun, ended = _snapshot(segments, before, options), _snapshot(segments, number, options)
     if begun is None or ended is None:
         return 0, []
-    tracker = TransactionTracker(begun)
-    tracker.replay(segment_transactions(segments[before], _below(segments, before), options).events)
-    return (before, begun) if tracker.result().open == ended else (0, [])
+    followed = segment_transactions(segments[before], _below(segments, before), options)
+    return (before, begun) if join_transactions([followed], begun).open == ended else (0, [])
 
 
 def _snapshot(segments: Sequence[Segment], number: int, options: DecodeOptions) -> list[OpenTransaction] | None:
@@ -318,9 +350,12 @@ def segment_transactions(
     entries = _read_index(segment, below) if skips else _NO_ENTRIES
     known = None if since is None else since.resumption
     if known is None or not np.array_equal(known.entries, _entries_below(entries, known.next_offset)):
-        known = _Resumption(0, 0, segment.base_offset, np.empty(0, EVENT_DTYPE), _NO_ENTRIES)
+        known = _Resumption(0, 0, segment.base_offset, None, np.empty(0, EVENT_DTYPE), _NO_ENTRIES)
     recorder = TransactionRecorder(limits=options.limits, events=known.events)
-    lost = LossFollower(known.next_offset, entries, lengths_only=not skips)
+    lost = LossFollower(known.next_offset, entries, is_after_batch=known.end > 0, lengths_only=not skips)
+    offsets = (
+        None if known.first_offset is None or known.next_offset is None else (known.first_offset, known.next_offset - 1)
+    )
     tracking = tracking_options(replace(options, on_error="skip"))
     suspect_end = 0
     for table in read_tables(segment, known.last, segment.size, tracking, SMALL_TABLE_BYTES):
@@ -329,13 +364,17 @@ def segment_transactions(
         suspect_end = max(suspect_end, _suspect_end(segment, rows[~good], table.losses, options.limits))
         steps = lost.follow(rows, good, table.losses)
         follow_batches(recorder, rows[good], steps, _bytes_of(segment, table))
+        if good.any():
+            first = int(first_offsets(rows[good][:1])[0]) if offsets is None else offsets[0]
+            offsets = first, int(rows["last_offset"][good][-1])
         if len(rows) and not lost.is_lost:
             last, size, offset = (int(rows[name][-1]) for name in ("position", "size", "last_offset"))
-            if last >= suspect_end:
+            if last >= suspect_end and offsets is not None:
                 below_offset = _entries_below(entries, offset + 1)
-                known = _Resumption(last, last + size, offset + 1, recorder.events, below_offset)
+                known = _Resumption(last, last + size, offset + 1, offsets[0], recorder.events, below_offset)
     recorder.replay_events(lost.finish(below))
-    return SegmentTransactions(recorder.events, below is not None, known if known.end else None)
+    resumption = known if known.end else None
+    return SegmentTransactions(recorder.events, below is not None, segment.path, segment.size, offsets, resumption)
 
 
 def _entries_below(entries: npt.NDArray[np.void], offset: int | None) -> npt.NDArray[np.void]:

@@ -13,10 +13,10 @@ from kbatch.log.committed import follow_transactions, segment_before
 from kbatch.log.gaps import SegmentEnd, SegmentGaps
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import Segment, check_order, last_offset
-from kbatch.read.committed import committed
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
 from kbatch.table import RecordTable
+from kbatch.transactions import Transactions
 from kbatch.tuning import SMALL_TABLE_BYTES
 
 __all__ = ["LogSelection", "count_back", "end_offset_after", "first_offset", "first_offset_since"]
@@ -73,8 +73,9 @@ class LogSelection:
         choose: Callable[[RecordTable], RecordTable] = lambda table: table,
     ) -> int:
         """Return the offset of the first of the last `count` records that `choose` keeps, or of the first record."""
+        transactions = None
         if options.isolation == "read_committed":
-            options = committed(options, follow_transactions(self.segments, options))
+            transactions = follow_transactions(self.segments, options)
         first = max(self.start_offset or 0, self.segments[0].base_offset or 0)
         stop = self.stop_offset
         start = end = end_offset if stop is None else min(stop, end_offset)
@@ -82,7 +83,7 @@ class LogSelection:
         while start > first:
             start = max(first, end - span)
             offsets = np.empty(0, np.int64)
-            for table in self._tables(replace(options, start_offset=start, stop_offset=stop)):
+            for table in self._tables(replace(options, start_offset=start, stop_offset=stop), transactions):
                 offsets = np.concatenate([offsets, choose(table).records["offset"]])[-count:]
             count -= len(offsets)
             if count == 0:
@@ -91,7 +92,7 @@ class LogSelection:
             span *= 4
         return first
 
-    def _tables(self, options: DecodeOptions) -> Iterator[RecordTable]:
+    def _tables(self, options: DecodeOptions, transactions: Transactions | None = None) -> Iterator[RecordTable]:
         selected = options.table_columns
         by_time = selected is not None and not (self.start_timestamp is None and self.stop_timestamp is None)
         timed = tuple(dict.fromkeys([*options.record_columns, "timestamp"]))
@@ -105,6 +106,7 @@ class LogSelection:
             use_indexes=self.use_indexes,
             topic=self.topic,
             partition=self.partition,
+            transactions=transactions,
         )
         # Unlike a generator, `map` holds no reference to a table while it waits for the next.
         return map(operator.methodcaller("select", selected), tables) if by_time else tables
@@ -139,16 +141,19 @@ def _range_tables(
     use_indexes: bool,
     topic: str | None,
     partition: int | None,
+    transactions: Transactions | None = None,
 ) -> Iterator[RecordTable]:
-    """Decode the segments of a log as `kbatch.log.Log.tables` does."""
+    """Decode the segments of a log as `kbatch.log.Log.tables` does; `transactions` are known ones of the whole log."""
     reached, before = None, ""
     stopped = False
     about: dict[str, Any] = {"topic": topic, "partition": partition}
-    if options.isolation == "read_committed" and options.aborted is None:
-        transactions = follow_transactions(
-            segments, options, start_offset=options.start_offset, stop_offset=options.stop_offset
-        )
-        options = committed(options, transactions)
+    withheld = None
+    if options.isolation == "read_committed":
+        if transactions is None:
+            transactions = follow_transactions(
+                segments, options, start_offset=options.start_offset, stop_offset=options.stop_offset
+            )
+        withheld = transactions.withheld_of_log()
         about |= {"pending": lambda: transactions.pending, "last_stable_offset": transactions.last_stable_offset}
     last_segment = None if options.stop_offset is None else segments[segment_before(segments, options.stop_offset)]
     gaps = SegmentGaps(segments)
@@ -161,7 +166,8 @@ def _range_tables(
         start, end = _start(segment, options.start_offset, start_timestamp, use_indexes), segment.size
         if options.stop_offset is not None and segment is last_segment:
             end = segment.end_for_offset(options.stop_offset, use_indexes=use_indexes)
-        tables = read_tables(segment, start, end, options, max_bytes, splits=True)
+        decode = options if withheld is None else replace(options, withheld=withheld.of_segment(segment.path))
+        tables = read_tables(segment, start, end, decode, max_bytes, splits=True)
         offsets_end = SegmentEnd(segment.base_offset)
         while True:
             try:

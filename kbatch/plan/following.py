@@ -177,7 +177,9 @@ class FollowedLog:
         self._parts: dict[int, SegmentTransactions] = {}
         self._files: dict[int, tuple[int, int]] = {}
         self._first: int | None = None
+        # The transactions open before that, and the last offset there.
         self._open: list[OpenTransaction] = []
+        self._last_offset: int | None = None
 
     def follow(self, log: Log, start: int) -> Transactions:
         """Return the log's transactions from `start` on, up to the last complete batch.
@@ -195,7 +197,7 @@ class FollowedLog:
             self._first = bases[0]
         elif self._first not in bases or start < self._first:
             first, self._open = open_before(segments, segment_before(segments, start), self._options)
-            self._first = bases[first]
+            self._first, self._last_offset = bases[first], None
         self._parts = {base: part for base, part in self._parts.items() if base in bases}
         first = bases.index(self._first)
         for number in range(first, len(segments)):
@@ -211,7 +213,8 @@ class FollowedLog:
             if part is None or not part.is_closed or below is None or size != segment.size:
                 self._parts[base] = segment_transactions(segment, below, self._options, part)
                 self._files[base] = (segment.size, inode)
-        transactions = join_transactions([self._parts[base] for base in bases[first:]], self._open)
+        parts = [self._parts[base] for base in bases[first:]]
+        transactions = join_transactions(parts, self._open, self._last_offset)
         self._forget(bases, segment_before(segments, start))
         return transactions
 
@@ -222,5 +225,8 @@ class FollowedLog:
         if number <= first or self._options.on_error == "skip":
             return
         dropped = [self._parts.pop(base) for base in bases[first:number]]
-        self._open = join_transactions(dropped, self._open).open
+        self._open = join_transactions(dropped, self._open, self._last_offset).open
+        for part in dropped:
+            if part.offsets is not None:
+                self._last_offset = part.offsets[1]
         self._first = bases[number]

@@ -28,7 +28,7 @@ from kbatch.plan.following import check_markers, log_transactions
 from kbatch.plan.missing import MissingOffsets
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import map_logs
-from kbatch.transactions import AbortedRanges, Transactions
+from kbatch.transactions import Transactions, Withheld
 from kbatch.tuning import MAX_OPENED, OPEN_COST, SHARE_SLACK
 
 __all__ = [
@@ -66,11 +66,9 @@ class Split:
         Records outside this range are not returned.
     below : int or None
         The base offset of the next segment. An offset at or above it means that segments overlap.
-    aborted : AbortedRanges or None
-        Under read_committed, the aborted transactions that reach into the segment; their markers may be in other
-        splits.
-    undecided : AbortedRanges or None
-        Likewise the transactions whose markers are lost to damage.
+    withheld : Withheld or None
+        Under read_committed, the batches of the segment that are not returned. The markers that decide this may be in
+        other splits.
     stable_offset : int or None
         Under read_committed, the last stable offset of the log if a transaction is undecided or open.
     is_named : bool
@@ -87,8 +85,7 @@ class Split:
     start_offset: int | None
     stop_offset: int | None
     below: int | None
-    aborted: AbortedRanges | None = None
-    undecided: AbortedRanges | None = None
+    withheld: Withheld | None = None
     stable_offset: int | None = None
     is_named: bool = False
 
@@ -298,11 +295,8 @@ def _segment_splits(
     log: Log, start: int | None, stop: int | None, transactions: Transactions | None
 ) -> Iterator[Split]:
     """Yield the byte range of each segment of a log that holds the offsets from `start` to `stop`, in order."""
-    aborted = undecided = stable = None
-    if transactions is not None:
-        aborted = AbortedRanges.from_transactions(transactions)
-        undecided = AbortedRanges.from_rows(transactions.undecided) if len(transactions.undecided) else None
-        stable = transactions.last_stable_offset
+    withheld = None if transactions is None else transactions.withheld_of_log()
+    stable = None if transactions is None else transactions.last_stable_offset
     if start is not None and stop is not None and start >= stop:
         return
     for i, segment in enumerate(log.segments):
@@ -319,7 +313,6 @@ def _segment_splits(
         # At the end of a segment, a task finds the offsets that are missing before the next one.
         if begin >= end and (below is None or end < segment.size):
             continue
-        offsets = (segment.base_offset or 0, INT64_MAX if below is None else below)
         yield Split(
             segment.path,
             min(begin, end),
@@ -331,8 +324,7 @@ def _segment_splits(
             start,
             stop,
             below,
-            None if aborted is None else aborted.within(*offsets),
-            None if undecided is None else undecided.within(*offsets),
+            None if withheld is None else withheld.of_segment(segment.path),
             stable,
             segment.path == segment.storage.named,
         )

@@ -112,9 +112,7 @@ def _split_tables(
         start_offset=split.start_offset,
         stop_offset=split.stop_offset,
         limits=Limits(max_decompressed_bytes=options.max_decompressed_bytes),
-        aborted=split.aborted,
-        undecided=split.undecided,
-        stable_offset=split.stable_offset,
+        withheld=split.withheld,
         columns=None if columns is None else decoded_columns(columns),
     )
     return read_tables(segment, split.start, split.end, decode, TABLE_BYTES, splits=True)

@@ -13,11 +13,17 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader, decode_part
 from kbatch.read.windows import BufferWindows
 from kbatch.table import RecordTable
-from kbatch.transactions import AbortedRanges, LossFollower, Transactions, TransactionTracker, follow_batches
+from kbatch.transactions import (
+    AbortedRanges,
+    LossFollower,
+    Transactions,
+    TransactionTracker,
+    Withheld,
+    follow_batches,
+)
 
 __all__ = [
     "Aborted",
-    "committed",
     "counts_for_transactions",
     "decide",
     "decode_committed",
@@ -34,7 +40,7 @@ def tracking_options(options: DecodeOptions) -> DecodeOptions:
     Under ``on_error="skip"`` the pass ignores the requested offsets: damage outside of them may hide markers, and is
     skipped like any other. Under "raise" and "stop" only damage within the requested offsets ends the pass.
     """
-    options = replace(options, aborted=None, undecided=None, stable_offset=None, framing_only=True)
+    options = replace(options, withheld=None, framing_only=True)
     return replace(options, start_offset=None, stop_offset=None) if options.on_error == "skip" else options
 
 
@@ -44,21 +50,12 @@ def counts_for_transactions(batches: npt.NDArray[np.void], options: DecodeOption
     return good | (batches["status"] == BatchStatus.BAD_CRC) if options.crc == "mark" else good
 
 
-def _aborted_ranges(aborted: Aborted, tracker: TransactionTracker) -> AbortedRanges:
+def _aborted_ranges(aborted: Aborted, batches: npt.NDArray[np.void], tracker: TransactionTracker) -> AbortedRanges:
     """Return the ranges of the aborted transactions that the caller lists, which end at the markers of the input."""
     if isinstance(aborted, np.ndarray) and aborted.dtype.names is not None:
         return AbortedRanges.from_rows(aborted)
-    return AbortedRanges.from_list(aborted, tracker.abort_markers)
-
-
-def committed(options: DecodeOptions, transactions: Transactions) -> DecodeOptions:
-    """Return `options` that leave out the batches withheld by read_committed, given all transactions of the source."""
-    return replace(
-        options,
-        aborted=AbortedRanges.from_transactions(transactions),
-        undecided=AbortedRanges.from_rows(transactions.undecided) if len(transactions.undecided) else None,
-        stable_offset=transactions.last_stable_offset,
-    )
+    producers, _, positions = tracker.abort_markers
+    return AbortedRanges.from_list(aborted, batches, (producers, positions))
 
 
 def decide(
@@ -102,9 +99,9 @@ def decide(
         # This pass has verified all checksums. It does not verify inner messages, which only magic 0 and 1 have.
         options = replace(options, crc="skip")
     if aborted is not None:
-        return replace(options, aborted=_aborted_ranges(aborted, tracker)), None
+        return replace(options, withheld=Withheld(_aborted_ranges(aborted, batches[good], tracker))), None
     transactions = tracker.result()
-    return committed(options, transactions), transactions
+    return replace(options, withheld=transactions.withheld()), transactions
 
 
 def with_pending(table: RecordTable, transactions: Transactions) -> RecordTable:

@@ -11,7 +11,7 @@ from kbatch.format import COLUMNS, DEFAULT_LIMITS, Limits, record_dtype
 from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
 from kbatch.read import workers
 from kbatch.records.data import checked_columns
-from kbatch.transactions import AbortedRanges
+from kbatch.transactions import Withheld
 
 __all__ = ["Crc", "DecodeOptions", "Isolation", "OnError"]
 
@@ -23,9 +23,8 @@ class DecodeOptions:
 
     `columns` are the columns of the table's views, in their order; None means all columns.
 
-    Readers that decode a larger source in parts set `aborted`, `undecided` and `stable_offset`. read_committed leaves
-    out the aborted transactions of the whole source, the transactions whose marker is lost, and all batches at or after
-    the last stable offset.
+    Readers that follow the transactions of a source set `withheld`, with positions in the same source: read_committed
+    leaves out these batches.
 
     With `framing_only`, payloads are not read. The table has batches, with the bad ones marked, and losses. Batches
     outside of `start_offset` and `stop_offset` have rows too, but damage in them is only marked.
@@ -45,9 +44,7 @@ class DecodeOptions:
     start_offset: int | None = None
     stop_offset: int | None = None
     limits: Limits = DEFAULT_LIMITS
-    aborted: AbortedRanges | None = None
-    undecided: AbortedRanges | None = None
-    stable_offset: int | None = None
+    withheld: Withheld | None = None
     framing_only: bool = False
     columns: Sequence[str] | None = None
     threads: int = 1

@@ -301,14 +301,8 @@ class _TableReader:
         if builder.trimmed and not self.options.framing_only and rows.used > first:
             self._drop_outside(first)
         batches = rows.filled()[first:]
-        for ranges, status in (
-            (self.options.aborted, BatchStatus.ABORTED),
-            (self.options.undecided, BatchStatus.UNDECIDED),
-        ):
-            if ranges is not None:
-                batches["status"][ranges.mask(batches)] = status
-        if self.options.stable_offset is not None:
-            batches["status"][batches["last_offset"] >= self.options.stable_offset] = BatchStatus.UNDECIDED
+        if self.options.withheld is not None:
+            self.options.withheld.mark(batches)
         builder.prepare(first, end - start)
         reader.position = end
         return finding, more

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import INT64_MAX
+from kbatch.format import BATCH_DTYPE
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.read.windows import Windows
 from kbatch.read.withheld import EndedTransactions, PendingTransactions
 from kbatch.table import RecordTable
-from kbatch.transactions import AbortedRanges, ListedAborts, LossFollower, TransactionTracker, follow_batches
+from kbatch.transactions import (
+    AbortedRanges,
+    ListedAborts,
+    LossFollower,
+    TransactionTracker,
+    Withheld,
+    follow_batches,
+)
 from kbatch.transactions.tracker import LOST_BYTES
 
 __all__ = ["StableFront"]
@@ -46,7 +53,7 @@ class _StreamTracker(TransactionTracker):
                 if earlier is not None:
                     self.pending.end(producer_id)
                 if now is not None:
-                    self.pending.begin(producer_id, now[0])
+                    self.pending.begin(producer_id, now[1])
 
 
 class StableFront:
@@ -89,11 +96,9 @@ class StableFront:
         # A list decides all transactions. Under "raise" and "stop", only damage outside of the requested offsets is
         # passed over.
         self._losses = LossFollower(lengths_only=options.on_error != "skip") if aborted is None else None
-        # The batches that are not released begin at number `_first`. For each: its position, its producer id, and the
-        # greatest offset up to it.
+        # Position and producer id of each batch. Those that are not released begin at number `_first`.
         self._positions = array("q")
         self._producers = array("q")
-        self._reach = array("q")
         self._first = 0
         # The transactions that are not released: the aborted ones, and the ones whose markers are lost.
         self._aborted = EndedTransactions()
@@ -116,12 +121,12 @@ class StableFront:
             self._add(table, windows.window(begin, windows.end), begin)
         if windows.is_final and self._losses is not None and reader.options.on_error == "skip":
             self._tracker.replay_events(self._losses.finish())
-            self._note_ended(reader.position)
+            self._note_ended(np.empty(0, BATCH_DTYPE))
 
     def restrict(self, options: DecodeOptions, windows: Windows) -> DecodeOptions:
         """Return `options` that leave out aborted transactions, and transactions that remain undecided."""
         # No batch before the decided position is undecided, except at the end of the stream.
-        stable = self.last_stable_offset
+        stable = None if self._listed is not None else self._tracker.stable_position
         limit = stable if self._returns_all(windows.is_final) else None
         stop = bisect_left(self._positions, self.decided_end(windows), self._first)
         # Several tables may be decoded from the same bytes.
@@ -130,11 +135,10 @@ class StableFront:
             producer_ids = set(self._producers[self._first : stop])
             aborted = self._aborted.of_producers(producer_ids, stable)
             if self._listed is not None:
-                still = self._listed.open_entries(producer_ids)
-                aborted += [(producer_id, first, INT64_MAX) for producer_id, first in still]
+                aborted += self._listed.open_entries(producer_ids)
             undecided = self._undecided.of_producers(producer_ids, stable)
-            restricted = replace(options, aborted=_ranges(aborted), undecided=_ranges(undecided), stable_offset=limit)
-            self._restricted = key, restricted
+            withheld = Withheld(_ranges(aborted), _ranges(undecided), limit)
+            self._restricted = key, replace(options, withheld=withheld)
         return self._restricted[1]
 
     def _returns_all(self, is_final: bool) -> bool:
@@ -145,8 +149,8 @@ class StableFront:
         """Return the position up to which batches can be decoded now."""
         if self._returns_all(windows.is_final):
             return windows.end
-        cut = self._cut()
-        return self.reader.position if cut is None else min(cut, self.reader.position)
+        stable = None if self._listed is not None else self._tracker.stable_position
+        return self.reader.position if stable is None else stable
 
     def pending(self, *, is_finished: bool = False) -> dict[str, Any]:
         """Return the transactions withheld so far, as arguments of RecordTable.
@@ -184,44 +188,40 @@ class StableFront:
         steps = [] if self._losses is None else self._losses.follow(table.batches, good, table.losses)
         follow_batches(self._tracker, batches, steps, lambda _: (data, origin))
         if len(batches):
-            reach = np.maximum.accumulate(batches["last_offset"])
-            if self._reach:
-                np.maximum(reach, self._reach[-1], out=reach)
             self._positions.frombytes(batches["position"].tobytes())
             self._producers.frombytes(batches["producer_id"].tobytes())
-            self._reach.frombytes(reach.tobytes())
-        self._note_ended(self.reader.position)
+        self._note_ended(batches)
 
-    def _note_ended(self, end: int) -> None:
-        """Take over the transactions that have ended; their batches begin before position `end`."""
+    def _note_ended(self, batches: npt.NDArray[np.void]) -> None:
+        """Take over the transactions that have ended, the listed ones by these next batches."""
         ended = self._tracker.drain()
         if self._listed is not None:
-            self._aborted.add(self._listed.close(ended.abort_markers), end)
+            producers, _, positions = ended.abort_markers
+            self._aborted.add(self._listed.follow(batches, (producers, positions)))
             return
-        self._aborted.add(ended.aborted, end)
-        self._undecided.add(ended.undecided, end)
-        for producer_id, first_offset, _, _ in ended.undecided.tolist():
+        self._aborted.add(_spans(ended.aborted, ended.aborted_spans))
+        undecided = list(_spans(ended.undecided, ended.undecided_spans))
+        self._undecided.add(undecided)
+        for (producer_id, _, last), first_offset in zip(
+            undecided, ended.undecided["first_offset"].tolist(), strict=True
+        ):
             self._all_undecided.extend((producer_id, first_offset))
-            self._tracker.pending.add_undecided(producer_id, first_offset, end)
-
-    def _cut(self) -> int | None:
-        """Return the position before which everything is decided; None if every transaction so far is."""
-        stable = self.last_stable_offset
-        if stable is None:
-            return None
-        at = bisect_left(self._reach, stable, self._first)
-        return self._positions[at] if at < len(self._positions) else None
+            self._tracker.pending.add_undecided(producer_id, first_offset, last)
 
     def release(self, position: int) -> None:
         """Forget the batches before `position`, which have been returned."""
         self._first = bisect_left(self._positions, position, self._first)
         if 2 * self._first >= len(self._positions):
-            del self._positions[: self._first], self._producers[: self._first], self._reach[: self._first]
+            del self._positions[: self._first], self._producers[: self._first]
             self._first = 0
         self._aborted.release(position)
         self._undecided.release(position)
         self._tracker.pending.release(position)
 
 
-def _ranges(rows: list[tuple[int, int, int]]) -> AbortedRanges | None:
-    return AbortedRanges(*np.array(rows, np.int64).T) if rows else None
+def _ranges(rows: list[tuple[int, int, int]]) -> AbortedRanges:
+    return AbortedRanges(*np.array(rows, np.int64).reshape(-1, 3).T, by="position")
+
+
+def _spans(rows: npt.NDArray[np.void], spans: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    return zip(rows["producer_id"].tolist(), *spans.T.tolist(), strict=True)

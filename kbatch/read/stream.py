@@ -27,7 +27,7 @@ from kbatch.read.reader import BatchReader
 from kbatch.read.stable import StableFront
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
-from kbatch.transactions import AbortedRanges
+from kbatch.transactions import AbortedRanges, Withheld
 from kbatch.tuning import STREAM_FRAMED, STREAM_READ_BYTES
 
 __all__ = ["INCOMPLETE_END", "StreamDecoder", "StreamOptions", "decode_stream"]
@@ -156,7 +156,7 @@ class StreamDecoder:
         self._front: StableFront | None = None
         if isolation == "read_committed":
             if isinstance(aborted, np.ndarray) and aborted.dtype.names is not None:
-                options = replace(options, aborted=AbortedRanges.from_rows(aborted))
+                options = replace(options, withheld=Withheld(AbortedRanges.from_rows(aborted)))
             else:
                 self._front = StableFront(options, aborted, source=source, position=origin)
         self._decoding = BatchReader(options, source=source, position=origin)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-import numpy as np
-import numpy.typing as npt
-
 __all__ = ["EndedTransactions", "PendingSnapshot", "PendingTransactions"]
 
 # The end of a transaction that has not ended.
@@ -17,41 +14,40 @@ _SPARE_ROWS = 64
 
 
 class EndedTransactions:
-    """Transactions that have ended, until their batches are released.
+    """Ranges of positions of transactions that have ended, until their batches are released.
 
     Each is added, found and released once: the cost does not depend on the number of transactions that are kept.
     """
 
     def __init__(self) -> None:
-        # First and last offsets by producer id, and pairs of a position and a producer id, both in order of the ends.
+        # First and last positions by producer id, and pairs of the last one and the producer id, in order of the ends.
         self._ranges: dict[int, deque[tuple[int, int]]] = {}
         self._ends: deque[tuple[int, int]] = deque()
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    def add(self, rows: npt.NDArray[np.void], end: int) -> None:
-        """Add rows of ABORTED_DTYPE whose batches begin before position `end`."""
-        columns = (rows[name].tolist() for name in ("producer_id", "first_offset", "last_offset"))
-        for producer_id, first, last in zip(*columns, strict=True):
+    def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Add producer ids, and the first and last positions of their transactions, in order of the last ones."""
+        for producer_id, first, last in ranges:
             self._ranges.setdefault(producer_id, deque()).append((first, last))
-            self._ends.append((end, producer_id))
+            self._ends.append((last, producer_id))
 
     def release(self, position: int) -> None:
-        """Drop the transactions whose batches begin before `position`."""
-        while self._ends and self._ends[0][0] <= position:
+        """Drop the transactions that end before `position`."""
+        while self._ends and self._ends[0][0] < position:
             producer_id = self._ends.popleft()[1]
             ranges = self._ranges[producer_id]
             ranges.popleft()
             if not ranges:
                 del self._ranges[producer_id]
 
-    def of_producers(self, producer_ids: Iterable[int], stop_offset: int | None) -> list[tuple[int, int, int]]:
-        """Return producer id, first and last offset of these producers' transactions that begin before an offset."""
+    def of_producers(self, producer_ids: Iterable[int], stop: int | None) -> list[tuple[int, int, int]]:
+        """Return producer id, first and last position of these producers' transactions that begin before `stop`."""
         found = []
         for producer_id in producer_ids:
             for first, last in self._ranges.get(producer_id, ()):
-                if stop_offset is not None and first >= stop_offset:
+                if stop is not None and first >= stop:
                     break
                 found.append((producer_id, first, last))
         return found
@@ -84,13 +80,13 @@ class PendingTransactions:
         """Remove the open transaction of a producer."""
         self._remove(self._open.pop(producer_id))
 
-    def add_undecided(self, producer_id: int, first_offset: int, end: int) -> None:
-        """Add a transaction whose marker is lost, until position `end` is released."""
-        self._undecided.append((self._add(producer_id, first_offset), end))
+    def add_undecided(self, producer_id: int, first_offset: int, last: int) -> None:
+        """Add a transaction whose marker is lost, until its batches up to position `last` are released."""
+        self._undecided.append((self._add(producer_id, first_offset), last))
 
     def release(self, position: int) -> None:
         """Remove the transactions that are undecided and end before `position`."""
-        while self._undecided and self._undecided[0][1] <= position:
+        while self._undecided and self._undecided[0][1] < position:
             self._remove(self._undecided.popleft()[0])
 
     def snapshot(self) -> PendingSnapshot:

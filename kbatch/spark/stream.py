@@ -17,7 +17,7 @@ from kbatch.log import Log
 from kbatch.log.names import parse_segment_name
 from kbatch.log.segment import inode_of, planned_segment
 from kbatch.plan.bounds import check_partitions
-from kbatch.plan.following import FollowedLog, check_markers
+from kbatch.plan.following import FollowedLog, check_markers, log_transactions
 from kbatch.plan.missing import report_data_loss, retry_if_gone
 from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions
 from kbatch.plan.rows import Transform, transformed_batches
@@ -459,15 +459,13 @@ def _current_splits(split: Split, options: StreamReadOptions) -> Sequence[Split]
         start = earliest
     if log is None or start >= stop:
         return ()
+    # The positions of transactions are those of the files as they are now.
+    (transactions,) = log_transactions([log], options.read, [(start, stop)])
     tasks = plan_ranges(
-        [(log, start, stop, None)],
+        [(log, start, stop, transactions)],
         replace(options.read, split_bytes=1 << 62, min_partitions=None, max_records_per_partition=None),
     )
-    return [
-        replace(each, aborted=split.aborted, undecided=split.undecided, stable_offset=split.stable_offset)
-        for task in tasks
-        for each in task
-    ]
+    return [each for task in tasks for each in task]
 
 
 def _available(state: LogState) -> str:

@@ -5,9 +5,9 @@ a log follow the rules of Kafka's broker (``ProducerStateManager``, ``Transactio
 response follow the consumer (``CompletedFetch``).
 """
 
-from kbatch.transactions.aborted import AbortedRanges, ListedAborts
+from kbatch.transactions.aborted import AbortedRanges, ListedAborts, Withheld, WithheldOfLog
 from kbatch.transactions.control import control_records
-from kbatch.transactions.lost import LossFollower, Step, follow_batches
+from kbatch.transactions.lost import LossFollower, Step, follow_batches, lost_bytes
 from kbatch.transactions.tracker import (
     EVENT_DTYPE,
     OpenTransaction,
@@ -26,6 +26,9 @@ __all__ = [
     "TransactionRecorder",
     "TransactionTracker",
     "Transactions",
+    "Withheld",
+    "WithheldOfLog",
     "control_records",
     "follow_batches",
+    "lost_bytes",
 ]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import ABORTED_DTYPE, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, INT64_MAX
+from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, INT64_MAX, BatchStatus
 
-if TYPE_CHECKING:
-    from kbatch.transactions.tracker import Transactions
-
-__all__ = ["AbortedRanges", "ListedAborts"]
+__all__ = ["AbortedRanges", "ListedAborts", "Withheld", "WithheldOfLog"]
 
 
 class _Pairs:
@@ -43,40 +41,51 @@ class _Pairs:
 
 
 class AbortedRanges:
-    """The offset ranges of aborted transactions, by producer: read_committed leaves out their batches.
+    """The ranges of aborted transactions, by producer: read_committed leaves out their batches.
 
     Ranges of a producer may overlap or be repeated. The object is small and can be pickled.
 
     Parameters
     ----------
-    producer_id, first_offset, last_offset : ndarray of int64, shape (ranges,)
+    producer_id, first, last : ndarray of int64, shape (ranges,)
         From the first batch of a transaction to its marker, both inclusive; in any order.
+    by : {"offset", "position"}
+        Whether `first` and `last` are offsets, or positions of batches in their source. No checksum covers the offset
+        of a batch, so transactions that were followed from batch to batch have positions.
 
     Attributes
     ----------
-    producer_id, first_offset, last_offset : ndarray of int64, read-only
-        Sorted by producer id and first offset. Within a producer `last_offset` never decreases: it is the largest last
-        offset of this and earlier ranges. Ranges within others are removed.
+    producer_id, first, last : ndarray of int64, read-only
+        Sorted by producer id and first offset or position. Within a producer `last` never decreases: it is the largest
+        last one of this and earlier ranges. Ranges within others are removed.
+    by : str
 
     Examples
     --------
     >>> from kbatch.transactions import AbortedRanges
-    >>> ranges = AbortedRanges.from_list([(7, 0), (7, 20)], ([7], [9]))
-    >>> ranges.first_offset.tolist(), ranges.last_offset.tolist()
-    ([0, 20], [9, 9223372036854775807])
+    >>> ranges = AbortedRanges([7, 7], [0, 20], [9, 30])
+    >>> ranges.first.tolist(), ranges.last.tolist()
+    ([0, 20], [9, 30])
     >>> len(ranges.within(10, 20))
     0
     """
 
-    __slots__ = ("_pairs", "first_offset", "last_offset", "producer_id")
+    __slots__ = ("_pairs", "by", "first", "last", "producer_id")
 
-    def __init__(self, producer_id: npt.ArrayLike, first_offset: npt.ArrayLike, last_offset: npt.ArrayLike) -> None:
+    def __init__(
+        self,
+        producer_id: npt.ArrayLike,
+        first: npt.ArrayLike,
+        last: npt.ArrayLike,
+        *,
+        by: Literal["offset", "position"] = "offset",
+    ) -> None:
         producers = np.asarray(producer_id, np.int64)
-        first = np.asarray(first_offset, np.int64)
-        last = np.asarray(last_offset, np.int64)
+        first = np.asarray(first, np.int64)
+        last = np.asarray(last, np.int64)
         if producers.ndim != 1 or producers.shape != first.shape or producers.shape != last.shape:
             raise ValueError(
-                "producer_id, first_offset and last_offset must be one-dimensional and of one length, got shapes "
+                "producer_id, first and last must be one-dimensional and of one length, got shapes "
                 f"{producers.shape}, {first.shape} and {last.shape}"
             )
         order = np.lexsort((first, producers))
@@ -94,12 +103,13 @@ class AbortedRanges:
         for column in (producers, first, last):
             column.flags.writeable = False
         self.producer_id: npt.NDArray[np.int64] = producers
-        self.first_offset: npt.NDArray[np.int64] = first
-        self.last_offset: npt.NDArray[np.int64] = last
+        self.first: npt.NDArray[np.int64] = first
+        self.last: npt.NDArray[np.int64] = last
+        self.by: Literal["offset", "position"] = by
         self._pairs = _Pairs(producers, first)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return AbortedRanges, self._columns()
+        return _ranges_by, (self.by, *self._columns())
 
     def __len__(self) -> int:
         return len(self.producer_id)
@@ -108,45 +118,44 @@ class AbortedRanges:
         if not isinstance(other, AbortedRanges):
             return NotImplemented
         columns = zip(self._columns(), other._columns(), strict=True)
-        return all(np.array_equal(mine, theirs) for mine, theirs in columns)
+        return self.by == other.by and all(np.array_equal(mine, theirs) for mine, theirs in columns)
 
     def __hash__(self) -> int:
-        return hash(tuple(column.tobytes() for column in self._columns()))
+        return hash((self.by, *(column.tobytes() for column in self._columns())))
 
     def _columns(self) -> tuple[npt.NDArray[np.int64], ...]:
-        return self.producer_id, self.first_offset, self.last_offset
+        return self.producer_id, self.first, self.last
 
     def __repr__(self) -> str:
         return f"<AbortedRanges: {len(self)} ranges of {len(np.unique(self.producer_id))} producers>"
 
     @classmethod
-    def from_transactions(cls, transactions: Transactions) -> AbortedRanges:
-        """Make the ranges of the aborted transactions of a log."""
-        return cls.from_rows(transactions.aborted)
-
-    @classmethod
     def from_rows(cls, aborted: npt.NDArray[np.void]) -> AbortedRanges:
-        """Make the ranges of aborted transactions, given as rows of ABORTED_DTYPE."""
+        """Make the ranges of aborted transactions, given as rows of ABORTED_DTYPE, by offset."""
         return cls(aborted["producer_id"], aborted["first_offset"], aborted["last_offset"])
 
     @classmethod
     def from_list(
-        cls, aborted: Iterable[tuple[int, int]], abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]
+        cls,
+        aborted: Iterable[tuple[int, int]],
+        batches: npt.NDArray[np.void],
+        abort_markers: tuple[npt.ArrayLike, npt.ArrayLike],
     ) -> AbortedRanges:
-        """Make the ranges of the aborted transactions in a fetch response.
+        """Make the ranges of the aborted transactions in a fetch response, by position.
 
         Parameters
         ----------
         aborted : iterable of (producer id, first offset)
             In any order, with repetitions (TXN-R1); entries outside of the response's data have no effect (TXN-R7).
-        abort_markers : (producer ids, offsets)
-            The ABORT markers in the response's data; see `TransactionTracker.abort_markers`.
+        batches : ndarray of BATCH_DTYPE
+            The batches in the response's data.
+        abort_markers : (producer ids, positions)
+            The ABORT markers among them; see `TransactionTracker.abort_markers`.
 
         Returns
         -------
         AbortedRanges
-            Each entry ends at the first ABORT marker of its producer at or after its first offset; without a marker it
-            has no end (TXN-R2, TXN-R8). COMMIT markers are ignored (TXN-R4).
+            Each entry begins and ends as described for `ListedAborts`.
 
         Raises
         ------
@@ -156,15 +165,8 @@ class AbortedRanges:
             If an entry does not have two integers, or one exceeds int64.
         """
         listed = ListedAborts(aborted)
-        producers, offsets = (np.asarray(column, np.int64) for column in abort_markers)
-        order = np.argsort(offsets, kind="stable")
-        closed = listed.close((producers[order], offsets[order]))
-        still = np.array(listed.open_entries(), np.int64).reshape(-1, 2)
-        return cls(
-            np.append(closed["producer_id"], still[:, 0]),
-            np.append(closed["first_offset"], still[:, 1]),
-            np.append(closed["last_offset"], np.full(len(still), INT64_MAX)),
-        )
+        closed = listed.follow(batches, abort_markers)
+        return cls(*np.array(closed + listed.open_entries(), np.int64).reshape(-1, 3).T, by="position")
 
     def mask(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
         """Return a mask of the batches that belong to aborted transactions.
@@ -186,24 +188,92 @@ class AbortedRanges:
         rows = np.flatnonzero(
             (kind == ATTRIBUTE_TRANSACTIONAL) & (batches["producer_id"] >= 0) & (batches["magic"] == 2)
         )
-        producers, first = batches["producer_id"][rows], batches["base_offset"][rows]
-        last = batches["last_offset"][rows]
+        names = ("base_offset", "last_offset") if self.by == "offset" else ("position", "position")
+        producers, first, last = (batches[name][rows] for name in ("producer_id", *names))
         # Among the ranges that begin before the end of a batch, the last one has the largest last offset.
         at = self._pairs.count(producers, last) - 1
-        out[rows] = (at >= 0) & (self.producer_id[at] == producers) & (self.last_offset[at] >= first)
+        out[rows] = (at >= 0) & (self.producer_id[at] == producers) & (self.last[at] >= first)
         return out
 
-    def within(self, start: int, stop: int) -> AbortedRanges:
-        """Return the ranges that overlap the offsets from `start` up to but not including `stop`.
+    def within(self, start: int, stop: int, *, shift: int = 0) -> AbortedRanges:
+        """Return the ranges that overlap the offsets or positions from `start` up to but not including `stop`.
 
         They also suffice for a batch that extends beyond these offsets, because a transaction begins with a batch.
+        With `shift`, the result counts positions from there.
         """
-        chosen = (self.first_offset < stop) & (self.last_offset >= start)
-        return AbortedRanges(self.producer_id[chosen], self.first_offset[chosen], self.last_offset[chosen])
+        chosen = (self.first < stop) & (self.last >= start)
+        first, last = self.first[chosen], self.last[chosen]
+        if shift:
+            first, last = np.maximum(first, start) - shift, np.minimum(last, stop) - shift
+        return AbortedRanges(self.producer_id[chosen], first, last, by=self.by)
+
+
+def _ranges_by(by: Literal["offset", "position"], *columns: npt.NDArray[np.int64]) -> AbortedRanges:
+    return AbortedRanges(*columns, by=by)
+
+
+def _no_ranges() -> AbortedRanges:
+    return AbortedRanges([], [], [], by="position")
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """The batches of a source that read_committed does not return. It can be pickled.
+
+    Attributes
+    ----------
+    aborted : AbortedRanges
+    undecided : AbortedRanges
+        The transactions whose markers are lost.
+    stable_position : int or None
+        Position of the first batch of the earliest open transaction: nothing is returned from there on.
+    """
+
+    aborted: AbortedRanges
+    undecided: AbortedRanges = field(default_factory=_no_ranges)
+    stable_position: int | None = None
+
+    def mark(self, batches: npt.NDArray[np.void]) -> None:
+        """Set the status of those among some batches of the source that are aborted or undecided."""
+        for ranges, status in ((self.aborted, BatchStatus.ABORTED), (self.undecided, BatchStatus.UNDECIDED)):
+            if len(ranges):
+                batches["status"][ranges.mask(batches)] = status
+        if self.stable_position is not None:
+            batches["status"][batches["position"] >= self.stable_position] = BatchStatus.UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
+class WithheldOfLog:
+    """The batches of a log that read_committed does not return, by positions in its segments joined.
+
+    Attributes
+    ----------
+    withheld : Withheld
+    segments : mapping of str to (int, int)
+        Where each segment begins, and its size, by path.
+    """
+
+    withheld: Withheld
+    segments: Mapping[str, tuple[int, int]]
+
+    def of_segment(self, path: str) -> Withheld | None:
+        """Return those of one segment, by positions in its file; None if nothing is withheld."""
+        start, size = self.segments[path]
+        whole, stop = self.withheld, start + size
+        stable = whole.stable_position
+        stable = None if stable is None or stable >= stop else max(stable - start, 0)
+        aborted, undecided = (
+            each.within(start, stop, shift=start) if len(each) else each for each in (whole.aborted, whole.undecided)
+        )
+        return Withheld(aborted, undecided, stable) if len(aborted) or len(undecided) or stable is not None else None
 
 
 class ListedAborts:
-    """The aborted transactions in a fetch response, closed by markers as they are decoded.
+    """The aborted transactions in a fetch response, begun and closed by batches as they are decoded.
+
+    As in Kafka's consumer, an entry begins at the first batch that reaches its first offset, and ends at the next ABORT
+    marker of its producer, whatever the offset of the marker is (TXN-R2). Without a marker it has no end (TXN-R8).
+    COMMIT markers are ignored (TXN-R4).
 
     Parameters
     ----------
@@ -212,36 +282,51 @@ class ListedAborts:
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        # The first offsets of the entries that are not closed, in ascending order, by producer id.
+        pairs = sorted((_checked_pair(i, entry) for i, entry in enumerate(aborted)), key=operator.itemgetter(1))
+        self._producers, self._first = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
+        self._begun = 0
+        self._reach = -INT64_MAX - 1
+        # The positions where the entries begin that are not closed, in ascending order, by producer id.
         self._open: dict[int, deque[int]] = {}
-        for producer_id, first_offset in sorted(_checked_pair(i, entry) for i, entry in enumerate(aborted)):
-            self._open.setdefault(producer_id, deque()).append(first_offset)
 
-    def close(self, abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]) -> npt.NDArray[np.void]:
-        """Close each open entry at the first of these ABORT markers at or after its first offset (TXN-R2).
+    def follow(
+        self, batches: npt.NDArray[np.void], abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]
+    ) -> list[tuple[int, int, int]]:
+        """Follow the next batches.
 
         Parameters
         ----------
-        abort_markers : (producer ids, offsets)
-            In log order; markers of later calls are later in the log.
+        batches : ndarray of BATCH_DTYPE
+        abort_markers : (producer ids, positions)
+            The ABORT markers among them, in log order.
 
         Returns
         -------
-        ndarray of ABORTED_DTYPE
-            The entries that this call has closed.
+        list of (producer id, first position, position of the marker)
+            The entries that these batches have closed.
         """
+        rows = batches[(batches["magic"] == 2) & (batches["producer_id"] >= 0)]
+        if len(rows) and self._begun < len(self._first):
+            reach = np.maximum(np.maximum.accumulate(rows["last_offset"]), self._reach)
+            self._reach = int(reach[-1])
+            stop = int(np.searchsorted(self._first, self._reach, "right"))
+            new = slice(self._begun, stop)
+            positions = rows["position"][np.searchsorted(reach, self._first[new])]
+            for producer_id, position in zip(self._producers[new].tolist(), positions.tolist(), strict=True):
+                self._open.setdefault(producer_id, deque()).append(position)
+            self._begun = stop
         closed = []
-        producers, offsets = (np.asarray(column, np.int64).tolist() for column in abort_markers)
-        for producer_id, offset in zip(producers, offsets, strict=True):
+        producers, places = (np.asarray(column, np.int64).tolist() for column in abort_markers)
+        for producer_id, position in zip(producers, places, strict=True):
             first = self._open.get(producer_id)
-            while first and first[0] <= offset:
-                closed.append((producer_id, first.popleft(), offset, 0))
-        return np.array(closed, ABORTED_DTYPE)
+            while first and first[0] <= position:
+                closed.append((producer_id, first.popleft(), position))
+        return closed
 
-    def open_entries(self, producer_ids: Iterable[int] | None = None) -> list[tuple[int, int]]:
-        """Return the first open entry of each producer, or of these producers; it has no end (TXN-R8)."""
+    def open_entries(self, producer_ids: Iterable[int] | None = None) -> list[tuple[int, int, int]]:
+        """Return the first open entry of each producer, or of these producers, as a range without end (TXN-R8)."""
         chosen = self._open if producer_ids is None else producer_ids
-        return [(producer_id, first[0]) for producer_id in chosen if (first := self._open.get(producer_id))]
+        return [(each, first[0], INT64_MAX) for each in chosen if (first := self._open.get(each))]
 
 
 def _checked_pair(number: int, entry: Any) -> tuple[int, int]:

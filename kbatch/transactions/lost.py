@@ -1,4 +1,4 @@
-"""Lost bytes: which transactions may have ended in them."""
+"""Lost bytes and wrong offsets: which transactions may have ended there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kbatch.records.data import Loss
 from kbatch.transactions.control import MAX_MARKER_SIZE, lost_markers
 from kbatch.transactions.tracker import INDEXED_ABORT, LOST_BYTES, LOST_MARKER, NO_PRODUCER, TransactionTracker
 
-__all__ = ["LossFollower", "Step", "follow_batches"]
+__all__ = ["LossFollower", "Step", "follow_batches", "lost_bytes"]
 
 # The size of a marker as Kafka writes it.
 _USUAL_MARKER_SIZE = 78
@@ -32,17 +32,26 @@ _Event = tuple[int, int, int, int, int]
 
 
 class Step(NamedTuple):
-    """The events of lost bytes, as tuples of EVENT_DTYPE, before a good batch.
+    """The events of lost bytes before a good batch.
 
     Attributes
     ----------
     row : int
         The number of the good batch, or the number of good batches for events after all of them.
     events : list of tuple
+        See `TransactionTracker.replay_events`.
+    position : int
+        The last position before the good batch.
     """
 
     row: int
     events: list[_Event]
+    position: int = INT64_MAX
+
+
+def lost_bytes(last_offset: int) -> list[_Event]:
+    """Return the event after which all open transactions are undecided; `last_offset` is that of the batch before."""
+    return [(NO_PRODUCER, last_offset, last_offset, NO_TIMESTAMP, LOST_BYTES)]
 
 
 class LossFollower:
@@ -52,6 +61,8 @@ class LossFollower:
     ----------
     next_offset : int, optional
         The offset of the first batch, if it is known.
+    is_after_batch : bool
+        Whether this is the offset after a batch. Otherwise a first batch with a smaller offset shows nothing.
     entries : ndarray of ABORTED_DTYPE, optional
         Entries of a ``.txnindex``, by last offset: the ABORT markers of the log.
     lengths_only : bool
@@ -77,6 +88,10 @@ class LossFollower:
     markers have, only the second counts. A batch that is larger than any marker counts as one of records, if the
     lengths of bad batches lead through the lost bytes.
 
+    Without lost bytes, an offset that is not above that of the batch before ends certainty in the same way: one of the
+    two offsets is wrong, or the bytes are those of another place, and a marker may have been there. So offsets ascend
+    from the first batch of a transaction to its marker.
+
     Later batches of a producer do not decide its transaction: neither a sequence of 0, nor a sequence that continues,
     nor a higher epoch shows whether the lost marker was COMMIT or ABORT. Later markers end only later transactions.
     """
@@ -86,9 +101,11 @@ class LossFollower:
         next_offset: int | None = None,
         entries: npt.NDArray[np.void] = _NO_INDEX,
         *,
+        is_after_batch: bool = False,
         lengths_only: bool = False,
     ) -> None:
         self._next_offset = next_offset
+        self._is_after_batch = is_after_batch
         self._entries = entries
         self._entry_offsets = np.ascontiguousarray(entries["last_offset"])
         # The entries that lost bytes had so far. Each is used once, also where offsets descend.
@@ -124,33 +141,45 @@ class LossFollower:
             By row of ``batches[is_good]``.
         """
         good, bad = batches[is_good], batches[~is_good]
-        if not len(bad) and not losses and not self._is_lost:
-            if len(good):
-                self._next_offset = int(good["last_offset"][-1]) + 1
+        firsts, lasts = first_offsets(good), good["last_offset"]
+        descents = self._descents(firsts, lasts)
+        if not len(bad) and not losses and not self._is_lost and not len(descents):
+            self._note_last(lasts)
             return []
         described = _described(bad)
         lost = [(loss.position, loss.length) for loss in losses]
         # The good batch after each bad one, after each loss, and after any lost bytes.
         bad_places = np.searchsorted(good["position"], bad["position"])
         loss_places = np.searchsorted(good["position"], np.array([position for position, _ in lost], np.int64))
-        places = np.unique(np.concatenate([bad_places, loss_places, np.zeros(int(self._is_lost), np.intp)]))
+        still_lost = np.zeros(int(self._is_lost), np.intp)
+        places = np.unique(np.concatenate([bad_places, loss_places, still_lost, descents]))
         bad_stops = np.searchsorted(bad_places, places, "right").tolist()
         loss_stops = np.searchsorted(loss_places, places, "right").tolist()
-        firsts, lasts = first_offsets(good), good["last_offset"]
         steps: list[Step] = []
         bad_done = loss_done = 0
         for row, bad_stop, loss_stop in zip(places.tolist(), bad_stops, loss_stops, strict=True):
-            if row:
-                self._next_offset = int(lasts[row - 1]) + 1
+            self._note_last(lasts[:row])
             self._is_lost = True
             self._bad += described[bad_done:bad_stop]
             self._losses += lost[loss_done:loss_stop]
             bad_done, loss_done = bad_stop, loss_stop
             if row < len(good) and (events := self.finish(int(firsts[row]))):
-                steps.append(Step(row, events))
-        if len(good) and not self._is_lost:
-            self._next_offset = int(lasts[-1]) + 1
+                steps.append(Step(row, events, int(good["position"][row]) - 1))
+        if not self._is_lost:
+            self._note_last(lasts)
         return steps
+
+    def _note_last(self, last_offsets: npt.NDArray[np.int64]) -> None:
+        if len(last_offsets):
+            self._next_offset = int(last_offsets[-1]) + 1
+            self._is_after_batch = True
+
+    def _descents(self, firsts: npt.NDArray[np.int64], lasts: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+        """Return the good batches whose offsets are not above those of the batch before."""
+        descents = np.flatnonzero(firsts[1:] <= lasts[:-1]) + 1
+        if len(firsts) and self._is_after_batch and self._next_offset is not None and firsts[0] < self._next_offset:
+            descents = np.append(0, descents)
+        return descents
 
     def finish(self, next_offset: int | None = None) -> list[_Event]:
         """Return the events of lost bytes after the last good batch.
@@ -201,7 +230,7 @@ class LossFollower:
         if following is None or (is_explicable and self._explains(found, first, following)):
             return events
         aborts = [event for event in events if event[-1] == INDEXED_ABORT]
-        return [*aborts, (NO_PRODUCER, first - 1, first - 1, NO_TIMESTAMP, LOST_BYTES)]
+        return [*aborts, *lost_bytes(first - 1)]
 
     def _lengths_lead_through(self) -> bool:
         """Return whether the lengths of bad batches lead through all lost bytes."""
@@ -277,10 +306,10 @@ def follow_batches(
         Returns, for some of the batches, bytes that contain them, and the position of the first byte in the source.
     """
     done = 0
-    for row, events in [*steps, Step(len(good), [])]:
+    for row, events, position in [*steps, Step(len(good), [])]:
         if row > done:
             part = good[done:row]
             data, origin = window(part)
             tracker.add(data, part, origin)
             done = row
-        tracker.replay_events(events)
+        tracker.replay_events(events, position)

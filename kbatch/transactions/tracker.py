@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.records.display import short_repr
+from kbatch.transactions.aborted import AbortedRanges, Withheld, WithheldOfLog
 from kbatch.transactions.control import marker_types
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "LOST_MARKER",
     "NO_PRODUCER",
     "OpenTransaction",
+    "Spans",
     "TransactionRecorder",
     "TransactionTracker",
     "Transactions",
@@ -46,11 +48,21 @@ INDEXED_ABORT = 3
 LOST_BYTES = 4
 NO_PRODUCER = -1
 
-# Events that open or end transactions, in log order, with the base offset and last offset of the batch. An event of a
-# .txnindex entry has the first offset of the transaction and the offset of its marker.
+# Events that open or end transactions, in log order, with the base offset, last offset and position of the batch. An
+# event of a .txnindex entry has the first offset of the transaction and the offset of its marker. The position of lost
+# bytes is the last one before the batch that follows them.
 EVENT_DTYPE = np.dtype(
-    [("producer_id", "<i8"), ("offset", "<i8"), ("last_offset", "<i8"), ("timestamp", "<i8"), ("kind", "<i8")]
+    [
+        ("producer_id", "<i8"),
+        ("offset", "<i8"),
+        ("last_offset", "<i8"),
+        ("timestamp", "<i8"),
+        ("kind", "<i8"),
+        ("position", "<i8"),
+    ]
 )
+# The position of a transaction that began before the bytes that are followed.
+_BEFORE = -1
 
 
 class OpenTransaction(NamedTuple):
@@ -78,6 +90,52 @@ class OpenTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     first_timestamp: int = NO_TIMESTAMP
+
+
+class Spans(NamedTuple):
+    """Where transactions are in the bytes that were followed.
+
+    Attributes
+    ----------
+    aborted, undecided : ndarray of int64, shape (transactions, 2)
+        The positions of the first batch and of the marker.
+    stable_position : int or None
+        The position of the first batch of the earliest open transaction.
+    segments : mapping of str to (int, int)
+        Of a log, where each segment begins in all of them joined, and its size, by path.
+    """
+
+    aborted: npt.NDArray[np.int64]
+    undecided: npt.NDArray[np.int64]
+    stable_position: int | None
+    segments: Mapping[str, tuple[int, int]]
+
+
+def _no_spans() -> Spans:
+    return Spans(np.empty((0, 2), np.int64), np.empty((0, 2), np.int64), None, {})
+
+
+class _Ended:
+    """Transactions that have ended: rows of ABORTED_DTYPE, and their first and last positions."""
+
+    __slots__ = ("_rows", "_spans")
+
+    def __init__(self) -> None:
+        self._rows = array("q")
+        self._spans = array("q")
+
+    def add(self, row: tuple[int, int, int, int], span: tuple[int, int]) -> None:
+        self._rows.extend(row)
+        self._spans.extend(span)
+
+    def rows(self) -> npt.NDArray[np.void]:
+        return np.array(self._rows, np.int64).view(ABORTED_DTYPE)
+
+    def spans(self) -> npt.NDArray[np.int64]:
+        return np.array(self._spans, np.int64).reshape(-1, 2)
+
+    def clear(self) -> None:
+        del self._rows[:], self._spans[:]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,9 +172,36 @@ class Transactions:
     open: list[OpenTransaction]
     last_stable_offset: int | None
     undecided: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, ABORTED_DTYPE))
+    _spans: Spans = field(default_factory=_no_spans)
 
     def __repr__(self) -> str:
-        return short_repr(self, self.__dataclass_fields__)
+        return short_repr(self, (name for name in self.__dataclass_fields__ if not name.startswith("_")))
+
+    def withheld(self) -> Withheld:
+        """Return the batches that read_committed does not return, by positions in the bytes that were followed."""
+        return Withheld(
+            AbortedRanges(self.aborted["producer_id"], *self._spans.aborted.T, by="position"),
+            AbortedRanges(self.undecided["producer_id"], *self._spans.undecided.T, by="position"),
+            self._spans.stable_position,
+        )
+
+    def withheld_of_log(self) -> WithheldOfLog:
+        """Return the same for a log whose segments were followed one after the other."""
+        return WithheldOfLog(self.withheld(), self._spans.segments)
+
+    def within(self, start: int, stop: int) -> Transactions:
+        """Return the transactions that overlap an offset range; undecided ones only need to begin before its end."""
+        chosen = (self.aborted["last_offset"] >= start) & (self.aborted["first_offset"] < stop)
+        before = self.undecided["first_offset"] < stop
+        still = [each for each in self.open if each.first_offset < stop]
+        spans = self._spans._replace(aborted=self._spans.aborted[chosen], undecided=self._spans.undecided[before])
+        return Transactions(
+            self.aborted[chosen],
+            still,
+            still[0].first_offset if still else None,
+            self.undecided[before],
+            spans if still else spans._replace(stable_position=None),
+        )
 
     @property
     def pending(self) -> list[tuple[int, int]]:
@@ -133,13 +218,17 @@ class Drained(NamedTuple):
     ----------
     aborted, undecided : ndarray of ABORTED_DTYPE
         As in `Transactions`.
-    abort_markers : (producer ids, offsets)
+    abort_markers : (producer ids, offsets, positions)
         As in `TransactionTracker.abort_markers`.
+    aborted_spans, undecided_spans : ndarray of int64, shape (transactions, 2)
+        As in `Spans`.
     """
 
     aborted: npt.NDArray[np.void]
     undecided: npt.NDArray[np.void]
-    abort_markers: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+    abort_markers: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+    aborted_spans: npt.NDArray[np.int64]
+    undecided_spans: npt.NDArray[np.int64]
 
 
 def _by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
@@ -161,7 +250,7 @@ def _first_batches(producer_ids: npt.NDArray[np.int64], kinds: npt.NDArray[np.in
 def _events(batches: npt.NDArray[np.void], kinds: npt.NDArray[np.int16]) -> npt.NDArray[np.void]:
     events = np.empty(len(batches), EVENT_DTYPE)
     events["producer_id"], events["offset"] = batches["producer_id"], batches["base_offset"]
-    events["last_offset"] = batches["last_offset"]
+    events["last_offset"], events["position"] = batches["last_offset"], batches["position"]
     horizon = (batches["attributes"] & ATTRIBUTE_DELETE_HORIZON) != 0
     events["timestamp"] = np.where(horizon, NO_TIMESTAMP, batches["base_timestamp"])
     events["kind"] = kinds
@@ -203,18 +292,17 @@ class TransactionTracker:
 
     def __init__(self, open: Iterable[OpenTransaction] = (), *, limits: Limits | None = None) -> None:
         self._limits = limits if limits is not None else Limits()
-        # (first offset, producer id, first timestamp) by producer id. The queue gives the smallest; it also contains
-        # some that are already decided.
-        self._open: dict[int, tuple[int, int, int]] = {}
+        # (position, first offset, producer id, first timestamp) by producer id. The queue gives the smallest; it also
+        # contains some that are already decided.
+        self._open: dict[int, tuple[int, int, int, int]] = {}
         for transaction in open:
             producer_id, first_offset, first_timestamp = map(int, OpenTransaction(*transaction))
-            self._open[producer_id] = (first_offset, producer_id, first_timestamp)
+            self._open[producer_id] = (_BEFORE, first_offset, producer_id, first_timestamp)
         self._queue = sorted(self._open.values())
-        # Rows of ABORTED_DTYPE, twice, and the two columns of `abort_markers`.
-        self._aborted = array("q")
-        self._undecided = array("q")
-        self._marker_producers = array("q")
-        self._marker_offsets = array("q")
+        self._aborted = _Ended()
+        self._undecided = _Ended()
+        # The columns of `abort_markers`.
+        self._markers = array("q"), array("q"), array("q")
 
     def add(
         self,
@@ -277,92 +365,105 @@ class TransactionTracker:
         events : ndarray of EVENT_DTYPE
         """
         aborts = events[events["kind"] == ControlType.ABORT]
-        self._marker_producers.frombytes(aborts["producer_id"].tobytes())
         # A consumer looks at a marker's last offset (TXN-R2).
-        self._marker_offsets.frombytes(aborts["last_offset"].tobytes())
+        for column, name in zip(self._markers, ("producer_id", "last_offset", "position"), strict=True):
+            column.frombytes(aborts[name].tobytes())
         is_open = self._open
-        for producer_id, offset, last_offset, timestamp, kind in events.tolist():
+        for producer_id, offset, last_offset, timestamp, kind, position in events.tolist():
             if kind == _DATA:
                 if producer_id not in is_open:
-                    is_open[producer_id] = transaction = (offset, producer_id, timestamp)
+                    is_open[producer_id] = transaction = (position, offset, producer_id, timestamp)
                     heapq.heappush(self._queue, transaction)
                 continue
             if kind == INDEXED_ABORT:
-                self._abort(producer_id, offset, last_offset)
+                self._abort(producer_id, offset, last_offset, position)
                 continue
             if kind == LOST_BYTES and producer_id not in is_open:
                 for still in sorted(is_open.values()):
-                    del is_open[still[1]]
-                    self._record(self._undecided, still, offset)
+                    del is_open[still[2]]
+                    self._record(self._undecided, still, offset, position)
                 continue
             ended = is_open.pop(producer_id, None)
             if ended is not None and kind == ControlType.ABORT:
-                self._record(self._aborted, ended, offset)
+                self._record(self._aborted, ended, offset, position)
             elif ended is not None and kind != ControlType.COMMIT:
-                self._record(self._undecided, ended, offset)
+                self._record(self._undecided, ended, offset, position)
         if len(self._queue) > 2 * len(is_open) + 64:
             self._queue = sorted(is_open.values())
 
-    def _record(self, ends: array[int], ended: tuple[int, int, int], offset: int) -> None:
+    def _record(self, ends: _Ended, ended: tuple[int, int, int, int], offset: int, position: int) -> None:
+        first_position, first_offset, producer_id, _ = ended
         stable = self.last_stable_offset
-        ends.extend((ended[1], ended[0], offset, min(offset + 1, INT64_MAX) if stable is None else stable))
+        stable = min(offset + 1, INT64_MAX) if stable is None else stable
+        ends.add((producer_id, first_offset, offset, stable), (first_position, position))
 
-    def replay_events(self, events: Sequence[tuple[int, int, int, int, int]]) -> None:
-        """Apply events that are given as tuples of the fields of EVENT_DTYPE."""
+    def replay_events(self, events: Sequence[tuple[int, int, int, int, int]], position: int = INT64_MAX) -> None:
+        """Apply events that are given as tuples of the fields of EVENT_DTYPE except for their common position."""
         if events:
-            self.replay(np.array(events, EVENT_DTYPE))
+            self.replay(np.array([(*event, position) for event in events], EVENT_DTYPE))
 
-    def _abort(self, producer_id: int, first_offset: int, last_offset: int) -> None:
+    def _abort(self, producer_id: int, first_offset: int, last_offset: int, position: int) -> None:
         """Apply an ABORT marker that is lost, but that a ``.txnindex`` lists.
 
         It has no effect without an open transaction. One that began before `first_offset` is undecided: its own marker
         is lost too.
         """
         transaction = self._open.get(producer_id)
-        if transaction is None or transaction[0] >= last_offset:
+        if transaction is None or transaction[1] >= last_offset:
             return
         del self._open[producer_id]
-        if transaction[0] < first_offset:
-            self._record(self._undecided, transaction, last_offset)
+        if transaction[1] < first_offset:
+            self._record(self._undecided, transaction, last_offset, position)
             return
-        self._marker_producers.append(producer_id)
-        self._marker_offsets.append(last_offset)
-        self._record(self._aborted, transaction, last_offset)
+        for column, value in zip(self._markers, (producer_id, last_offset, position), strict=True):
+            column.append(value)
+        self._record(self._aborted, transaction, last_offset, position)
 
-    def result(self) -> Transactions:
-        """Return the transactions of the batches so far."""
+    def result(self, segments: Mapping[str, tuple[int, int]] | None = None) -> Transactions:
+        """Return the transactions of the batches so far; `segments` is as for `Spans`."""
         still = sorted(self._open.values())
         return Transactions(
-            np.array(self._aborted, np.int64).view(ABORTED_DTYPE),
-            [OpenTransaction(producer_id, offset, timestamp) for offset, producer_id, timestamp in still],
-            still[0][0] if still else None,
-            np.array(self._undecided, np.int64).view(ABORTED_DTYPE),
+            self._aborted.rows(),
+            [OpenTransaction(producer_id, offset, timestamp) for _, offset, producer_id, timestamp in still],
+            still[0][1] if still else None,
+            self._undecided.rows(),
+            Spans(self._aborted.spans(), self._undecided.spans(), still[0][0] if still else None, segments or {}),
         )
 
     @property
     def last_stable_offset(self) -> int | None:
-        """The smallest first offset of an open transaction, or None."""
-        queue = self._queue
-        while queue and self._open.get(queue[0][1]) is not queue[0]:
-            heapq.heappop(queue)
-        return queue[0][0] if queue else None
+        """The first offset of the earliest open transaction, or None."""
+        first = self._earliest()
+        return None if first is None else first[1]
 
     @property
-    def abort_markers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Producer ids and offsets of all ABORT markers so far, including markers without a transaction (TXN-R6)."""
-        return np.array(self._marker_producers, np.int64), np.array(self._marker_offsets, np.int64)
+    def stable_position(self) -> int | None:
+        """The position of the first batch of the earliest open transaction, or None."""
+        first = self._earliest()
+        return None if first is None else first[0]
+
+    def _earliest(self) -> tuple[int, int, int, int] | None:
+        queue = self._queue
+        while queue and self._open.get(queue[0][2]) is not queue[0]:
+            heapq.heappop(queue)
+        return queue[0] if queue else None
+
+    @property
+    def abort_markers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Producer ids, offsets and positions of all ABORT markers so far, also without a transaction (TXN-R6)."""
+        producers, offsets, positions = (np.array(column, np.int64) for column in self._markers)
+        return producers, offsets, positions
 
     def drain(self) -> Drained:
         """Return and forget the transactions that ended since the last call, to follow a log without end.
 
         `result` and `abort_markers` no longer contain them.
         """
-        drained = Drained(
-            np.array(self._aborted, np.int64).view(ABORTED_DTYPE),
-            np.array(self._undecided, np.int64).view(ABORTED_DTYPE),
-            self.abort_markers,
-        )
-        for column in (self._aborted, self._undecided, self._marker_producers, self._marker_offsets):
+        ended = self._aborted, self._undecided
+        drained = Drained(*(each.rows() for each in ended), self.abort_markers, *(each.spans() for each in ended))
+        for each in ended:
+            each.clear()
+        for column in self._markers:
             del column[:]
         return drained
 
@@ -428,10 +529,10 @@ class TransactionRecorder(TransactionTracker):
         kept = np.ones(len(events), np.bool_)
         kept[order[starts]] = ~opened | (grouped["kind"][starts] != _DATA)
         for event in grouped[np.append(starts[1:], True)].tolist():
-            producer_id, offset, _, timestamp, kind = event
+            producer_id, offset, _, timestamp, kind, position = event
             if kind != _DATA:
                 # An index entry may or may not end the transaction; recording the next batch again is harmless.
                 self._open.pop(producer_id, None)
             elif producer_id not in self._open:
-                self._open[producer_id] = (offset, producer_id, timestamp)
+                self._open[producer_id] = (position, offset, producer_id, timestamp)
         self._parts.append(events[kept])

@@ -241,19 +241,20 @@ def test_splits_have_the_aborted_ranges_of_their_segment_only() -> None:
     stops = [*bases[1:], TXN_FACTS["logEndOffset"]]
     for split in (split for task in tasks for split in task):
         number = bases.index(int(Path(split.path).stem))
-        expected = sorted(
-            (entry["producerId"], entry["firstOffset"], entry["lastOffset"])
+        expected = [
+            entry["producerId"]
             for entry in TXN_FACTS["aborted"]
             if entry["firstOffset"] < stops[number] and entry["lastOffset"] >= bases[number]
-        )
-        ranges = split.aborted
-        assert ranges is not None
-        have = zip(ranges.producer_id.tolist(), ranges.first_offset.tolist(), ranges.last_offset.tolist(), strict=True)
-        assert list(have) == expected
+        ]
+        assert split.withheld is not None
+        ranges = split.withheld.aborted
+        assert ranges.producer_id.tolist() == sorted(expected)
+        assert ranges.by == "position"
+        assert ((ranges.first >= 0) & (ranges.last <= split.size)).all()
         assert split.stable_offset == TXN_FACTS["lastStableOffset"]
         assert len(pickle.dumps(split)) < 1200 + 24 * len(expected)
     plain = plan(logs, ReadOptions(split_bytes=1000))
-    assert all(split.aborted is None and split.stable_offset is None for task in plain for split in task)
+    assert all(split.withheld is None and split.stable_offset is None for task in plain for split in task)
 
 
 def test_a_split_stays_small_in_a_log_of_many_aborted_transactions(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def track(log: bytes, splits: Sequence[int] = (), **options: Any) -> Transaction
         end = int(part["position"][-1] + part["size"][-1]) if len(part) else 0
         good = good_crcs(array, part, 0)
         lost = np.flatnonzero(~good & lost_markers(part))
-        steps = [Step(int(good[:row].sum()), [lost_event(part[row])]) for row in lost]
+        steps = [Step(int(good[:row].sum()), [lost_event(part[row])], int(part["position"][row]) - 1) for row in lost]
         window = (array[start:end], start)
         follow_batches(tracker, part[good], steps, lambda _, window=window: window)
     return tracker
@@ -47,7 +47,7 @@ def outcome(tracker: TransactionTracker) -> Fold:
     """Return the result of the tracker in the form of the model."""
     result = tracker.result()
     assert result.aborted.dtype == ABORTED_DTYPE
-    producers, offsets = tracker.abort_markers
+    producers, offsets, _ = tracker.abort_markers
     return Fold(
         result.aborted.tolist(),
         [tuple(t) for t in result.open],

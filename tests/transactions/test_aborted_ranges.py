@@ -69,8 +69,8 @@ def test_within_keeps_the_mask_of_batches_inside_the_offsets(
     inside = [(pid, base, delta) for pid, base, delta in batches if start <= base <= base + delta < stop]
     assert part.mask(rows_of(inside)).tolist() == literal(ranges, inside)
     assert len(part) <= len(made)
-    assert (part.first_offset < stop).all()
-    assert (part.last_offset >= start).all()
+    assert (part.first < stop).all()
+    assert (part.last >= start).all()
 
 
 def test_within_covers_batches_across_its_ends() -> None:
@@ -84,19 +84,20 @@ def test_within_covers_batches_across_its_ends() -> None:
 def test_ranges_are_sorted_and_read_only() -> None:
     ranges = AbortedRanges([8, 7, 7, 7, 7], [0, 20, 0, 5, 0], [3, 30, 9, 6, 9])
     assert ranges.producer_id.tolist() == [7, 7, 8]
-    assert ranges.first_offset.tolist() == [0, 20, 0]
-    assert ranges.last_offset.tolist() == [9, 30, 3]
+    assert ranges.first.tolist() == [0, 20, 0]
+    assert ranges.last.tolist() == [9, 30, 3]
     assert repr(ranges) == "<AbortedRanges: 3 ranges of 2 producers>"
     with pytest.raises(ValueError, match="read-only"):
-        ranges.last_offset[0] = 1
+        ranges.last[0] = 1
 
 
 def test_empty_ranges_abort_no_batch() -> None:
     nothing = Transactions(np.empty(0, ABORTED_DTYPE), [], None)
+    assert nothing.withheld_of_log().segments == {}
     for ranges in (
         AbortedRanges([], [], []),
-        AbortedRanges.from_list([], ([7], [1])),
-        AbortedRanges.from_transactions(nothing),
+        AbortedRanges.from_list([], rows_of([(7, 1, 0)]), ([7], [1])),
+        nothing.withheld().aborted,
     ):
         assert len(ranges) == len(ranges.within(0, 10)) == 0
         assert ranges.mask(rows_of([(7, 0, 1)])).tolist() == [False]
@@ -128,11 +129,34 @@ def test_columns_of_unequal_length_are_rejected() -> None:
 )
 def test_errors_name_the_invalid_entry(entry: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="entry 1 "):
-        AbortedRanges.from_list([(7, 0), entry], ([], []))
+        AbortedRanges.from_list([(7, 0), entry], rows_of([]), ([], []))
 
 
 def test_entries_may_be_any_integer_type() -> None:
     listed: list[Any] = [[7, 0], (np.int64(8), np.int32(3)), np.array([9, 4])]
-    ranges = AbortedRanges.from_list(iter(listed), (np.array([8]), [5]))
+    batches = rows_of([(7, 0, 0), (8, 3, 0), (9, 4, 0), (8, 5, 0)])
+    batches["position"] = [10, 20, 30, 40]
+    ranges = AbortedRanges.from_list(iter(listed), batches, (np.array([8]), [40]))
     assert ranges.producer_id.tolist() == [7, 8, 9]
-    assert ranges.last_offset.tolist() == [INT64_MAX, 5, INT64_MAX]
+    assert ranges.first.tolist() == [10, 20, 30]
+    assert ranges.last.tolist() == [INT64_MAX, 40, INT64_MAX]
+
+
+@given(some_ranges, some_batches, st.integers(-3, 30), st.integers(-3, 30))
+def test_ranges_of_positions_within_a_segment_count_from_its_beginning(
+    ranges: list[tuple[int, int, int]], batches: list[tuple[int, int, int]], start: int, stop: int
+) -> None:
+    """Offsets do not matter for ranges by position, and a part of them has the mask of the whole."""
+    made = AbortedRanges(*columns(ranges), by="position")
+    again = pickle.loads(pickle.dumps(made))
+    assert again == made
+    assert hash(again) == hash(made) != hash(AbortedRanges(*columns(ranges)))
+    rows = rows_of(batches)
+    rows["position"] = rows["base_offset"]
+    rows["base_offset"] = rows["last_offset"] = 5
+    expected = literal(ranges, [(pid, base, 0) for pid, base, _ in batches])
+    assert again.mask(rows).tolist() == expected
+    inside = (start <= rows["position"]) & (rows["position"] < stop)
+    part = rows[inside]
+    part["position"] -= start
+    assert made.within(start, stop, shift=start).mask(part).tolist() == np.array(expected, bool)[inside].tolist()

@@ -35,9 +35,9 @@ def test_a_listed_marker_ends_a_transaction_that_began_before_it_txi_r1(first: i
 def test_a_range_that_ends_with_another_one_is_removed() -> None:
     """Ranges within others are removed, also if both end at the same offset."""
     ranges = AbortedRanges([7, 7, 7, 8], [0, 5, 5, 5], [9, 9, 9, 9])
-    assert (ranges.producer_id.tolist(), ranges.first_offset.tolist()) == ([7, 8], [0, 5])
+    assert (ranges.producer_id.tolist(), ranges.first.tolist()) == ([7, 8], [0, 5])
     longer = AbortedRanges([7, 7], [0, 5], [9, 10])
-    assert longer.last_offset.tolist() == [9, 10]
+    assert longer.last.tolist() == [9, 10]
 
 
 @pytest.mark.parametrize(("offsets", "aborted"), [((4, 4), False), ((4, 5), True), ((9, 12), True), ((10, 12), False)])
@@ -59,17 +59,32 @@ def test_columns_of_a_smaller_or_larger_length_are_refused() -> None:
             AbortedRanges(*columns)
 
 
+def batches_at(offsets: list[int]) -> np.ndarray:
+    """Make rows of batches with these offsets, which are also their positions."""
+    rows = np.zeros(len(offsets), BATCH_DTYPE)
+    rows["magic"] = 2
+    rows["base_offset"] = rows["last_offset"] = rows["position"] = offsets
+    return rows
+
+
 def test_numbers_at_the_limits_of_int64_are_accepted() -> None:
     limit = 2**63 - 1
-    ranges = AbortedRanges.from_list([(limit, -limit - 1)], ([limit], [limit]))
-    assert (ranges.first_offset.tolist(), ranges.last_offset.tolist()) == ([-limit - 1], [limit])
+    ranges = AbortedRanges.from_list([(limit, -limit - 1), (0, limit)], batches_at([1, limit]), ([limit], [limit]))
+    assert ranges.producer_id.tolist() == [0, limit]
+    assert (ranges.first.tolist(), ranges.last.tolist()) == ([limit, 1], [limit, limit])
     for entry in ((limit + 1, 0), (0, -limit - 2)):
         with pytest.raises(ValueError, match="exceeds int64"):
-            AbortedRanges.from_list([entry], ([], []))
+            AbortedRanges.from_list([entry], batches_at([]), ([], []))
 
 
 def test_entries_end_at_the_first_marker_at_or_after_their_first_offset_txn_r2() -> None:
     """The markers of other producers and earlier ones do not count."""
-    markers = ([6, 7, 7, 8, 7], [30, 9, 25, 12, 20])
+    markers = ([7, 8, 7, 7, 6], [9, 12, 20, 25, 30])
+    batches = batches_at(list(range(8, 31)))
     for first, last in ((8, 9), (9, 9), (10, 20), (20, 20), (21, 25), (26, 2**63 - 1)):
-        assert AbortedRanges.from_list([(7, first)], markers).last_offset.tolist() == [last]
+        ranges = AbortedRanges.from_list([(7, first)], batches, markers)
+        assert (ranges.first.tolist(), ranges.last.tolist()) == ([first], [last])
+
+
+def test_entries_that_no_batch_reaches_have_no_effect_txn_r7() -> None:
+    assert len(AbortedRanges.from_list([(7, 31)], batches_at([29, 30]), ([7], [30]))) == 0

@@ -45,7 +45,13 @@ def committed(log: bytes, ranges: AbortedRanges, fetch_offset: int = 0) -> tuple
 
 def filtered(log: bytes, aborted: list[Any] | None, fetch_offset: int = 0) -> tuple[list[int], int]:
     """Apply read_committed to a fetch response."""
-    return committed(log, AbortedRanges.from_list(aborted or (), track(log).abort_markers), fetch_offset)
+    return committed(log, listed_ranges(aborted or (), kbatch.scan(log), track(log)), fetch_offset)
+
+
+def listed_ranges(listed: Any, rows: np.ndarray, tracker: TransactionTracker) -> AbortedRanges:
+    """Return the ranges of a list, closed by the ABORT markers of these batches."""
+    producers, _, positions = tracker.abort_markers
+    return AbortedRanges.from_list(listed, rows, (producers, positions))
 
 
 # -- 7.1 read_committed over a fetch response
@@ -165,7 +171,7 @@ def test_txn_r15_any_window_returns_its_committed_records(txn_log: bytes, truth:
         choose.shuffle(listed)
         tracker = TransactionTracker()
         tracker.add(array, rows[lo:hi], 0)
-        ranges = AbortedRanges.from_list(listed, tracker.abort_markers)
+        ranges = listed_ranges(listed, rows[lo:hi], tracker)
         kept = [b for b, gone in zip(window, ranges.mask(rows[lo:hi]).tolist(), strict=True) if not gone]
         offsets = [r.offset for b in kept if not b.attributes & CONTROL for r in b.records]
         assert offsets == consume(window, listed, start)[0]
@@ -176,7 +182,7 @@ def test_txn_r15_any_window_returns_its_committed_records(txn_log: bytes, truth:
 
 def test_txn_r15_the_markers_of_a_log_decide_its_transactions(txn_log: bytes, truth: dict[str, Any]) -> None:
     """The markers of the log decide, without an aborted list."""
-    ranges = AbortedRanges.from_transactions(track(txn_log).result())
+    ranges = track(txn_log).result().withheld().aborted
     offsets, next_offset = committed(txn_log, ranges)
     assert [o for o in offsets if o < truth["lastStableOffset"]] == truth["readCommittedOffsets"]
     assert next_offset == truth["logEndOffset"]
@@ -260,7 +266,7 @@ def test_txi_r6_tracking_may_start_at_any_segment(base: int, txn_log: bytes, tru
     assert outcome(track(log)) == fold(oracle.decode(log).batches)
     # Both omit the same existing batches.
     batches = kbatch.scan(log)
-    masks = [AbortedRanges.from_transactions(one).mask(batches).tolist() for one in (result, alone)]
+    masks = [one.withheld().aborted.mask(batches).tolist() for one in (result, alone)]
     assert masks[0] == masks[1]
 
 
@@ -333,7 +339,7 @@ def test_offsets_may_reach_the_end_of_int64() -> None:
     log = txn(INT64_MAX - 1, INT64_MAX) + marker(INT64_MAX, INT64_MAX, ABORT)
     result = track(log).result()
     assert result.aborted.tolist() == [(INT64_MAX, INT64_MAX - 1, INT64_MAX, INT64_MAX)]
-    assert AbortedRanges.from_transactions(result).mask(kbatch.scan(log)).tolist() == [True, False]
+    assert result.withheld().aborted.mask(kbatch.scan(log)).tolist() == [True, False]
 
 
 def test_markers_outside_of_the_bytes_are_rejected() -> None:
@@ -408,8 +414,8 @@ def test_generated_logs_agree_with_the_model(
     assert outcome(tracker) == expected
     rows = scan_part(byte_array(log)).batches
     listed = [(pid, first) for pid, first, _, _ in expected.aborted]
-    gone = AbortedRanges.from_transactions(tracker.result()).mask(rows)
-    assert gone.tolist() == AbortedRanges.from_list(listed, tracker.abort_markers).mask(rows).tolist()
+    gone = tracker.result().withheld().aborted.mask(rows)
+    assert gone.tolist() == listed_ranges(listed, rows, tracker).mask(rows).tolist()
     kept = set(rows["base_offset"][~gone].tolist())
     offsets = [r.offset for b in seen if b.base_offset in kept and not b.attributes & CONTROL for r in b.records]
     assert offsets == consume(seen, listed, 0)[0]
@@ -423,7 +429,7 @@ def test_any_aborted_list_is_handled_as_by_kafkas_consumer(
     log, seen = log_of(events, (7, 8, 9, -1))
     tracker = track(log)
     rows = scan_part(byte_array(log)).batches
-    ranges = AbortedRanges.from_list(listed, tracker.abort_markers)
+    ranges = listed_ranges(listed, rows, tracker)
     kept = set(rows["base_offset"][~ranges.mask(rows)].tolist())
     offsets = [r.offset for b in seen if b.base_offset in kept and not b.attributes & CONTROL for r in b.records]
     assert offsets == consume(seen, listed, 0)[0]
@@ -436,7 +442,7 @@ def test_drained_transactions_are_released_and_open_ones_kept() -> None:
     rows = scan_part(array).batches
     tracker = TransactionTracker()
     tracker.add(array, rows)
-    aborted, undecided, (producers, offsets) = tracker.drain()
+    aborted, undecided, (producers, offsets, _), *_ = tracker.drain()
     assert aborted.tolist() == [(7, 0, 2, 1)]
     assert len(undecided) == 0
     assert (producers.tolist(), offsets.tolist()) == ([7], [2])

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
-from kbatch.errors import LimitExceededError, LogDirectoryError
+from kbatch.errors import CorruptBatchError, LimitExceededError, LogDirectoryError
 from kbatch.format import ATTRIBUTE_CONTROL, BATCH_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, Limits
 from kbatch.kernels.keymap import KeyOffsets
 from kbatch.log.committed import follow_transactions
@@ -28,7 +28,6 @@ from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.rewriting import check_out
 from kbatch.log.write.side_files import copy_side_files, side_files
 from kbatch.quantities import SizeLike, TimeLike, parse_time, size_between
-from kbatch.read.committed import committed
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
@@ -156,6 +155,7 @@ def compact_log(
     options = DecodeOptions(isolation="read_committed", limits=limits if limits is not None else Limits())
     survey = _survey(segments)
     transactions = follow_transactions(segments, options)
+    _check_decided(log, transactions)
     start = max(log.start_checkpoint or 0, _base(segments[0]), int(first_dirty_offset or 0))
     end = survey.end_offset if include_active else _base(segments[-1])
     if transactions.last_stable_offset is not None:
@@ -184,7 +184,7 @@ def compact_log(
         segment_index_bytes=segment_index_bytes,
         follow_transactions=False,
     ) as writer:
-        reading = _Reading(committed(options, transactions), max_bytes, progress, 2 * log.size)
+        reading = _Reading(options, transactions, max_bytes, progress, 2 * log.size)
         reading.collect_keys(segments, cleaning.keys, start, end)
         horizon = _modified(clean[-1]) - delete_retention_ms if first_dirty_offset and clean else 0
         reading.clean(groups, cleaning, horizon, writer)
@@ -218,9 +218,15 @@ class _Reading:
     """The two passes over the segments, with their progress."""
 
     def __init__(
-        self, options: DecodeOptions, max_bytes: int, progress: Callable[[int, int], None] | None, total: int
+        self,
+        options: DecodeOptions,
+        transactions: Transactions,
+        max_bytes: int,
+        progress: Callable[[int, int], None] | None,
+        total: int,
     ) -> None:
         self._options = options
+        self._withheld = transactions.withheld_of_log()
         self._max_bytes = max_bytes
         self._progress = progress
         self._total = total
@@ -228,15 +234,14 @@ class _Reading:
 
     def collect_keys(self, segments: Sequence[Segment], keys: KeyOffsets, start: int, end: int) -> None:
         """Add the last offset of each key between two offsets to `keys`."""
-        options = replace(self._options, start_offset=start, columns=("offset", "key"))
         for segment in segments:
+            options = replace(self._committed(segment), start_offset=start, columns=("offset", "key"))
             for table in self._tables(segment, 0, _end_within(segment, end), options):
                 _add_keys(keys, table)
             self._finish(segment)
 
     def clean(self, groups: Sequence[list[Segment]], cleaning: Cleaning, horizon: int, writer: LogWriter) -> None:
         """Write each group of segments as one; tombstones of magic 0 and 1 stay in files modified after `horizon`."""
-        cleaned = replace(self._options, include_control=True)
         # Copied batches are decoded too, so that no damage is copied.
         copied = DecodeOptions(include_control=True, limits=self._options.limits, columns=("offset",))
         for number, group in enumerate(groups):
@@ -245,11 +250,15 @@ class _Reading:
             for segment in group:
                 cleaning.keeps_legacy_tombstones = _modified(segment) > horizon
                 end = _end_within(segment, cleaning.end)
+                cleaned = replace(self._committed(segment), include_control=True)
                 for table in self._tables(segment, 0, end, cleaned):
                     cleaning.clean(table, segment, writer)
                 for table in self._tables(segment, end, segment.size, copied):
                     cleaning.copy(table, segment, writer)
                 self._finish(segment)
+
+    def _committed(self, segment: Segment) -> DecodeOptions:
+        return replace(self._options, withheld=self._withheld.of_segment(segment.path))
 
     def _tables(self, segment: Segment, start: int, end: int, options: DecodeOptions) -> Iterator[RecordTable]:
         """Decode the batches from byte `start` up to `end`."""
@@ -325,6 +334,19 @@ class _LastOfEach:
         rows = rows[len(rows) - 1 - backwards]
         self._parts, self._rows, self._producers = [rows], len(rows), len(rows)
         return rows
+
+
+def _check_decided(log: Log, transactions: Transactions) -> None:
+    """Raise if the outcome of a transaction is unknown: its records can neither be kept nor removed."""
+    if len(undecided := transactions.undecided):
+        row = undecided[0]
+        raise CorruptBatchError(
+            f"{log.path}: the transaction of producer {row['producer_id']} from offset {row['first_offset']} to "
+            f"{row['last_offset']} is undecided, since bytes are damaged or offsets do not ascend after it; run "
+            "kbatch verify, and restore the log from another replica before it is compacted",
+            source=log.path,
+            base_offset=int(row["first_offset"]),
+        )
 
 
 def _active_producers(survey: _Survey, transactions: Transactions, expired: int) -> Producers:
