@@ -24,7 +24,6 @@ from kbatch.table import RecordTable
 from kbatch.tuning import SMALL_TABLE_BYTES
 
 __all__ = [
-    "ANOTHER_ID",
     "ChangeKind",
     "LogChange",
     "Position",
@@ -38,10 +37,6 @@ __all__ = [
     "record_checksum",
     "report_unrecognized",
 ]
-
-
-# Stands for the topic id of an output, also in messages, if all that is known of it is that the log's id differs.
-ANOTHER_ID = "another one"
 
 
 @dataclass(frozen=True, slots=True)

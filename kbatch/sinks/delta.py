@@ -7,7 +7,8 @@ clean-up of the table's log, and Delta refuses a commit if another one has writt
 - ``kbatch.base``: that count at the last overwrite. Positions of earlier bases do not count.
 - ``kbatch.run``: the last run, as a number, by which a run that was killed is recognized.
 - ``kbatch.<base>:<topic>-<partition>``: the next offset.
-- ``kbatch.<base>.<topic id>:<topic>-<partition>``: the leader epoch before it, or -1. The id may be ``unknown``.
+- ``kbatch.<base>.<topic id>:<topic>-<partition>``: the leader epoch before it, or -1, or -2 if the topic was created
+  again with another id. The id may be ``unknown``.
 - ``kbatch.<base>.checksums:<topic>-<partition>``: the checksums of the record before it (31 bits, 0 if there is none)
   and of its batch (32 bits), or -1 if they are unknown. Tables of earlier releases do not have it.
 """
@@ -23,7 +24,7 @@ import pyarrow as pa
 
 from kbatch.errors import LogDirectoryError
 from kbatch.extras import require
-from kbatch.plan.positions import ANOTHER_ID, Position
+from kbatch.plan.positions import Position
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
 from kbatch.sinks.delta_log import read_identifiers
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
@@ -36,6 +37,8 @@ _COUNT_ID = "kbatch"
 _BASE_ID = "kbatch.base"
 _UNKNOWN_ID = "unknown"
 _CHECKSUMS = "checksums"
+# Instead of a leader epoch.
+_NO_EPOCH, _NOT_ITS_ID = -1, -2
 # The identifier of the last run, and the key in the information about a commit.
 _RUN_ID = _RUN_KEY = "kbatch.run"
 
@@ -57,6 +60,8 @@ class DeltaTable:
         self._count: int | None = None
         self._base = 0
         self._known: dict[tuple[str, int], Position] = {}
+        # The ids under which each position was written.
+        self._ids: dict[tuple[str, int], list[str]] = {}
         # From `check` to `load`: opening a table reads all of its log.
         self._opened: Any = None
 
@@ -117,28 +122,34 @@ class DeltaTable:
             return OutputState(True, None if table.file_uris() else {})
         self._base = table.transaction_version(_BASE_ID) or 0
         found = read_identifiers(self._out, table.version(), _prefixes(self._base))
+        epochs = self._epochs(found)
         for log in logs:
-            position = self._position(found, log)
+            position = self._position(found, log, epochs.get(f"{log.topic}-{log.partition}", {}))
             if position is not None:
                 self._known[log.topic, log.partition] = position
         return OutputState(True, dict(self._known))
 
-    def _position(self, found: Mapping[str, int], log: LogName) -> Position | None:
+    def _epochs(self, found: Mapping[str, int]) -> dict[str, dict[str, int]]:
+        """Return by topic-partition the leader epoch of its position under each id that is not given up."""
+        epochs: dict[str, dict[str, int]] = {}
+        begin = f"kbatch.{self._base}."
+        for identifier, epoch in found.items():
+            topic_id, _, name = identifier.removeprefix(begin).partition(":")
+            if identifier.startswith(begin) and topic_id != _CHECKSUMS and epoch != _NOT_ITS_ID:
+                epochs.setdefault(name, {})[topic_id] = epoch
+        return epochs
+
+    def _position(self, found: Mapping[str, int], log: LogName, epochs: Mapping[str, int]) -> Position | None:
         next_offset = found.get(_app(self._base, log.topic, log.partition))
         if next_offset is None:
             return None
-        ids = [each for each in (log.topic_id, _UNKNOWN_ID) if each is not None]
-        epochs = {each: found.get(_app(self._base, log.topic, log.partition, each)) for each in ids}
-        known = {each: epoch for each, epoch in epochs.items() if epoch is not None}
-        # Exports with and without the id may have alternated. Leader epochs only increase.
-        epoch = max(known.values(), default=None)
-        topic_id = log.topic_id if log.topic_id in known else None
-        if not known and log.topic_id is not None:
-            # The position was written under an id that is not known here.
-            topic_id = ANOTHER_ID
-        checksums = table.transaction_version(_app(self._base, log.topic, log.partition, _CHECKSUMS))
-        epoch = None if epoch is None or epoch < 0 else epoch
-        return Position(next_offset, epoch, topic_id, *_unpacked(checksums))
+        self._ids[log.topic, log.partition] = list(epochs)
+        ids = [each for each in epochs if each != _UNKNOWN_ID]
+        topic_id = log.topic_id if log.topic_id in ids else ids[-1] if ids else None
+        # In tables of earlier releases the epochs differ. Leader epochs only increase.
+        epoch = max(epochs.values(), default=_NO_EPOCH)
+        checksums = found.get(_app(self._base, log.topic, log.partition, _CHECKSUMS))
+        return Position(next_offset, None if epoch < 0 else epoch, topic_id, *_unpacked(checksums))
 
     def commit(self, run: str, commit: Commit) -> None:
         """Add or replace the files, with the positions, in one transaction."""
@@ -193,9 +204,14 @@ class DeltaTable:
             found.append(Transaction(_BASE_ID, base))
         for (topic, partition), position in commit.positions.items():
             if fresh or self._known.get((topic, partition)) != position:
-                epoch = -1 if position.leader_epoch is None else position.leader_epoch
+                epoch = _NO_EPOCH if position.leader_epoch is None else position.leader_epoch
                 found.append(Transaction(_app(base, topic, partition), position.next_offset))
-                found.append(Transaction(_app(base, topic, partition, position.topic_id or _UNKNOWN_ID), epoch))
+                # Exports with and without the id may alternate.
+                own = [position.topic_id or _UNKNOWN_ID]
+                for each in dict.fromkeys(own if fresh else [*self._ids.get((topic, partition), []), *own]):
+                    is_other = position.topic_id not in (None, each) and each != _UNKNOWN_ID
+                    version = _NOT_ITS_ID if is_other else epoch
+                    found.append(Transaction(_app(base, topic, partition, each), version))
                 found.append(Transaction(_app(base, topic, partition, _CHECKSUMS), _packed(position)))
         return found
 

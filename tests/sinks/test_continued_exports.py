@@ -218,21 +218,48 @@ def test_a_log_that_was_truncated_and_grew_is_recognized_by_its_leader_epoch(roo
     assert summary.records == 40
 
 
-@pytest.mark.parametrize("out", ["parquet", "delta", "iceberg"], indirect=True)
+@every_format
 def test_a_topic_that_was_created_again_is_recognized_by_its_id(root: Path, out: Output) -> None:
+    """Also if it was created again twice, or the directory of an earlier one is back; the error names both ids."""
     metadata = root / "t-0" / "partition.metadata"
-    metadata.write_text("version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcg\n")
+    ids = {}
+    for each in "gAQ":
+        metadata.write_text(f"version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrc{each}\n")
+        ids[each] = kbatch.log.read_partition_metadata(metadata).topic_id
+    first, *others = "gAQgA"
+    metadata.write_text(f"version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrc{first}\n")
     out.write(root)
     assert out.write(root).action == "unchanged"
-    metadata.write_text("version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcA\n")
-    with pytest.raises(
-        kbatch.LogDirectoryError, match=r"t-0: .* the topic was created again: its id was .*, and is now"
-    ):
-        out.write(root)
-    summary = out.write(root, ReadOptions(fail_on_data_loss=False))
-    assert [(change["kind"], change["resumed_at"]) for change in summary.changes] == [("recreated", 0)]
-    assert summary.records == 20
-    assert out.write(root).action == "unchanged"
+    for each in others:
+        metadata.write_text(f"version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrc{each}\n")
+        message = f"t-0: .* the topic was created again: its id was {ids[first]}, and is now {ids[each]}"
+        with pytest.raises(kbatch.LogDirectoryError, match=message):
+            out.write(root)
+        summary = out.write(root, ReadOptions(fail_on_data_loss=False))
+        assert [(change["kind"], change["resumed_at"]) for change in summary.changes] == [("recreated", 0)]
+        assert summary.records == 20
+        assert out.write(root).action == "unchanged"
+        first = each
+
+
+@every_format
+def test_a_topic_created_again_with_older_leader_epochs_is_continued(root: Path, out: Output) -> None:
+    """Runs without an id before do not matter: the epochs of the former topic are not those of the new one."""
+    metadata = root / "t-0" / "partition.metadata"
+    log_batches.write_segment(root / "t-0", 20, batches(20, 3, epoch=5))
+    metadata.write_text("version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcg\n")
+    out.write(root)
+    metadata.unlink()
+    log_batches.write_segment(root / "t-0", 26, batches(26, 3, epoch=7))
+    assert out.write(root).records == 6
+    shutil.rmtree(root / "t-0")
+    log_batches.write_segment(root / "t-0", 0, batches(0, 30, epoch=2))
+    assert out.write(root, ReadOptions(fail_on_data_loss=False)).records == 60
+    for number, text in enumerate(("version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcg\n", "")):
+        metadata.write_text(text) if text else metadata.unlink()
+        base = 60 + 6 * number
+        log_batches.write_segment(root / "t-0", base, batches(base, 3, epoch=3))
+        assert out.write(root).records == 6
 
 
 @pytest.mark.parametrize("out", ["parquet", "delta", "iceberg"], indirect=True)

@@ -12,6 +12,7 @@ from log_batches import NOW
 
 import kbatch
 from kbatch.plan.read_options import Bound, ReadOptions
+from kbatch.sinks.delta import _app
 
 pytest.importorskip("pyarrow")
 
@@ -156,7 +157,9 @@ def test_a_position_of_an_earlier_release_is_continued(
 ) -> None:
     """It has no checksums; the next run that reads something adds them."""
     with monkeypatch.context() as earlier:
-        earlier.setattr("kbatch.sinks.delta._CHECKSUMS", "other")
+        earlier.setattr(
+            "kbatch.sinks.delta._app", lambda *parts: ("" if "checksums" not in parts else "no-") + _app(*parts)
+        )
         for module in ("kbatch.plan.positions", "kbatch.sinks.iceberg"):
             earlier.setattr(f"{module}.asdict", lambda each: dict(list(asdict(each).items())[:3]))
         out.write(root)
