@@ -1,11 +1,16 @@
-"""Parsing of JSON whose origin is not trusted."""
+"""JSON: parsing where its origin is not trusted, and large documents in parts."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
-__all__ = ["JsonDepthError", "parse_json"]
+__all__ = ["JsonDepthError", "json_parts", "parse_json"]
+
+# Characters of a part of a document.
+_PART = 1 << 20
 
 
 class JsonDepthError(ValueError):
@@ -29,3 +34,24 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise JsonDepthError("the brackets are nested too deeply") from None
+
+
+def json_parts(document: Any) -> Iterator[bytes]:
+    r"""Yield an indented JSON document in parts of about a megabyte; a dataclass is an object of its fields.
+
+    The text of a document with 10^5 entries, and the entries as dictionaries, would take hundreds of megabytes.
+
+    Examples
+    --------
+    >>> b"".join(json_parts({"version": [1]}))
+    b'{\n "version": [\n  1\n ]\n}'
+    """
+    texts: list[str] = []
+    size = 0
+    for text in json.JSONEncoder(indent=1, default=asdict).iterencode(document):
+        texts.append(text)
+        size += len(text)
+        if size > _PART:
+            yield "".join(texts).encode()
+            texts, size = [], 0
+    yield "".join(texts).encode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -47,7 +47,7 @@ class OutputState(NamedTuple):
     positions: dict[tuple[str, int], Position] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CommittedFile:
     """A data file of a run.
 
@@ -84,7 +84,7 @@ class Commit:
     positions : mapping of (topic, partition) to Position
         After the run, of its logs.
     summary : dict
-        The summary as plain values, for the manifest.
+        The fields of the summary, for the manifest.
     report : str or None
         Name of the file with the report of the run, which is at the place of `FileNames`.
     """
@@ -94,7 +94,7 @@ class Commit:
     side_files: Sequence[str]
     schema: pa.Schema
     positions: Positions
-    summary: dict[str, Any]
+    summary: dict[str, Any] = field(default_factory=dict)
     report: str | None = None
 
 

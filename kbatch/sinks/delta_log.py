@@ -31,7 +31,8 @@ _CHUNK = 4 << 20
 def read_identifiers(table: OutputPlace, version: int, prefixes: Sequence[str]) -> dict[str, int]:
     """Return the versions of the identifiers that begin with one of the prefixes, at a version of the table.
 
-    Identifiers expire only with a table property and a ``lastUpdated``, which kbatch does not write.
+    They are in the order of the commits that wrote them last, after those of a checkpoint. Identifiers expire only with
+    a table property and a ``lastUpdated``, which kbatch does not write.
 
     Raises
     ------
@@ -48,7 +49,9 @@ def read_identifiers(table: OutputPlace, version: int, prefixes: Sequence[str]) 
                 for prefix in prefixes[1:]:
                     chosen = pc.or_(chosen, pc.starts_with(ids, prefix))
                 pairs = (each.filter(chosen).to_pylist() for each in (ids, versions))
-                found.update(zip(*pairs, strict=True))
+                for identifier, each in zip(*pairs, strict=True):
+                    found.pop(identifier, None)
+                    found[identifier] = each
         except (ValueError, OSError) as error:
             raise LogDirectoryError(
                 f"{log.url}/{name}: not a readable file of a Delta table's log ({type(error).__name__}: {error}); "

@@ -189,12 +189,12 @@ class DirectoryTarget(_FilesTarget):
         keep_only(place, "", moved)
         text = new_manifest(self.run, commit, self._before)
         if self._before is None:
-            place.write(MANIFEST, text)
+            place.write_parts(MANIFEST, text)
             # Fails if another process has created the output meanwhile, unless it is an empty directory.
             move_all([(place.path(), self.out.path())], sync=False)
             self.committed = True
             return
-        self._working.write(_NEW_MANIFEST, text)
+        self._working.write_parts(_NEW_MANIFEST, text)
         removed = _replaced(commit, self._before)
         self._working.write(_COMMIT, json.dumps({"moved": moved, "removed": removed}).encode())
         self.committed = True
@@ -256,7 +256,7 @@ class StoreTarget(_FilesTarget):
         now = self.out.read(MANIFEST)
         if now != (None if self._before is None else self._before.text):
             raise table_changed(f"{self.out.url}/{MANIFEST}")
-        self.out.write(MANIFEST, new_manifest(self.run, commit, self._before))
+        self.out.write_parts(MANIFEST, new_manifest(self.run, commit, self._before))
         self.committed = True
         self._remove(_replaced(commit, self._before))
         self.out.write(SUCCESS, b"")

@@ -69,7 +69,7 @@ class FileLimits:
     days: int = 10_000
 
 
-@dataclass
+@dataclass(slots=True)
 class WrittenFile:
     """A data file that a task has written.
 

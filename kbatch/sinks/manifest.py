@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from kbatch.errors import LogDirectoryError
-from kbatch.json_text import parse_json
+from kbatch.json_text import json_parts, parse_json
 from kbatch.plan.positions import Position, parse_positions, plain_positions
 from kbatch.sinks.commits import Commit
 from kbatch.sinks.names import inner_names
@@ -76,8 +76,8 @@ class Manifest:
         return [name for run in self.runs for name in run["side_files"]]
 
 
-def new_manifest(run: str, commit: Commit, before: Manifest | None) -> bytes:
-    """Return the manifest after a commit."""
+def new_manifest(run: str, commit: Commit, before: Manifest | None) -> Iterator[bytes]:
+    """Return the manifest after a commit, in parts."""
     kept = None if commit.replace else before
     positions = {**((kept.positions or {}) if kept is not None else {}), **commit.positions}
     entry = {
@@ -88,4 +88,4 @@ def new_manifest(run: str, commit: Commit, before: Manifest | None) -> bytes:
     }
     runs = [*([] if kept is None else kept.runs), entry]
     document = {**commit.summary, "positions": plain_positions(positions), "runs": runs}
-    return json.dumps(document, indent=1).encode()
+    return json_parts(document)

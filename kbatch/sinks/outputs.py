@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -113,9 +113,17 @@ class OutputPlace:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file; readers see either the former contents or all of the new ones."""
+        self.write_parts(name, [data])
+
+    def write_parts(self, name: str, parts: Iterable[bytes]) -> None:
+        """Write a file of any size in parts, as `write`."""
         unfinished = f"{name}.tmp" if self.local else name
+        if not self.local:
+            # Closing the stream replaces the object, also if an error has interrupted the parts.
+            parts = list(parts)
         with self.create(unfinished) as file:
-            file.write(data)
+            for part in parts:
+                file.write(part)
         if self.local:
             os.replace(self.path(unfinished), self.path(name))
 

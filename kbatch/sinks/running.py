@@ -252,6 +252,8 @@ class ExportRun:
         parsed = summary.records * len(self._options.values.parsed)
         summary.too_many_bad = not self._writing.tolerates(summary.bad, parsed)
         self._commit = self._collect(planned, reports, summary)
+        # Tables need most memory when they commit, and logs and splits as much as all else of the run.
+        self._logs, self._reads = (), None
 
     def _run_tasks(
         self, executor: Executor, job: ExportJob, planned: _Planned, progress: Progress | None
@@ -302,7 +304,7 @@ class ExportRun:
         summary.action = "replaced" if replaces else "created" if not self._exists else "continued"
         if not is_new:
             summary.action = "unchanged"
-        return Commit(replaces, files, side_files, self.schema, positions, summary.to_dict())
+        return Commit(replaces, files, side_files, self.schema, positions)
 
     def commit(self, summary: ExportSummary) -> None:
         """Publish the files and positions; nothing is written if there is nothing new.
@@ -316,8 +318,8 @@ class ExportRun:
         if summary.action != "unchanged":
             assert self._commit is not None
             summary.report = self._write_report(summary)
-            manifest = {name: value for name, value in summary.to_dict().items() if name != "unseen_reports"}
-            self._target.commit(replace(self._commit, summary=manifest, report=summary.report or None))
+            commit = replace(self._commit, summary=summary.manifest_fields(), report=summary.report or None)
+            self._target.commit(commit)
             self.committed = True
         summary.commit_seconds = round(time.monotonic() - began, 3)
         forget_unfinished(self, complete=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 from kbatch.log import Log
@@ -26,7 +26,7 @@ _LISTED_TRANSACTIONS = 20
 _READ_COMMITTED_COUNTS = ("aborted_batches", "aborted_bytes", "undecided_batches", "undecided_bytes")
 
 
-@dataclass
+@dataclass(slots=True)
 class PartitionSummary:
     """The result of an export for one topic-partition.
 
@@ -301,7 +301,15 @@ class ExportSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain values, for JSON."""
-        return {**asdict(self), "records_per_second": round(self.records_per_second)}
+        return {**asdict(self), **self._computed()}
+
+    def manifest_fields(self) -> dict[str, Any]:
+        """Return the fields for the manifest, as `to_dict` but for `json_parts`, without reports of earlier runs."""
+        names = [each.name for each in fields(self) if each.name != "unseen_reports"]
+        return {**{name: getattr(self, name) for name in names}, **self._computed()}
+
+    def _computed(self) -> dict[str, Any]:
+        return {"records_per_second": round(self.records_per_second)}
 
 
 def summarize(

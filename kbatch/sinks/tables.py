@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from kbatch.errors import LogDirectoryError, exists_already
 from kbatch.escaping import one_line
+from kbatch.json_text import json_parts
 from kbatch.sinks.commits import Commit, LogName, OutputState, TableCommitError
 from kbatch.sinks.names import EXPORT_PREFIX, FileNames
 from kbatch.sinks.outputs import OutputPlace
@@ -104,7 +104,7 @@ class TableTarget:
         """Write the manifest of the run, and commit the files to the table."""
         keep_only(self.out, f"run-{self.run}", [file.name for file in commit.files])
         keep_only(self.out, self._side.rstrip("/"), commit.side_files)
-        self.out.write(self.manifest, json.dumps(commit.summary, indent=1).encode())
+        self.out.write_parts(self.manifest, json_parts(commit.summary))
         try:
             self._table.commit(self.run, commit)
             self.committed = True

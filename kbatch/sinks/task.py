@@ -41,7 +41,7 @@ from kbatch.table import RecordTable
 __all__ = ["ExportJob", "TaskReport", "larger", "output_schema", "reports_of", "smaller", "written_columns"]
 
 
-@dataclass
+@dataclass(slots=True)
 class TaskReport:
     """The result of one task for one topic-partition. The task sends it to the driver as JSON.
 

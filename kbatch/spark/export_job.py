@@ -173,6 +173,8 @@ def export(
         transform = value_columns(options.values, logs, options, flatten=writing.flatten, earlier=earlier)
     summary = ExportSummary(",".join(logdirs), place.url, options.isolation, writing.format)
     with contextlib.ExitStack() as to_the_end, ExportRun(target, logs, options, writing, transform) as run:
+        # The run releases them before it commits.
+        del logs
         began = time.monotonic()
         # An export that continues and finds nothing new takes a second instead of ten.
         idle = run.has_nothing_to_read()
