@@ -33,9 +33,10 @@ MOST_LINKS = 50_000
 ResultT = TypeVar("ResultT")
 
 
-def make_logs(root: Path, count: int) -> None:
-    """Make topic-partitions that are hard links of a few of them."""
-    names = [path.name for path in SOURCE.iterdir() if path.name[0] == "0" and path.suffix != ".jsonl"]
+def make_logs(root: Path, count: int, segments: int | None = None) -> None:
+    """Make topic-partitions that are hard links of a few of them, with all segments of the log or the first ones."""
+    chosen = sorted(path.stem for path in SOURCE.glob("*.log"))[:segments]
+    names = [path.name for path in SOURCE.iterdir() if path.stem in chosen and path.suffix != ".jsonl"]
     for number in range(count):
         directory = root / f"many-{number}"
         directory.mkdir()

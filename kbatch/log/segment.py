@@ -282,7 +282,8 @@ class Segment:
                 start = self._start_by_index(file, None)
             row = None
             for rows in file.walk(start):
-                row = rows[-1]
+                # A row that is no copy holds the memory of all of them.
+                row = rows[-1].copy()
             end = start if row is None else int(row["position"] + row["size"])
             return row, file.tail_at(end)
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from golden_logs import COMMITTED, LOGS
+from log_batches import NOW, batch, write_segment
 
 import kbatch
 from kbatch.cli import main
-from kbatch.log import LogWriter, compact_log
+from kbatch.format import BATCH_DTYPE
+from kbatch.log import Log, LogWriter, compact_log
 
 LOG = LOGS / "txn-0"
 END = 371
@@ -118,3 +120,15 @@ def test_dump_prints_the_last_records_of_each_log(sparse: kbatch.Log, capsys: py
     assert dumped(capsys, "--tail", "2", "--key", "key-8", str(LOG)) == by_key[-2:]
     segment = logs[0].segments[0].path
     assert dumped(capsys, "--tail", "1", segment) == [offsets(kbatch.Log(segment))[-1]]
+
+
+@pytest.mark.parametrize("count", [1, 15, 1000])
+def test_a_log_whose_end_is_known_holds_one_header_whatever_the_log_has(count: int, tmp_path: Path) -> None:
+    """An export holds all of its logs at once."""
+    write_segment(tmp_path / "t-0", 0, [batch(number, [NOW]) for number in range(count)])
+    log = Log(tmp_path / "t-0")
+    assert log.end_offset == count
+    held: Any = log._last[0]
+    while isinstance(held.base, np.ndarray):
+        held = held.base
+    assert held.nbytes == BATCH_DTYPE.itemsize

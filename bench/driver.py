@@ -1,0 +1,121 @@
+"""Memory and CPU seconds of the driver of an export of very many small logs.
+
+``python -m bench.driver [--logs 100000] [--format delta]`` makes a log directory of hard links to a small log, and
+exports it twice in processes of their own. The tasks do not run: empty files and reports as theirs take their place,
+so that the figures are those of the driver alone. The second export finds nothing new, and reads all positions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.partitions import make_logs
+from kbatch.plan.following import SegmentWalker
+from kbatch.plan.many import LogMapper
+from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.select import choose_logs
+from kbatch.plan.split import Split
+from kbatch.sinks.counters import Progress
+from kbatch.sinks.files import WrittenFile
+from kbatch.sinks.outputs import open_place
+from kbatch.sinks.running import ExportRun, open_target
+from kbatch.sinks.summary import ExportSummary
+from kbatch.sinks.task import ExportJob, TaskReport, reports_of
+from kbatch.sinks.write_options import OutputFormat, WriteOptions
+
+__all__ = ["UnreadExecutor", "export_unread", "main"]
+
+
+class UnreadExecutor:
+    """Creates an empty file for each split, and reports that it holds all records of the log.
+
+    Parameters
+    ----------
+    end_offset : int
+        Of all logs.
+    """
+
+    cores = 2
+    walker: SegmentWalker | None = None
+    mapper: LogMapper | None = None
+
+    def __init__(self, end_offset: int) -> None:
+        self._end = end_offset
+
+    def run(self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None) -> list[TaskReport]:
+        """Return the reports, which are sent as JSON."""
+        return reports_of(list(self._reports(job, tasks)))
+
+    def _reports(self, job: ExportJob, tasks: Sequence[tuple[Split, ...]]) -> Iterator[str]:
+        last, time_us = self._end - 1, 1_700_000_000_000_000
+        for number, splits in enumerate(tasks):
+            for split in splits:
+                assert split.topic is not None
+                assert split.partition is not None
+                name = job.names.data_file((split.topic, split.partition), None, 0, number, ".parquet")
+                with job.names.place.create(name):
+                    pass
+                written = WrittenFile(name, 10_000, self._end, 0, last, time_us, time_us)
+                report = TaskReport(number, split.topic, split.partition, [written], self._end, split.end)
+                report.codecs = {"none": 10}
+                report.first_offset, report.last_offset = 0, last
+                report.begin_offset, report.end_offset = 0, self._end
+                yield json.dumps(asdict(report))
+
+
+def export_unread(
+    root: Path, out: Path, kind: OutputFormat, *, before_commit: Callable[[], object] | None = None
+) -> ExportSummary:
+    """Export the logs of a directory, which are the same, without reading them."""
+    options, writing = ReadOptions(), WriteOptions(format=kind)
+    place = open_place(str(out), {})
+    logs = choose_logs([str(root)], options)
+    executor = UnreadExecutor(logs[0].end_offset)
+    summary = ExportSummary(str(root), place.url, options.isolation, kind)
+    with ExportRun(open_target(place, writing, table=None, catalog=None), logs, options, writing, None) as run:
+        del logs
+        run.run(None if run.has_nothing_to_read() else executor, summary, None)
+        if before_commit is not None:
+            before_commit()
+        run.commit(summary)
+    return summary
+
+
+def _measured(root: Path, out: Path, kind: OutputFormat) -> None:
+    began = time.monotonic()
+    summary = export_unread(root, out, kind)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu, seconds = used.ru_utime + used.ru_stime, time.monotonic() - began
+    action = f"{kind}, {summary.action}, {len(summary.partitions):,} logs"
+    print(f"| {action} | {used.ru_maxrss / 1e3:.0f} | {cpu:.1f} | {seconds:.1f} |", flush=True)
+
+
+def main() -> None:
+    """Print the figures as rows of a Markdown table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.driver", description=__doc__.splitlines()[0])
+    parser.add_argument("--logs", type=int, default=100_000, help="default: 100,000")
+    parser.add_argument("--format", choices=["parquet", "arrow", "delta"], default="delta", help="default: delta")
+    parser.add_argument("--dir", type=Path, help="directory for the logs (default: the system's temporary directory)")
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(dir=options.dir) as made:
+        root, out = Path(made, "logs"), Path(made, "out")
+        root.mkdir()
+        make_logs(root, options.logs, segments=1)
+        print("| export | peak, MB | CPU s | s |\n|---|---:|---:|---:|", flush=True)
+        for _ in range(2):
+            process = context.Process(target=_measured, args=(root, out, options.format))
+            process.start()
+            process.join()
+
+
+if __name__ == "__main__":
+    main()
