@@ -9,8 +9,9 @@ from oracle import encode_record
 from support.bombs import batch
 
 import kbatch
+from kbatch.batches.pooled import PooledRows
 from kbatch.format import HEADER_DTYPE, RECORD_DTYPE, record_dtype
-from kbatch.read import budget
+from kbatch.read import budget, splitting
 
 # So many headers that their rows exceed a part of the tests many times.
 MANY = 500
@@ -88,6 +89,20 @@ def test_a_part_ends_before_a_record_with_many_headers() -> None:
         or table.records.nbytes + len(table.headers) * HEADER_DTYPE.itemsize <= 8 * RECORD_DTYPE.itemsize
         for table in tables
     )
+
+
+def test_the_check_of_a_batch_takes_the_memory_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def reserved(dtype: Any, capacity: int) -> PooledRows:
+        sizes.append(capacity * dtype.itemsize)
+        return PooledRows(dtype, capacity)
+
+    monkeypatch.setattr(splitting, "PooledRows", reserved)
+    part = 40 * RECORD_DTYPE.itemsize
+    parts(part, [0] * 100)
+    assert len(sizes) > 1
+    assert max(sizes) == part
 
 
 def test_the_parts_of_a_batch_continue_each_other_and_the_next_batch_follows() -> None:
