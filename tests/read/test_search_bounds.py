@@ -244,3 +244,24 @@ def test_entries_outside_of_a_window_are_an_error() -> None:
     for window, origin in ((data[:-1], 0), (data, 1), (data, -1), (data[:0], 0)):
         with pytest.raises(IndexError, match="entry out of range"):
             checksums.first_bad(window, origin, batches, 0, 1)
+
+
+@pytest.mark.parametrize("bad", [1, 2, 3])
+@pytest.mark.parametrize(("good", "after"), [(0, 0), (1, 0), (1, 1)])
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_bad_batches_whose_lengths_lead_to_the_end_are_one_loss(
+    chunk: int | None, good: int, after: int, bad: int
+) -> None:
+    """The damage ends at the end of the source or at the next good batch, and reading goes on there."""
+    batches = [build_batch([encode_record(value=b"v")], base_offset=offset) for offset in range(good + bad + after)]
+    for number in range(good, good + bad):
+        batches[number] = batches[number][:-1] + bytes([batches[number][-1] ^ 2])
+    data = b"".join(batches)
+    chunks = [data] if chunk is None else [data[at : at + chunk] for at in range(0, len(data), chunk)]
+    tables = list(kbatch.decode_stream(chunks, on_error="skip"))
+    size = len(batches[0])
+    assert [each for table in tables for each in lost(table)] == [(good * size, (good + bad) * size)]
+    assert len([loss for table in tables for loss in table.losses]) == 1
+    assert [offset for table in tables for offset in offsets_of(table)] == [
+        offset for offset in range(len(batches)) if not good <= offset < good + bad
+    ]

@@ -178,16 +178,28 @@ TARGETS = (
     ),
     Target(
         "kbatch/read/damage.py",
-        ("tests/read/test_search_bounds.py", "tests/transactions/test_lost_markers.py"),
-        ("tests/read/test_random_damage.py", "tests/read/test_damage.py", "tests/read/test_streaming.py"),
+        ("tests/read/test_search_bounds.py", "tests/read/test_damage.py"),
+        (
+            "tests/transactions/test_lost_markers.py",
+            "tests/read/test_damage_compressed.py",
+            "tests/read/test_random_damage.py",
+        ),
     ),
     Target("kbatch/read/budget.py", ("tests/read/test_budget_bounds.py",)),
     Target("kbatch/read/splitting.py", ("tests/read/test_splitting_bounds.py",)),
-    Target("kbatch/read/building.py", ("tests/read/test_table_memory.py",)),
+    Target(
+        "kbatch/read/building.py",
+        ("tests/read/test_splitting_bounds.py", "tests/read/test_rules_header.py"),
+        ("tests/read/test_small_batches.py", "tests/read/test_table_memory.py"),
+    ),
     Target("kbatch/read/withheld.py", ("tests/read/test_table_memory.py",)),
     Target("kbatch/read/stable.py", ("tests/read/test_table_memory.py",)),
     Target("kbatch/log/committed.py", ("tests/read/test_table_memory.py",)),
-    Target("kbatch/log/write/journal.py", ("tests/log/write/test_hostile_journals.py",)),
+    Target(
+        "kbatch/log/write/journal.py",
+        ("tests/log/write/test_hostile_journals.py",),
+        ("tests/log/write/test_write_log_failures.py",),
+    ),
     Target("kbatch/transactions/lost.py", ("tests/read/test_table_memory.py",)),
     Target(
         "kbatch/transactions/aborted.py",
