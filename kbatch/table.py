@@ -15,6 +15,7 @@ from kbatch.kernels.slices import gather_fixed, header_keys, header_values
 from kbatch.options import Binary, Framing, On, Unknown
 from kbatch.records.data import Rows, TableData
 from kbatch.records.display import table_html, table_repr
+from kbatch.records.trimming import compacted
 
 if TYPE_CHECKING:
     import pandas
@@ -71,7 +72,8 @@ class RecordTable(TableData):
         """Select records by a slice, a boolean mask or row numbers, or return a column by its name.
 
         Masks and row numbers are lists or arrays of NumPy, Arrow, Polars or pandas; null in a mask selects no record.
-        Row numbers must ascend, because `batches` relies on the order of records. Batches and bytes are shared.
+        Row numbers must ascend, because `batches` relies on the order of records. Batches and bytes are shared:
+        `compact` drops those that no selected record refers to.
 
         A column is the Arrow column of `to_arrow`. ``table.records`` has the NumPy arrays.
         """
@@ -107,6 +109,20 @@ class RecordTable(TableData):
         """Return the first `n` records; with a negative `n`, all records except the last ``-n``."""
         check_types(RecordTable.head, locals())
         return self[:n]
+
+    def compact(self) -> RecordTable:
+        """Return a copy with only the bytes and batches that the records refer to.
+
+        A selection, such as ``table[mask]``, keeps the bytes of the whole table in memory; its copy does not.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> table = kbatch.decode(kbatch.encode([b"v" * 100] * 1000, timestamps=0))
+        >>> len(table[:2].data), len(table[:2].compact().data)
+        (109997, 200)
+        """
+        return compacted(self)
 
     def headers_of(self, row: int) -> list[tuple[bytes, bytes | None]]:
         """Return the headers of one record as (key, value) pairs, in their order; None is a null value.

@@ -38,6 +38,13 @@ ORDINARY_RATIO = 8
 # The smallest capacity that is reserved for a payload, in bytes.
 MIN_RESERVED = 256 << 10
 
+# -- records/trimming.py
+
+# A table is copied without the bytes that its records do not refer to if the copy, with its rows, takes at most this
+# part of the bytes that are released, and if these have a size that matters.
+TRIM_RATIO = 4
+TRIM_MIN_BYTES = 64 << 10
+
 # -- values/parsed.py
 
 # A column is parsed in parts of this size, so that values fit int32 offsets and memory is bounded.

@@ -79,7 +79,7 @@ class Conversions(ABC):
             As for `tables`: some of offset, timestamp, timestampType, key, value, headers, topic and partition, in
             the order of the result. Default is all of them; topic and partition only if they are known.
         binary : {"binary", "large_binary", "binary_view"}
-            As for `RecordTable.to_arrow`. A view keeps the decompressed bytes of all batches in memory.
+            As for `RecordTable.to_arrow`. A view may keep the decompressed bytes of all batches in memory.
         **options
             As for `tables`, such as ``start_offset``, ``start_timestamp`` and ``isolation``.
 
@@ -168,7 +168,8 @@ class Conversions(ABC):
         Returns
         -------
         polars.DataFrame
-            Values longer than 12 bytes are not copied. The frame keeps the decompressed bytes of all batches in memory.
+            Values longer than 12 bytes are not copied, unless they are a small part of the decompressed bytes: the
+            frame keeps all these in memory.
 
         Raises
         ------

@@ -25,6 +25,8 @@ from kbatch.kernels.slices import header_keys, header_values
 from kbatch.options import Binary
 from kbatch.records.columns import INT32_REACH, Reach, checked_schema, slot_bytes, view_batches, view_columns
 from kbatch.records.data import TableData
+from kbatch.records.trimming import pays, trimmed_bytes
+from kbatch.tuning import TRIM_MIN_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +109,7 @@ def to_arrow(
     binary : {"binary", "large_binary", "binary_view"}
         The type of keys and values, also in headers. ``"binary"`` (int32 offsets) and ``"large_binary"`` (int64)
         copy the bytes one after the other; ``"binary_view"`` copies only values of up to 12 bytes, and keeps
-        all of ``table.data`` alive.
+        all of ``table.data`` alive, unless the records refer to a small part of it: then that part is copied.
     reach : Reach
         The maximum offsets in a column; tests set smaller bounds than int32.
 
@@ -136,6 +138,10 @@ def to_arrow(
     """
     pa = require("pyarrow", "arrow", "to_arrow()")
     schema = view_schema(view_columns(table, columns, table.columns), binary=binary)
+    if binary == "binary_view" and len(table.data) >= TRIM_MIN_BYTES:
+        used = table.select(schema.names)
+        if pays(used):
+            table = trimmed_bytes(used)
     return pa.Table.from_batches(view_batches(pa, table, schema, reach=reach, are_kept=True), schema=schema)
 
 
@@ -270,7 +276,7 @@ def to_polars(table: TableData, *, columns: Sequence[str] | None = None) -> pl.D
     Returns
     -------
     polars.DataFrame
-        One row per record. It keeps all of ``table.data`` alive.
+        One row per record. It keeps all of ``table.data`` alive, unless the records refer to a small part of it.
 
     Raises
     ------

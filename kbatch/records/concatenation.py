@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from kbatch.arguments import check_types
 from kbatch.records.data import TableData
+from kbatch.records.trimming import pays, trimmed_batches, trimmed_bytes
 
 __all__ = ["concat_tables"]
 
@@ -31,8 +32,10 @@ def concat_tables(tables: Iterable[TableDataT]) -> TableDataT:
     -------
     RecordTable
         With the batches, losses and pending transactions of all tables; a batch that is split over several of them
-        (`RecordTable.continued`) has one row. ``consumed`` and ``remaining`` are sums. ``source`` is None if the
-        sources differ. The bytes are copied, unless all tables share them, as slices of one table do.
+        (`RecordTable.continued`) has one row, and slices and selections contribute only the batches of their records.
+        ``consumed`` and ``remaining`` are sums. ``source`` is None if the sources differ. The bytes are copied, unless
+        all tables share them, as slices of one table do. If the records refer to a small part of a table's bytes, only
+        that part is kept.
 
     Raises
     ------
@@ -53,6 +56,7 @@ def concat_tables(tables: Iterable[TableDataT]) -> TableDataT:
     check_types(concat_tables, locals())
     parts = list(tables)
     _check(parts)
+    parts = _trimmed(parts)
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -91,6 +95,20 @@ def concat_tables(tables: Iterable[TableDataT]) -> TableDataT:
         columns=first.columns,
         continued=first.continued,
     )
+
+
+def _trimmed(parts: list[TableDataT]) -> list[TableDataT]:
+    """Return the parts without the bytes that they do not refer to where that pays, and selections without batches."""
+    of_data: dict[int, list[TableDataT]] = {}
+    for part in parts:
+        of_data.setdefault(id(part.data), []).append(part)
+    paying = {key for key, tables in of_data.items() if pays(*tables)}
+    result = []
+    for part in parts:
+        if part._derived:
+            part = trimmed_batches(part)
+        result.append(trimmed_bytes(part) if id(part.data) in paying else part)
+    return result
 
 
 def _is_next_part(part: TableData, before: TableData) -> bool:

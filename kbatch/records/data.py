@@ -197,6 +197,7 @@ class TableData:
         "_last_stable_offset",
         "_losses",
         "_memory",
+        "_numbered",
         "_partition",
         "_pending",
         "_records",
@@ -231,8 +232,9 @@ class TableData:
         self._records = records
         self._batches = batches
         self._headers: npt.NDArray[np.void] | None = None
-        # Whether this is a slice or a selection, whose `first_record` is computed on first access to `batches`.
+        # Whether this is a slice or a selection, whose batches get the `first_record` of its own rows on first use.
         self._derived = False
+        self._numbered: npt.NDArray[np.void] | None = None
         self._data = data
         self._consumed = consumed
         self._remaining = remaining
@@ -253,13 +255,11 @@ class TableData:
         records = np.empty(0, RECORD_DTYPE if columns is None else record_dtype(columns))
         return cls(records, np.empty(0, BATCH_DTYPE), data, columns=columns, **arguments)
 
-    def _with(self, **arguments: Any) -> Self:
+    def _with(self, *, derived: bool | None = None, **arguments: Any) -> Self:
         """Return a table of the same buffers with other `arguments` of the constructor."""
         kept = {name: getattr(self, f"_{name}") for name in _ARGUMENTS}
-        # `batches` may change both in another thread, in the opposite order.
-        derived, batches = self._derived, self._batches
-        table = type(self)(**{"records": self._records, "batches": batches} | kept | arguments)
-        table._derived = derived
+        table = type(self)(**{"records": self._records, "batches": self._batches} | kept | arguments)
+        table._derived = self._derived if derived is None else derived
         if table._records is self._records:
             table._headers = self._headers
         return table
@@ -370,20 +370,22 @@ class TableData:
         -------
         ndarray of BATCH_DTYPE, shape (batches,)
             ``status`` is a `BatchStatus`; ``first_record`` is the row in `records` where the batch's records begin.
-            A slice or selection has the batches of the whole table.
+            A slice or selection has the batches of the whole table; `RecordTable.compact` drops those without a record.
 
         References
         ----------
         Rules such as COL-R4 are listed in ``docs/format-rules.md``.
         """
-        if self._derived:
+        if not self._derived:
+            return self._batches
+        if self._numbered is None:
             # The rows, and two arrays of row numbers.
             self._check_memory_of(self._batches.nbytes + 16 * len(self._batches), "batches")
             batches = self._batches.copy()
             batches["first_record"] = np.searchsorted(self._records["batch"], np.arange(len(batches)))
             batches.flags.writeable = False
-            self._batches, self._derived = batches, False
-        return self._batches
+            self._numbered = batches
+        return self._numbered
 
     @property
     def headers(self) -> npt.NDArray[np.void]:
@@ -446,9 +448,7 @@ class TableData:
             self._check_memory_of(int(count) * self._records.itemsize, "selected rows", int(count))
         records = self._records[rows]
         records.flags.writeable = False
-        table = self._with(records=records)
-        table._derived = True
-        return table
+        return self._with(records=records, derived=True)
 
     def select(self, columns: Sequence[str]) -> Self:
         """Return the table with some of its columns, in this order; rows, batches and bytes are shared.
@@ -510,6 +510,10 @@ class TableData:
         if self._memory is None:
             return INT64_MAX
         return self._memory.rest - (0 if self._headers is None else self._headers.nbytes)
+
+    def _header_memory(self) -> int:
+        """Return the memory that header rows may take."""
+        return self._view_memory() if self._memory is None else min(self._view_memory(), self._memory.headers)
 
     def _check_objects(self, *columns: str, size: int = 0) -> None:
         """Check the memory of the Python objects of some columns, together with `size` bytes of other columns."""
