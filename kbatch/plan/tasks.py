@@ -75,7 +75,7 @@ def task_tables(
             yield split, lost_table(segment, split.start, split.end, NOT_REACHED)
             continue
         tables = _split_tables(segment, split, options, columns)
-        position = split.start
+        position, reached = split.start, None
         end = SegmentEnd(segment.base_offset)
         while True:
             try:
@@ -84,6 +84,8 @@ def task_tables(
                 if done.value:
                     stopped.add(split.log)
                 else:
+                    if split.end == split.size:
+                        check_order(split.path, reached, None, split.below)
                     yield from _gap_tables(segment, split, end, options, gaps)
                 break
             except LogDirectoryError as error:
@@ -94,7 +96,8 @@ def task_tables(
                 break
             position += table.consumed
             end.add(table)
-            check_order(split.path, last_offset(table.batches), None, split.below)
+            if (last := last_offset(table.batches)) is not None:
+                reached = last
             if options.key is not None:
                 table = _with_key(table, options.key)
             table = table._with(topic=split.topic, partition=split.partition)
