@@ -116,8 +116,6 @@ class DamageEngine:
     **The result does not depend on windows, chunks and flushes.** Each decision depends only on the bytes of the
     source, the position of its end, and earlier decisions. If a decision needs a byte that is not known yet, it waits;
     the number of known bytes never decides. The same engine reads the whole source and keeps its state across windows.
-    There is one exception outside of this class: under read_committed the offsets of batches must ascend, since a
-    stream does not take back records that it has returned (`StreamDecoder`).
 
     **The size limit is the same for every source.** It applies to the length field, before any byte of the entry is
     requested: an entry with a larger length is damage. The exception is the last entry of a fetch response or of a file

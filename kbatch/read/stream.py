@@ -98,9 +98,6 @@ class StreamDecoder:
     For a header alone, at most 1 MiB is allocated before its bytes arrive. A length above ``limits.max_batch_bytes`` is
     damage at once (`LimitExceededError`), so that a damaged length cannot make the decoder wait for 2 GiB.
 
-    **Order.** Under read_committed, the offsets of batches must ascend, as in any log: records that were returned are
-    not taken back if a later transaction begins at a smaller offset.
-
     References
     ----------
     Rules such as LSO-R1 are listed in ``docs/format-rules.md``.

@@ -195,16 +195,16 @@ class AbortedRanges:
         out[rows] = (at >= 0) & (self.producer_id[at] == producers) & (self.last[at] >= first)
         return out
 
-    def within(self, start: int, stop: int, *, shift: int = 0) -> AbortedRanges:
+    def within(self, start: int, stop: int, *, from_start: bool = False) -> AbortedRanges:
         """Return the ranges that overlap the offsets or positions from `start` up to but not including `stop`.
 
         They also suffice for a batch that extends beyond these offsets, because a transaction begins with a batch.
-        With `shift`, the result counts positions from there.
+        With `from_start`, the result has the parts of ranges inside of it, and positions count from `start`.
         """
         chosen = (self.first < stop) & (self.last >= start)
         first, last = self.first[chosen], self.last[chosen]
-        if shift:
-            first, last = np.maximum(first, start) - shift, np.minimum(last, stop) - shift
+        if from_start:
+            first, last = np.maximum(first, start) - start, np.minimum(last, stop - 1) - start
         return AbortedRanges(self.producer_id[chosen], first, last, by=self.by)
 
 
@@ -263,7 +263,8 @@ class WithheldOfLog:
         stable = whole.stable_position
         stable = None if stable is None or stable >= stop else max(stable - start, 0)
         aborted, undecided = (
-            each.within(start, stop, shift=start) if len(each) else each for each in (whole.aborted, whole.undecided)
+            each.within(start, stop, from_start=True) if len(each) else each
+            for each in (whole.aborted, whole.undecided)
         )
         return Withheld(aborted, undecided, stable) if len(aborted) or len(undecided) or stable is not None else None
 

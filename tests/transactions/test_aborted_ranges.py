@@ -159,4 +159,4 @@ def test_ranges_of_positions_within_a_segment_count_from_its_beginning(
     inside = (start <= rows["position"]) & (rows["position"] < stop)
     part = rows[inside]
     part["position"] -= start
-    assert made.within(start, stop, shift=start).mask(part).tolist() == np.array(expected, bool)[inside].tolist()
+    assert made.within(start, stop, from_start=True).mask(part).tolist() == np.array(expected, bool)[inside].tolist()
