@@ -29,7 +29,7 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.log.reading import read_tables
-from kbatch.log.segment import Segment
+from kbatch.log.segment import Segment, has_batch
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import Loss
@@ -89,6 +89,11 @@ class SegmentTransactions:
         """The position after the batch at which the next call resumes; 0 if it reads the segment from its beginning."""
         return 0 if self.resumption is None else self.resumption.end
 
+    def is_of(self, segment: Segment) -> bool:
+        """Whether a segment has the batch at which the next call resumes; True if it does not resume."""
+        known = self.resumption
+        return known is None or has_batch(segment, known.last, known.end, known.crc, known.next_offset)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Resumption:
@@ -101,6 +106,8 @@ class _Resumption:
     last, end : int
         Where the batch begins and ends. Reading resumes at the batch itself, whose offset shows which entries may
         follow it after damage.
+    crc : int
+        The checksum in its header.
     next_offset, first_offset : int or None
         The offset after this batch, and that of the first good batch.
     events : ndarray of EVENT_DTYPE
@@ -110,6 +117,7 @@ class _Resumption:
 
     last: int
     end: int
+    crc: int
     next_offset: int | None
     first_offset: int | None
     events: npt.NDArray[np.void]
@@ -350,7 +358,7 @@ def segment_transactions(
     entries = _read_index(segment, below) if skips else _NO_ENTRIES
     known = None if since is None else since.resumption
     if known is None or not np.array_equal(known.entries, _entries_below(entries, known.next_offset)):
-        known = _Resumption(0, 0, segment.base_offset, None, np.empty(0, EVENT_DTYPE), _NO_ENTRIES)
+        known = _Resumption(0, 0, 0, segment.base_offset, None, np.empty(0, EVENT_DTYPE), _NO_ENTRIES)
     recorder = TransactionRecorder(limits=options.limits, events=known.events)
     lost = LossFollower(known.next_offset, entries, is_after_batch=known.end > 0, lengths_only=not skips)
     offsets = (
@@ -368,10 +376,10 @@ def segment_transactions(
             first = int(first_offsets(rows[good][:1])[0]) if offsets is None else offsets[0]
             offsets = first, int(rows["last_offset"][good][-1])
         if len(rows) and not lost.is_lost:
-            last, size, offset = (int(rows[name][-1]) for name in ("position", "size", "last_offset"))
+            last, size, crc, offset = (int(rows[name][-1]) for name in ("position", "size", "crc", "last_offset"))
             if last >= suspect_end and offsets is not None:
                 below_offset = _entries_below(entries, offset + 1)
-                known = _Resumption(last, last + size, offset + 1, offsets[0], recorder.events, below_offset)
+                known = _Resumption(last, last + size, crc, offset + 1, offsets[0], recorder.events, below_offset)
     recorder.replay_events(lost.finish(below))
     resumption = known if known.end else None
     return SegmentTransactions(recorder.events, below is not None, segment.path, segment.size, offsets, resumption)

@@ -26,6 +26,7 @@ from kbatch.log.segment_file import Tail
 from kbatch.log.state import (
     LEADER_EPOCH_CHECKPOINT,
     LEADER_EPOCH_DTYPE,
+    PARTITION_METADATA,
     START_CHECKPOINT,
     checkpoint_offsets,
     read_leader_epochs,
@@ -224,7 +225,7 @@ class Log(TablesOfLog):
         LogDirectoryError
             As for `kbatch.log.state.read_partition_metadata`.
         """
-        path = find_file(self._storage, self._directory, self._listing, "partition.metadata")
+        path = find_file(self._storage, self._directory, self._listing, PARTITION_METADATA)
         return None if path is None else read_partition_metadata(path, storage=self._storage).topic_id
 
     @property

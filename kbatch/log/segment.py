@@ -27,7 +27,7 @@ from kbatch.tuning import WALK_WINDOW
 if TYPE_CHECKING:
     pass
 
-__all__ = ["Segment", "check_order", "inode_of", "last_offset", "planned_segment"]
+__all__ = ["Segment", "check_order", "has_batch", "inode_of", "last_offset", "planned_segment"]
 
 _MAX_MANIFEST_BYTES = 16 << 20
 
@@ -451,6 +451,12 @@ def check_order(before: str, reached: int | None, following: str | None, base_of
             f"{reached}: the segments overlap; read them one by one",
             source=following or before,
         )
+
+
+def has_batch(segment: Segment, position: int, end: int, crc: int, next_offset: int | None) -> bool:
+    """Whether the batch at a position still has this end, checksum and offset after its last one."""
+    rows = next(segment.scan(position), None) if segment.size >= end else None
+    return rows is not None and (int(rows["crc"][0]), int(rows["last_offset"][0]) + 1) == (crc, next_offset)
 
 
 def inode_of(path: str) -> int:

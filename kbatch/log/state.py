@@ -29,6 +29,7 @@ __all__ = [
     "LEADER_EPOCH_CHECKPOINT",
     "LEADER_EPOCH_DTYPE",
     "MAX_SIDE_FILE",
+    "PARTITION_METADATA",
     "PRODUCER_DTYPE",
     "START_CHECKPOINT",
     "STORED_ABORTED",
@@ -46,6 +47,7 @@ __all__ = [
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 START_CHECKPOINT = "log-start-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
 
 LEADER_EPOCH_DTYPE = np.dtype([("epoch", "<i4"), ("start_offset", "<i8")], align=True)
 

@@ -187,12 +187,15 @@ class FollowedLog:
         Parameters
         ----------
         log : Log
-            As it is now. One that was truncated since the last call is followed again from the start.
+            As it is now. One that was truncated or made again since the last call is followed again from the start.
         start : int
             A later call does not need offsets before this one, which a stream has committed.
         """
         segments = log.segments
         bases = [segment.base_offset or 0 for segment in segments]
+        last = max(self._parts, default=None)
+        if last in bases and not self._parts[last].is_of(segments[bases.index(last)]):
+            self._parts, self._first, self._open = {}, None, []
         if self._options.on_error == "skip":
             self._first = bases[0]
         elif self._first not in bases or start < self._first:

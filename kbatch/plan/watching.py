@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from kbatch.batches.checksums import has_good_batch
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
@@ -14,8 +16,8 @@ from kbatch.log import Log
 from kbatch.log.directories import not_listed
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import read_tables
-from kbatch.log.segment import planned_segment
-from kbatch.log.state import START_CHECKPOINT, checkpoint_offsets
+from kbatch.log.segment import has_batch, planned_segment
+from kbatch.log.state import PARTITION_METADATA, START_CHECKPOINT, checkpoint_offsets, read_partition_metadata
 from kbatch.log.storage import Storage, absolute, locate
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import Selection
@@ -49,6 +51,10 @@ class LogState:
         Path of the last segment.
     position : int
         The end of that batch.
+    batch_position, batch_crc : int, int or None
+        Where that batch begins, and the checksum in its header; None without a batch in the last segment.
+    topic_id : str or None
+        The topic's id, from ``partition.metadata``.
     changed, seen
         The directory's modification time, and inode and size of the last segment, which show a change.
     preallocated : bool
@@ -62,6 +68,9 @@ class LogState:
     last: str = ""
     last_base: int = 0
     position: int = 0
+    batch_position: int = 0
+    batch_crc: int | None = None
+    topic_id: str | None = None
     changed: int = -1
     seen: tuple[int, int] = (-1, -1)
     preallocated: bool = False
@@ -148,6 +157,7 @@ class WatchedLogs:
         for _ in range(_OPEN_ATTEMPTS):
             try:
                 changed = os.stat(state.path).st_mtime_ns
+                has_new_names = changed != state.changed
                 if changed != state.changed:
                     names = segment_names(storage.list(state.path), lambda _, base_offset: base_offset)
                     if not names:
@@ -167,7 +177,10 @@ class WatchedLogs:
             except OSError as error:
                 raise not_listed(state.path, error) from error
             seen = (status.st_ino, status.st_size)
-            if seen == state.seen and not state.preallocated:
+            has_new_bytes = seen != state.seen
+            if has_new_names or has_new_bytes:
+                state.topic_id = _topic_id(storage, state.path)
+            if not has_new_bytes and not state.preallocated:
                 break
             if seen[0] != state.seen[0] or seen[1] < state.seen[1]:
                 state.position = -1
@@ -198,9 +211,14 @@ class WatchedLogs:
         """
         segment = planned_segment(state.last, storage_options=storage.options)
         options = DecodeOptions(crc=self._options.crc, on_error=self._options.on_error, framing_only=True)
+        if state.batch_crc is not None:
+            known = (state.batch_position, state.position, state.batch_crc, state.end_offset)
+            if not has_batch(segment, *known):
+                # The log was made again, even if the file is the same one and not shorter.
+                state.position = -1
         if state.position < 0:
             row, _ = segment.last_batch()
-            state.end_offset, state.position = state.last_base, 0
+            state.end_offset, state.position, state.batch_crc = state.last_base, 0, None
             if row is not None:
                 state.position = int(row["position"])
                 state.end_offset = max(state.last_base, int(row["base_offset"]))
@@ -216,8 +234,7 @@ class WatchedLogs:
                 if tail.kind in ("none", "zeros") and self._options.crc == "verify" and not has_good_batch(file, last):
                     last = settled
                 if last is not None:
-                    state.position = int(last["position"] + last["size"])
-                    state.end_offset = int(last["last_offset"]) + 1
+                    _set_last(state, last)
             state.preallocated = tail.kind == "zeros"
             if tail.kind in ("none", "zeros"):
                 return
@@ -225,8 +242,18 @@ class WatchedLogs:
         for table in read_tables(segment, state.position, size, options, SMALL_TABLE_BYTES):
             good = table.batches[BatchStatus.sound(table.batches["status"])]
             if len(good):
-                state.position = int(good["position"][-1] + good["size"][-1])
-                state.end_offset = int(good["last_offset"][-1]) + 1
+                _set_last(state, good[-1])
+
+
+def _set_last(state: LogState, row: np.void) -> None:
+    state.batch_position, state.batch_crc = int(row["position"]), int(row["crc"])
+    state.position = state.batch_position + int(row["size"])
+    state.end_offset = int(row["last_offset"]) + 1
+
+
+def _topic_id(storage: Storage, directory: str) -> str | None:
+    path = os.path.join(directory, PARTITION_METADATA)
+    return None if storage.find(path) is None else str(read_partition_metadata(path, storage=storage).topic_id)
 
 
 def open_log(path: str, storage_options: Mapping[str, str] | None = None) -> Log | None:
