@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from kbatch.log.segment import inode_of, planned_segment
 from kbatch.plan.bounds import check_partitions
 from kbatch.plan.following import FollowedLog, check_markers, log_transactions
 from kbatch.plan.missing import report_data_loss, retry_if_gone
+from kbatch.plan.positions import Position, batch_with, changed_identity, report_unrecognized
 from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions
 from kbatch.plan.rows import Transform, transformed_batches
 from kbatch.plan.split import Split, good_row, plan_ranges
@@ -36,6 +37,15 @@ from kbatch.spark.source_api import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
+from kbatch.spark.stream_offsets import (
+    LAG,
+    START,
+    Offsets,
+    Places,
+    offsets_to_json,
+    places_from_json,
+    places_to_json,
+)
 from kbatch.spark.stream_options import StreamReadOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
@@ -45,21 +55,18 @@ if TYPE_CHECKING:
 
 __all__ = ["KbatchStreamReader"]
 
-# The end offset of a query's first micro-batch has its start under this key, which is not a valid topic name.
-_START = "$start"
-_LAG = "$lag"
 # A line of the log names at most this number of topic-partitions.
 _LOGGED_LAGS = 10
 # How often a task looks up records whose file was replaced meanwhile.
 _READ_ATTEMPTS = 10
-Offsets = dict[TopicPartition, int]
 
 
 class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows logs from micro-batch to micro-batch.
 
     Offsets are ``{"topic": {"0": next}}``, as in Spark's Kafka source: the next offset to read of each partition. The
-    end of a query's first batch also has its start, under ``"$start"``, so that the batch can be repeated.
+    end of a query's first batch also has its start, under ``"$start"``, so that the batch can be repeated. Topic
+    ids and checksums, by which a log is recognized that was made again, are under ``"$ids"`` and ``"$checksums"``.
 
     Parameters
     ----------
@@ -102,7 +109,8 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins, the same each time."""
         if self._initial is None:
-            self._initial = _to_json(self._starts())
+            starts = self._starts()
+            self._initial = places_to_json({key: self._place(key, offset, None) for key, offset in starts.items()})
         return self._initial
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
@@ -118,15 +126,16 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         if start is None:
             start = self._reached if self._reached is not None else self.initialOffset()
         first = start == self._initial
-        begin = _from_json(start)
-        ends = self._ends(begin)
+        before = places_from_json(start)
+        ends = self._ends(before)
         self._latest = ends
         if not (HAS_LIMITS and isinstance(limit, ReadAllAvailable)):
-            ends = self._limited(begin, ends)
+            ends = self._limited(self._begin(before), ends)
         self._planned = ends
-        if ends == begin and not first:
+        places = {key: self._place(key, offset, before.get(key)) for key, offset in ends.items()}
+        if places == before and not first:
             return start
-        return {**_to_json(ends), _START: start} if first else _to_json(ends)
+        return {**places_to_json(places), START: start} if first else places_to_json(places)
 
     def getDefaultReadLimit(self) -> Any:
         """Return the limit of the options."""
@@ -144,7 +153,9 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
 
         The number of offsets from the end of the micro-batch to the end of the log is under ``"$lag"``.
         """
-        return {**_to_json(self._latest), _LAG: _to_json(self._lag(self._planned))} if self._latest else None
+        if not self._latest:
+            return None
+        return {**offsets_to_json(self._latest), LAG: offsets_to_json(self._lag(self._planned))}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """End the query where the logs end at the next poll."""
@@ -166,17 +177,18 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
             return []
         # A first batch that is repeated begins where it did. Spark calls `initialOffset` again, and the latest offset
         # may have changed.
-        begin, until = _from_json(end.get(_START, start)), _from_json(end)
-        _log_lag(self._lag(until))
+        begin, until = places_from_json(end.get(START, start)), places_from_json(end)
+        _log_lag(self._lag({key: place.next_offset for key, place in until.items()}))
         return [InputPartition(task) for task in retry_if_gone(lambda: self._plan(begin, until))]
 
-    def _plan(self, begin: Offsets, until: Offsets) -> list[tuple[Split, ...]]:
+    def _plan(self, begin: Places, until: Places) -> list[tuple[Split, ...]]:
         gone = sorted(begin.keys() - until.keys())
         if gone:
             self._lose(
-                f"{', '.join(map(_name, gone))}: the log no longer exists; read up to {[begin[k] for k in gone]}"
+                f"{', '.join(map(_name, gone))}: the log no longer exists; read up to "
+                f"{[begin[key].next_offset for key in gone]}"
             )
-        changed = {key: offset for key, offset in until.items() if begin.get(key) != offset}
+        changed = {key: place for key, place in until.items() if begin.get(key) != place}
         states = self._poll() if changed else {}
         ranges = []
         for key, stop in changed.items():
@@ -223,15 +235,41 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         check_markers(log, transactions, self.options.read)
         return transactions
 
-    def _ends(self, begin: Offsets) -> Offsets:
+    def _begin(self, before: Places) -> Offsets:
+        """Return the offsets to resume from: those of the last micro-batch, or the start of a topic with another id."""
+        begin = {key: place.next_offset for key, place in before.items()}
+        for key, state in self._states.items():
+            if key in before and _has_other_id(before[key], state.topic_id):
+                begin[key] = state.start_offset
+        return begin
+
+    def _place(self, key: TopicPartition, offset: int, before: Position | None) -> Position:
+        """Return an offset with what its log is recognized by, or `before` itself if nothing has changed since then."""
+        state = self._states.get(key)
+        if state is None:
+            return Position(offset)
+        # A copy of a log may lack the id for a while.
+        topic_id = state.topic_id or (None if before is None else before.topic_id)
+        crc = state.batch_crc if offset == state.end_offset else None
+        if before is not None and before.next_offset == offset and not _has_other_id(before, topic_id):
+            if crc is None or before.batch_crc in (None, crc):
+                return before
+        elif crc is None and offset > state.start_offset:
+            log = open_log(state.path, self.options.read.storage)
+            found = None if log is None else batch_with(log, offset - 1)
+            crc = None if found is None else int(found[1]["crc"])
+        return Position(offset, None, topic_id, crc)
+
+    def _ends(self, before: Places) -> Offsets:
         if self._is_until_now:
             if self._until_now is None:
-                self._until_now = retry_if_gone(lambda: self._ends_now(begin))
+                self._until_now = retry_if_gone(lambda: self._ends_now(before))
             return self._until_now
-        return retry_if_gone(lambda: self._ends_now(begin))
+        return retry_if_gone(lambda: self._ends_now(before))
 
-    def _ends_now(self, begin: Offsets) -> Offsets:
+    def _ends_now(self, before: Places) -> Offsets:
         states = self._states = self._poll()
+        begin = self._begin(before)
         for key in self._followed.keys() - states.keys():
             del self._followed[key]
             self._stable.pop(key, None)
@@ -254,7 +292,7 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
     def _starts(self) -> Offsets:
         """Resolve where a new query begins."""
         options = self.options
-        states = self._poll()
+        states = self._states = self._poll()
         bound = options.read.starting
         offsets = options.starting if isinstance(options.starting, dict) else None
         if bound.timestamp is None:
@@ -293,19 +331,36 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         return state.end_offset if stable is None else min(stable, state.end_offset)
 
     def _range(
-        self, key: TopicPartition, start: int | None, stop: int, state: LogState | None
+        self, key: TopicPartition, before: Position | None, until: Position, state: LogState | None
     ) -> tuple[Log, int, int] | None:
         """Return the log and the range of its offsets that can be read; report the offsets that cannot."""
-        name = _name(key)
-        if start is None:
+        name, stop = _name(key), until.next_offset
+        if before is None:
             start = 0 if state is None else state.start_offset
             if start:
                 self._lose(f"{name}: a log that is new to the query begins at offset {start} instead of 0")
+        else:
+            start = before.next_offset
         log = None if state is None else open_log(state.path, self.options.read.storage)
         if state is None or log is None:
             if start < stop:
                 self._lose(f"{name}: the log no longer exists; offsets {start} to {stop - 1} were not read")
             return None
+        is_other = _has_other_id(until, state.topic_id)
+        changed = ""
+        if before is not None and not is_other:
+            changed = _made_again(name, log, before, until.topic_id, min(stop, state.end_offset))
+        if changed:
+            self._lose(f"{name}: the last micro-batch ended before offset {start}, but {changed}; {_available(state)}")
+            start = state.start_offset
+        if before is None or is_other or changed:
+            changed = _made_again(name, log, until, state.topic_id, state.end_offset)
+            if changed:
+                self._lose(
+                    f"{name}: offsets {start} to {stop - 1} were not read: after the read was planned, {changed}; "
+                    f"{_available(state)}"
+                )
+                return None
         if stop < start:
             self._lose(
                 f"{name}: the end moved back from offset {start} to {stop} (truncated, or deleted and created again); "
@@ -478,18 +533,17 @@ def _name(key: TopicPartition) -> str:
     return f"{key[0]}-{key[1]}"
 
 
-def _from_json(offset: Mapping[str, Any]) -> Offsets:
-    return {
-        (topic, int(number)): next_offset
-        for topic, numbers in offset.items()
-        if topic != _START
-        for number, next_offset in numbers.items()
-    }
+def _made_again(name: str, log: Log, place: Position, topic_id: str | None, end: int) -> str:
+    """Return what shows that a log, which has this id and end, is not that of a place in it; or nothing."""
+    if _has_other_id(place, topic_id):
+        return f"the topic was created again: its id was {place.topic_id}, and is now {topic_id}"
+    if place.batch_crc is None or place.next_offset > end:
+        return ""
+    changed = changed_identity(log, place, batch_with(log, place.next_offset - 1))
+    if changed is None:
+        report_unrecognized([name])
+    return changed or ""
 
 
-def _to_json(offsets: Offsets) -> dict[str, Any]:
-    """Return offsets in sorted order: Spark compares them as text."""
-    out: dict[str, Any] = {}
-    for (topic, number), offset in sorted(offsets.items()):
-        out.setdefault(topic, {})[str(number)] = offset
-    return out
+def _has_other_id(place: Position, topic_id: str | None) -> bool:
+    return place.topic_id is not None and topic_id is not None and place.topic_id != topic_id
