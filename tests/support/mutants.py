@@ -178,19 +178,13 @@ TARGETS = (
     ),
     Target(
         "kbatch/read/damage.py",
-        ("tests/read/test_search_bounds.py", "tests/read/test_damage.py"),
-        (
-            "tests/transactions/test_lost_markers.py",
-            "tests/read/test_damage_compressed.py",
-            "tests/read/test_random_damage.py",
-        ),
+        ("tests/read/test_search_bounds.py",),
     ),
     Target("kbatch/read/budget.py", ("tests/read/test_budget_bounds.py",)),
     Target("kbatch/read/splitting.py", ("tests/read/test_splitting_bounds.py",)),
     Target(
         "kbatch/read/building.py",
         ("tests/read/test_splitting_bounds.py", "tests/read/test_rules_header.py"),
-        ("tests/read/test_small_batches.py", "tests/read/test_table_memory.py"),
     ),
     Target("kbatch/read/withheld.py", ("tests/read/test_table_memory.py",)),
     Target("kbatch/read/stable.py", ("tests/read/test_table_memory.py",)),
