@@ -184,17 +184,21 @@ TARGETS = (
     Target("kbatch/read/splitting.py", ("tests/read/test_splitting_bounds.py",)),
     Target(
         "kbatch/read/building.py",
-        ("tests/read/test_splitting_bounds.py", "tests/read/test_rules_header.py"),
+        (
+            "tests/read/test_building_bounds.py",
+            "tests/read/test_splitting_bounds.py",
+            "tests/read/test_rules_header.py",
+        ),
     ),
-    Target("kbatch/read/withheld.py", ("tests/read/test_table_memory.py",)),
-    Target("kbatch/read/stable.py", ("tests/read/test_table_memory.py",)),
-    Target("kbatch/log/committed.py", ("tests/read/test_table_memory.py",)),
+    Target("kbatch/read/withheld.py", ("tests/transactions/test_withheld_bounds.py",)),
+    Target("kbatch/read/stable.py", ("tests/read/test_stream_committed.py",)),
+    Target("kbatch/log/committed.py", ("tests/log/test_committed_bounds.py",)),
     Target(
         "kbatch/log/write/journal.py",
         ("tests/log/write/test_hostile_journals.py",),
         ("tests/log/write/test_write_log_failures.py",),
     ),
-    Target("kbatch/transactions/lost.py", ("tests/read/test_table_memory.py",)),
+    Target("kbatch/transactions/lost.py", ("tests/transactions/test_lost_bounds.py",)),
     Target(
         "kbatch/transactions/aborted.py",
         ("tests/transactions/test_aborted_ranges.py", "tests/transactions/test_transactions.py"),
