@@ -18,6 +18,7 @@ from kbatch.cli.terminal import (
     table_lines,
 )
 from kbatch.cli.usage import storage_options
+from kbatch.format import NO_TIMESTAMP
 from kbatch.log.statistics import PERCENTILES, Distribution, LogStatistics, log_statistics
 
 __all__ = ["run"]
@@ -54,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _table(found: list[tuple[Input, LogStatistics]]) -> list[str]:
     rows: list[tuple[str, ...]] = [
-        ("topic-partition", "segments", "batches", "records", "size", "offsets", "first time (UTC)", "last time (UTC)",
-         "codecs", "lost")
+        ("topic-partition", "segments", "batches", "records", "control", "size", "offsets", "first time (UTC)",
+         "last time (UTC)", "codecs", "lost")
     ]  # fmt: skip
     for each, one in found:
         rows.append(
@@ -64,6 +65,7 @@ def _table(found: list[tuple[Input, LogStatistics]]) -> list[str]:
                 f"{one.segments:,}",
                 f"{one.batches:,}",
                 f"{one.records:,}{'+' if one.uncounted_batches else ''}",
+                f"{one.control_records:,}",
                 format_size(one.bytes),
                 "-" if one.first_offset is None else f"{one.first_offset} - {one.last_offset}",
                 format_time(one.first_timestamp),
@@ -80,6 +82,7 @@ def _table(found: list[tuple[Input, LogStatistics]]) -> list[str]:
                 f"{sum(one.segments for one in both):,}",
                 f"{sum(one.batches for one in both):,}",
                 f"{sum(one.records for one in both):,}{'+' if any(one.uncounted_batches for one in both) else ''}",
+                f"{sum(one.control_records for one in both):,}",
                 format_size(sum(one.bytes for one in both)),
                 "",
                 "",
@@ -88,7 +91,7 @@ def _table(found: list[tuple[Input, LogStatistics]]) -> list[str]:
                 format_lost(sum(one.lost_bytes for one in both), sum(one.missing_offsets for one in both)),
             )
         )
-    return table_lines(rows, left=frozenset((0, 6, 7, 8)), indent="")
+    return table_lines(rows, left=frozenset((0, 7, 8, 9)), indent="")
 
 
 def _codecs(one: LogStatistics) -> str:
@@ -132,6 +135,9 @@ def _details(each: Input, one: LogStatistics) -> list[str]:
     if one.uncounted_batches:
         add("not counted", f"records of {one.uncounted_batches:,} compressed message sets")
     add("transactions", f"{one.committed:,} committed, {one.aborted:,} aborted, {one.open:,} open")
+    for producer, offset, timestamp in one.open_transactions:
+        time = format_time(None if timestamp == NO_TIMESTAMP else timestamp)
+        add("open", f"producer {producer}, from offset {offset}, {time}")
     add("producers", f"{one.producers:,}")
     if one.losses:
         lost = format_lost(one.lost_bytes, one.missing_offsets)

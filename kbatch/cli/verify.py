@@ -90,10 +90,11 @@ def _summary(each: Input, report: VerificationReport) -> str:
         verdict += f", {counted(notes, 'note')}"
     if each.kind != "log":
         return f"{each.path}: {verdict}"
+    control = f"{counted(report.control_records, 'control record')}, " if report.control_records else ""
     return (
         f"{each.name}: {verdict} ({counted(report.segments, 'segment')}, {counted(report.batches, 'batch')}"
         f"{f' ({report.damaged_batches:,} damaged)' if report.damaged_batches else ''}, "
-        f"{counted(report.records, 'record')}, {format_size(report.bytes)}; "
+        f"{counted(report.records, 'record')}, {control}{format_size(report.bytes)}; "
         f"{counted(report.side_files, 'index and snapshot file')})"
     )
 
@@ -114,6 +115,7 @@ def _report_dict(each: Input, report: VerificationReport) -> dict[str, Any]:
         batches=report.batches,
         damaged_batches=report.damaged_batches,
         records=report.records,
+        control_records=report.control_records,
         bytes=report.bytes,
         side_files=report.side_files,
         findings=listed(True),

@@ -40,8 +40,9 @@ class VerificationReport:
 
     Attributes
     ----------
-    segments, batches, records, bytes : int
-        Number of segments, batches, records and bytes read; `bytes` counts segment files only.
+    segments, batches, records, control_records, bytes : int
+        Number of segments, batches, records and bytes read; `bytes` counts segment files only. Records of control
+        batches, such as transaction markers, count in `control_records` instead of `records`.
     damaged_batches : int
         Number of batches that are damaged, or have a damaged message inside; they count in `batches` too.
     side_files : int
@@ -54,6 +55,7 @@ class VerificationReport:
     segments: int = 0
     batches: int = 0
     records: int = 0
+    control_records: int = 0
     bytes: int = 0
     damaged_batches: int = 0
     side_files: int = 0

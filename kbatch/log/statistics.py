@@ -25,7 +25,7 @@ from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
-from kbatch.transactions import TransactionTracker
+from kbatch.transactions import OpenTransaction, TransactionTracker
 from kbatch.tuning import TABLE_BYTES
 
 __all__ = ["PERCENTILES", "Distribution", "LogStatistics", "log_statistics"]
@@ -120,9 +120,10 @@ class LogStatistics:
     damaged_batches : int or None
         Batches that are damaged, or have a damaged message inside; None without decoding. They count in `batches`, but
         other counts leave out batches without records.
-    records : int or None
-        Counts in headers, control batches included. Headers of compressed messages of magic 0 and 1 have no count;
-        without decoding they are in `uncounted_batches`.
+    records, control_records : int
+        Counts in headers; the records of control batches, such as transaction markers, are not in `records` but in
+        `control_records`. Headers of compressed messages of magic 0 and 1 have no count; without decoding they are in
+        `uncounted_batches`.
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Offsets are from the headers. Timestamps are the smallest and the largest of any record; without decoding they
         are from `base_timestamp` and `max_timestamp`.
@@ -137,6 +138,8 @@ class LogStatistics:
         Counts of records, without control records. Tombstones are records with a key and a null value.
     committed, aborted, open : int
         Transactions by their markers. A transaction with no remaining batch is counted only if committed.
+    open_transactions : list of OpenTransaction
+        The open ones, by first offset.
     producers : int
         Number of producer ids.
     losses : int
@@ -160,9 +163,15 @@ class LogStatistics:
         self.record_bytes = Distribution()
         self.null_keys = self.null_values = self.tombstones = self.headers = self.records_with_headers = 0
         self.control_records = 0
-        self.committed = self.aborted = self.open = 0
+        self.committed = self.aborted = 0
+        self.open_transactions: list[OpenTransaction] = []
         self.losses = self.lost_bytes = self.missing_offsets = 0
         self._producers: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+    @property
+    def open(self) -> int:
+        """Number of open transactions."""
+        return len(self.open_transactions)
 
     @property
     def producers(self) -> int:
@@ -181,7 +190,8 @@ class LogStatistics:
         counts = batches["record_count"]
         self.empty_batches += int((counts == 0).sum())
         known = counts >= 0
-        self.records += int(counts[known].sum(dtype=np.int64))
+        self.records += int(counts[known & ~control].sum(dtype=np.int64))
+        self.control_records += int(counts[known & control].sum(dtype=np.int64))
         self.uncounted_batches += int((~known).sum())
         self.records_per_batch.add(counts[known & ~control])
         for magic, count in zip(*np.unique(batches["magic"], return_counts=True), strict=True):
@@ -224,7 +234,6 @@ class LogStatistics:
         self.damaged_batches = (self.damaged_batches or 0) + int(np.count_nonzero(BatchStatus.damaged(status)))
         control = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
         is_control = control[records["batch"]]
-        self.control_records += int(is_control.sum())
         self._add_payload_sizes(table)
         if is_control.any():
             records = records[~is_control]
@@ -283,6 +292,7 @@ class LogStatistics:
             "empty_batches": self.empty_batches,
             "transactional_batches": self.transactional_batches,
             "records": self.records,
+            "control_records": self.control_records,
             "uncounted_batches": self.uncounted_batches,
             "first_offset": self.first_offset,
             "last_offset": self.last_offset,
@@ -297,8 +307,8 @@ class LogStatistics:
             "tombstones": if_decoded(self.tombstones),
             "headers": if_decoded(self.headers),
             "records_with_headers": if_decoded(self.records_with_headers),
-            "control_records": if_decoded(self.control_records),
             "transactions": {"committed": self.committed, "aborted": self.aborted, "open": self.open},
+            "open_transactions": [each._asdict() for each in self.open_transactions],
             "producers": self.producers,
             "losses": self.losses,
             "lost_bytes": self.lost_bytes,
@@ -358,8 +368,10 @@ def log_statistics(
     >>> import kbatch
     >>> from kbatch.log.statistics import log_statistics
     >>> statistics = log_statistics(kbatch.Log("tests/golden/logs/txn-0").segments, headers_only=True)
-    >>> statistics.records, statistics.committed, statistics.aborted, statistics.open
-    (371, 20, 13, 2)
+    >>> statistics.records, statistics.control_records
+    (337, 34)
+    >>> statistics.committed, statistics.aborted, statistics.open
+    (20, 13, 2)
     """
     statistics = LogStatistics(decoded=not headers_only)
     options = DecodeOptions(
@@ -399,6 +411,6 @@ def log_statistics(
         statistics.add_gaps(gaps.after(number, offsets_end, None, None))
         done += segment.size
     result = tracker.result()
-    statistics.aborted, statistics.open = len(result.aborted), len(result.open)
+    statistics.aborted, statistics.open_transactions = len(result.aborted), result.open
     statistics.committed = max(markers - len(tracker.abort_markers[0]), 0)
     return statistics

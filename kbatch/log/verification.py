@@ -12,7 +12,7 @@ import numpy.typing as npt
 from kbatch.broker.producers import SequenceChecker
 from kbatch.errors import ErrorCode, KbatchError
 from kbatch.escaping import counted, printable
-from kbatch.format import INT64_MAX, BatchStatus, Limits
+from kbatch.format import ATTRIBUTE_CONTROL, INT64_MAX, BatchStatus, Limits
 from kbatch.log.committed import join_transactions, segment_transactions
 from kbatch.log.gaps import SegmentEnd, SegmentGaps, after_gap
 from kbatch.log.index_checks import index_checks
@@ -94,7 +94,10 @@ def verify_log(
             sound = batches[BatchStatus.sound(batches["status"])]
             report.batches += len(batches)
             report.damaged_batches += int(np.count_nonzero(BatchStatus.damaged(batches["status"])))
-            report.records += len(table)
+            is_control = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
+            control_records = int(np.count_nonzero(is_control[table.records["batch"]])) if is_control.any() else 0
+            report.control_records += control_records
+            report.records += len(table) - control_records
             if len(batches):
                 reached = max(reached, int(batches["position"][-1] + batches["size"][-1]))
             lost |= _report_damage(segment, table, report)

@@ -14,7 +14,9 @@ from log_batches import batch, segment_path, write_segment
 
 import kbatch
 from kbatch.cli import main
-from kbatch.log.statistics import Distribution
+from kbatch.log.comparison import compare_logs
+from kbatch.log.statistics import Distribution, log_statistics
+from kbatch.log.verification import verify_log
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_counts_equal_the_decoded_tables(name: str, run: Any) -> None:
     assert shown["segments"] == len(log.segments)
     assert shown["bytes"] == log.size
     assert shown["batches"] == len(batches)
-    assert shown["records"] == sum(map(len, tables))
+    assert shown["records"] == len(records)
     assert shown["control_records"] == sum(int(mask.sum()) for mask in control)
     assert (shown["first_offset"], shown["last_offset"]) == (batches["base_offset"].min(), batches["last_offset"].max())
     times = records["timestamp"][records["timestamp"] != -1]
@@ -68,6 +70,13 @@ def test_transactions_are_counted_by_state(how: list[str], run: Any) -> None:
     _, out, _ = run("--json", *how, LOGS / "txn-0")
     (shown,) = json.loads(out)["logs"]
     assert shown["transactions"] == {"committed": 20, "aborted": 13, "open": 2}
+    assert shown["open_transactions"] == [each._asdict() for each in kbatch.Log(LOGS / "txn-0").transactions().open]
+    assert shown["open_transactions"][0] == {
+        "producer_id": 1002,
+        "first_offset": 362,
+        "first_timestamp": 1700000040000,
+    }
+    assert (shown["records"], shown["control_records"]) == (337, 34)
     assert (shown["name"], shown["topic"], shown["partition"]) == ("txn-0", "txn", 0)
 
 
@@ -111,10 +120,25 @@ def test_counts_are_printed_as_a_table(run: Any) -> None:
     assert rows[0].split()[:3] == ["topic-partition", "segments", "batches"]
     assert [row.split()[0] for row in rows[1:]] == [*sorted(path.name for path in LOGS.iterdir()), "all"]
     (txn,) = [row for row in rows if row.startswith("txn-0")]
-    assert txn.split()[:10] == ["txn-0", "3", "165", "371", "21.9", "KiB", "0", "-", "370", "2023-11-14"]
+    assert txn.split()[:11] == ["txn-0", "3", "165", "337", "34", "21.9", "KiB", "0", "-", "370", "2023-11-14"]
     _, out, _ = run("--details", LOGS / "txn-0")
     assert "20 committed, 13 aborted, 2 open" in out
+    opened = [" ".join(line.split()) for line in out.splitlines() if line.strip().startswith("open ")]
+    assert opened[0] == "open producer 1002, from offset 362, 2023-11-14 22:14:00"
+    assert len(opened) == 2
     assert "30 keys, 0 values; 0 tombstones" in out
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir()))
+def test_stats_and_verify_count_the_records_that_a_read_returns(name: str) -> None:
+    """Records of control batches are counted apart, as `diff` and `export` leave them out."""
+    log = kbatch.Log(LOGS / name)
+    expected = sum(len(table) for table in log.tables())
+    control = sum(len(kbatch.control_records(table)) for table in log.tables(include_control=True))
+    for counted in (log_statistics(log.segments), verify_log(log.segments)):
+        assert (counted.records, counted.control_records) == (expected, control)
+    (pair,) = compare_logs(log, log).partitions
+    assert pair.a.records == expected
 
 
 @pytest.mark.parametrize("how", [[], ["--headers-only"]])

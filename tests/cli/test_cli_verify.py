@@ -48,7 +48,10 @@ def test_files_of_kafka_are_valid(run: Any) -> None:
     assert (status, err) == (0, "")
     assert findings(out) == []
     assert len([line for line in out.splitlines() if ": ok" in line]) == len(list(LOGS.iterdir()))
-    assert "txn-0: ok (3 segments, 165 batches, 371 records, 21.9 KiB; 12 index and snapshot files)" in out
+    assert (
+        "txn-0: ok (3 segments, 165 batches, 337 records, 34 control records, 21.9 KiB; 12 index and snapshot files)"
+        in out
+    )
 
 
 @pytest.mark.parametrize("path", sorted(p for p in LOGS.glob("*-0/*") if p.suffix != ".jsonl" and p.suffix != ".json"))
