@@ -360,7 +360,7 @@ def segment_transactions(
     if known is None or not np.array_equal(known.entries, _entries_below(entries, known.next_offset)):
         known = _Resumption(0, 0, 0, segment.base_offset, None, np.empty(0, EVENT_DTYPE), _NO_ENTRIES)
     recorder = TransactionRecorder(limits=options.limits, events=known.events)
-    lost = LossFollower(known.next_offset, entries, is_after_batch=known.end > 0, lengths_only=not skips)
+    lost = LossFollower(known.next_offset, entries, is_after_batch=known.end > 0, is_final=not skips)
     offsets = (
         None if known.first_offset is None or known.next_offset is None else (known.first_offset, known.next_offset - 1)
     )

@@ -89,11 +89,13 @@ def decide(
     tracker = TransactionTracker(limits=options.limits)
     # Under "raise" and "stop", damage within the requested offsets ends the pass, and nothing after it is returned.
     # Damage outside of them may hide markers.
-    losses = LossFollower(lengths_only=options.on_error != "skip")
+    losses = LossFollower(is_final=options.on_error != "skip")
     steps = losses.follow(batches, good, table.losses)
     follow_batches(tracker, batches[good], steps, lambda _: (data, 0))
     if options.on_error == "skip":
         tracker.replay_events(losses.finish())
+    elif reader.stopped or reader.error is not None:
+        tracker.replay_events(losses.end())
     is_sound = reader.position == len(data) and bool((good & (batches["magic"] == 2)).all()) and not table.losses
     if options.crc == "verify" and is_sound:
         # This pass has verified all checksums. It does not verify inner messages, which only magic 0 and 1 have.

@@ -95,7 +95,9 @@ class StableFront:
         self._listed = None if aborted is None else ListedAborts(aborted)
         # A list decides all transactions. Under "raise" and "stop", only damage outside of the requested offsets is
         # passed over.
-        self._losses = LossFollower(lengths_only=options.on_error != "skip") if aborted is None else None
+        self._losses = LossFollower(is_final=options.on_error != "skip") if aborted is None else None
+        # Whether damage has ended the reading.
+        self._has_ended = False
         # Position and producer id of each batch. Those that are not released begin at number `_first`.
         self._positions = array("q")
         self._producers = array("q")
@@ -119,7 +121,13 @@ class StableFront:
             if reader.position == begin and not len(table.batches):
                 break
             self._add(table, windows.window(begin, windows.end), begin)
-        if windows.is_final and self._losses is not None and reader.options.on_error == "skip":
+        if self._losses is None or self._has_ended:
+            return
+        if reader.stopped or reader.error is not None:
+            self._has_ended = True
+            self._tracker.replay_events(self._losses.end())
+            self._note_ended(np.empty(0, BATCH_DTYPE))
+        elif windows.is_final and reader.options.on_error == "skip":
             self._tracker.replay_events(self._losses.finish())
             self._note_ended(np.empty(0, BATCH_DTYPE))
 

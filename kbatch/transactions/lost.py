@@ -65,8 +65,8 @@ class LossFollower:
         Whether this is the offset after a batch. Otherwise a first batch with a smaller offset shows nothing.
     entries : ndarray of ABORTED_DTYPE, optional
         Entries of a ``.txnindex``, by last offset: the ABORT markers of the log.
-    lengths_only : bool
-        Whether only lengths of bad batches that lead through the lost bytes show what was lost, and not offsets alone.
+    is_final : bool
+        Whether damage ends the reading, so that nothing shows what was lost: all open transactions are undecided there.
 
     Notes
     -----
@@ -102,7 +102,7 @@ class LossFollower:
         entries: npt.NDArray[np.void] = _NO_INDEX,
         *,
         is_after_batch: bool = False,
-        lengths_only: bool = False,
+        is_final: bool = False,
     ) -> None:
         self._next_offset = next_offset
         self._is_after_batch = is_after_batch
@@ -110,7 +110,7 @@ class LossFollower:
         self._entry_offsets = np.ascontiguousarray(entries["last_offset"])
         # The entries that lost bytes had so far. Each is used once, also where offsets descend.
         self._used = 0
-        self._lengths_only = lengths_only
+        self._is_final = is_final
         # Since the last good batch: whether bytes were lost, the bad batches, and position and length of each loss.
         self._is_lost = False
         self._bad: list[_BadBatch] = []
@@ -195,14 +195,20 @@ class LossFollower:
         self._is_lost, self._bad, self._losses = False, [], []
         return events
 
+    def end(self) -> list[_Event]:
+        """Return the events of damage after the last good batch that ends the reading."""
+        self._is_lost = True
+        return self.finish()
+
     def _events(self, following: int | None) -> list[_Event]:
         """Return the events of the lost bytes before the offset `following`; None if nothing follows."""
         first = self._next_offset
-        followed = self._lengths_lead_through()
-        is_explicable = followed or not self._lengths_only
-        if first is None or (first == following and is_explicable):
+        if first is None or (first == following and not self._is_final):
             # No transaction is known before the first batch, or nothing is missing.
             return []
+        if self._is_final:
+            return lost_bytes(first - 1)
+        followed = self._lengths_lead_through()
         stop = INT64_MAX if following is None else max(first, following)
         lo, hi = np.maximum(np.searchsorted(self._entry_offsets, [first, stop]), self._used).tolist()
         self._used = hi
@@ -227,7 +233,7 @@ class LossFollower:
                 found.append((start, each.last_offset, events))
         found.sort(key=operator.itemgetter(0))
         events = [event for _, _, those in found for event in those]
-        if following is None or (is_explicable and self._explains(found, first, following)):
+        if following is None or self._explains(found, first, following):
             return events
         aborts = [event for event in events if event[-1] == INDEXED_ABORT]
         return [*aborts, *lost_bytes(first - 1)]

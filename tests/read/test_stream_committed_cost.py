@@ -46,9 +46,9 @@ def test_a_stream_of_short_transactions_takes_bounded_memory() -> None:
     for each in (decoder, listed):
         front = each._front
         assert front is not None
-        kept = (front._positions, front._reach, front._aborted, front._undecided, front._tracker._aborted)
+        kept = (front._positions, front._producers, front._aborted, front._undecided, front._tracker._aborted.rows())
         assert sum(map(len, kept)) == 0
-        assert len(front._tracker._marker_offsets) == 0
+        assert [len(column) for column in front._tracker._markers] == [0, 0, 0]
         assert len(front._tracker._queue) < 100
 
 
