@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from kbatch.format import INT64_MAX
+from kbatch.format import INT64_MAX, Limits
 from kbatch.log import Log, Segment
 from kbatch.log.committed import (
     SegmentTransactions,
@@ -132,14 +132,28 @@ def check_markers(log: Log, transactions: Transactions, options: ReadOptions, st
     """
     undecided = transactions.undecided["first_offset"]
     if options.on_error == "raise" and np.any(undecided < (INT64_MAX if stop is None else stop)):
-        raise_damage(log, options.crc)
+        raise_damage(log, options.crc, transactions, options.max_decompressed_bytes)
 
 
-def raise_damage(log: Log, crc: Crc) -> None:
-    """Raise the first error in the framing of a log, and in its checksums with ``crc="verify"``."""
-    framing = DecodeOptions(crc=crc, framing_only=True)
+def raise_damage(
+    log: Log,
+    crc: Crc,
+    transactions: Transactions | None = None,
+    max_decompressed_bytes: int = Limits().max_decompressed_bytes,
+) -> None:
+    """Raise the first error in the framing of a log, and in its checksums with ``crc="verify"``.
+
+    With `transactions`, it is the first error of a read: also in the records that these transactions do not withhold.
+    """
+    withheld = None if transactions is None else transactions.withheld_of_log()
+    limits = Limits(max_decompressed_bytes=max_decompressed_bytes)
     for segment in log.segments:
-        for _ in read_tables(segment, 0, segment.size, framing, SMALL_TABLE_BYTES):
+        options = DecodeOptions(crc=crc, framing_only=True)
+        if withheld is not None and segment.path in withheld.segments:
+            options = DecodeOptions(
+                crc=crc, limits=limits, columns=("offset",), withheld=withheld.of_segment(segment.path)
+            )
+        for _ in read_tables(segment, 0, segment.size, options, SMALL_TABLE_BYTES):
             pass
 
 
