@@ -25,7 +25,7 @@ from kbatch.records.display import short_repr
 from kbatch.tuning import JSON_BLOCK_BYTES, JSON_PARTS
 from kbatch.values.deviations import FieldDeviation
 from kbatch.values.json_fields import fit_texts
-from kbatch.values.memory import MAX_PARSED_BYTES, ListMemory, MemoryBudget, TypeMemory, memory_of_type
+from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, TypeMemory, memory_of_type
 from kbatch.values.parsed import ByteSlices, Parsed, expand, one_array, slices_of
 from kbatch.values.schema_limits import MAX_NESTING, check_type, shortened_name
 
@@ -73,8 +73,10 @@ def type_of(schema: pa.Schema | pa.DataType) -> pa.DataType:
     return schema
 
 
-# The memory of the number, the place, the length and the verdict of a row.
-_JSON_ROW_BYTES = 32
+# The memory of the number, the place, the length and the verdict of a row, and of Arrow's row.
+_JSON_ROW_BYTES = 64
+# The most memory of a text as Python objects, for each of its bytes: ``[0,0]``.
+_OBJECT_RATIO = 80
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,6 @@ class JsonParser:
             raise ValueError(f"unknown must be 'ignore', 'bad' or 'keep', got {self.unknown!r}")
         check_type(self.type, "the JSON schema")
         object.__setattr__(self, "_memory", memory_of_type(self.type))
-        object.__setattr__(self, "_lists", ListMemory.of(self.type))
         try:
             self._parse_lines(b'{"v":null}\n', _wire_type(pa, self.type))
         except pa.ArrowNotImplementedError as error:
@@ -163,12 +164,7 @@ class JsonParser:
         rows = (32 if memory.item else 8) * len(content) + 2 * n * memory.row
         if rows + len(content) * memory.item > budget.rest and memory.item:
             # An item that takes more memory than its text is an object, an array or null.
-            items = sum(int(np.count_nonzero(content == byte)) for byte in b"{[")
-            items += int(np.count_nonzero(content == ord("n"))) if items else 0
-            exact = rows + 2 * items * memory.item
-            if exact > budget.rest and n == 1:
-                exact = rows + 2 * _memory_of_items(content.tobytes(), self._lists, exact)  # type: ignore[attr-defined]
-            rows = exact
+            rows += 2 * _most_items(content) * memory.item
         budget.take(rows)
 
     def _parse(
@@ -183,6 +179,9 @@ class JsonParser:
         """Add the values that Arrow returns for rows to `good`, in order, and the rows that it refuses to `bad`."""
         if not len(rows):
             return
+        # Each part that Arrow parses has its own columns.
+        of_columns = self._memory.of_columns  # type: ignore[attr-defined]
+        budget.take(of_columns)
         lengths = slices.offsets[rows + 1].astype(np.int64) - slices.offsets[rows]
         out = np.empty(int(lengths.sum()) + len(rows) * (len(_PREFIX) + len(_SUFFIX)), np.uint8)
         written = join(slices.offsets, slices.content, rows, _PREFIX, _SUFFIX, out)
@@ -195,10 +194,17 @@ class JsonParser:
             return
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
             text = str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
-        # Rows that Python refuses get its error, so that the text does not depend on the rows around them.
+            budget.give_back(of_columns)
+        # Rows that Python refuses get its error, so that the text does not depend on the rows around them. A text whose
+        # objects might exceed the limit gets Arrow's.
         found = {}
         if len(rows) <= JSON_PARTS:
-            found = {row: reason for row in rows.tolist() if (reason := self._screen(pa, slices.row(row)))}
+            most = budget.rest // _OBJECT_RATIO
+            found = {
+                row: reason
+                for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)
+                if length <= most and (reason := self._screen(pa, slices.row(row)))
+            }
             if len(rows) == 1 and not found:
                 found[int(rows[0])] = shortened_name(_FIELD.sub(r"field '\1'", text))
             budget.take_errors(len(found))
@@ -214,8 +220,9 @@ class JsonParser:
         import pyarrow.json
 
         buffer = pa.py_buffer(lines)
-        # A line must fit into a block. Threads do not pay off for small buffers.
-        small = buffer.size <= JSON_BLOCK_BYTES
+        # A line must fit into a block. Threads do not pay off for small buffers, nor where the columns of each block
+        # take more memory than its text.
+        small = buffer.size <= max(JSON_BLOCK_BYTES, self._memory.of_columns)  # type: ignore[attr-defined]
         block = max(1, buffer.size) if small else JSON_BLOCK_BYTES
         options = pyarrow.json.ParseOptions(
             explicit_schema=pa.schema([("v", wire)]),
@@ -242,26 +249,12 @@ class JsonParser:
         return _misfit(pa, value, self.type, self.unknown == "bad")
 
 
-class _Object(list[tuple[str, Any]]):
-    """The fields of an object, with repeated names."""
-
-
-def _memory_of_items(text: bytes, lists: ListMemory, bound: int) -> int:
-    """Return the memory of the items of all lists in a text; `bound` if it is not valid JSON."""
-    try:
-        value = json.loads(text, object_pairs_hook=_Object)
-    except (ValueError, RecursionError):
-        return bound
-    stack, size = [(value, lists)], 0
-    while stack:
-        value, node = stack.pop()
-        if isinstance(value, _Object):
-            stack += [(each, node.fields[name]) for name, each in value if name in node.fields]
-        elif isinstance(value, list) and node.item:
-            size += len(value) * node.item
-            if node.below is not None:
-                stack += [(each, node.below) for each in value]
-    return size
+def _most_items(content: npt.NDArray[np.uint8]) -> int:
+    """Return a bound on the objects, arrays and nulls that are items of lists: bytes in strings may look like them."""
+    text = content[content > ord(" ")]
+    before, first, second = text[:-2], text[1:-1], text[2:]
+    nested = (first == ord("{")) | (first == ord("[")) | ((first == ord("n")) & (second == ord("u")))
+    return int(np.count_nonzero(nested & ((before == ord("[")) | (before == ord(",")))))
 
 
 class _Digits(str):

@@ -6,6 +6,7 @@ fields below it, also if the value has none of the fields. Two bytes of JSON, ``
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbatch.errors import LimitExceededError
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ERROR_BYTES",
     "MAX_PARSED_BYTES",
-    "ListMemory",
     "MemoryBudget",
     "TypeMemory",
     "ValuesTooLargeError",
@@ -31,6 +31,8 @@ MAX_PARSED_BYTES = 2 << 30
 ERROR_BYTES = 256
 # The memory of a place in a column besides the value: its validity, offset, and share of temporary arrays.
 _PLACE_BYTES = 8
+# The memory of a column besides its places: the objects of an array, and what pads its buffers.
+_COLUMN_BYTES = 1024
 
 
 class ValuesTooLargeError(LimitExceededError):
@@ -49,6 +51,10 @@ class MemoryBudget:
         if self.rest < 0:
             raise ValuesTooLargeError(f"takes more than {self.max_bytes} bytes of memory as columns")
 
+    def give_back(self, size: int) -> None:
+        """Return `size` bytes that were taken and are free again."""
+        self.rest += size
+
     def take_errors(self, count: int) -> None:
         """Use the memory of the errors of `count` bad rows, before they are made."""
         self.take(count * ERROR_BYTES)
@@ -63,58 +69,31 @@ class TypeMemory(NamedTuple):
         Of a value, without the items of its lists.
     item : int
         Of an item of any list or map, without the items of its own lists.
+    of_columns : int
+        Of the columns of an array, however few values it has.
     """
 
     row: int
     item: int
+    of_columns: int
 
 
 def memory_of_type(kind: pa.DataType) -> TypeMemory:
     """Return the memory of values of an Arrow type."""
     types = require("pyarrow", "arrow", "parsing values").types
+    row, item, children = _PLACE_BYTES, 0, []
     if types.is_struct(kind):
-        fields = [memory_of_type(field.type) for field in kind]
-        return TypeMemory(
-            _PLACE_BYTES + sum(field.row for field in fields), max((field.item for field in fields), default=0)
-        )
-    if types.is_map(kind):
-        key, value = memory_of_type(kind.key_type), memory_of_type(kind.item_type)
-        return TypeMemory(_PLACE_BYTES, max(key.row + value.row, value.item))
-    if types.is_list(kind) or types.is_large_list(kind):
-        item = memory_of_type(kind.value_type)
-        return TypeMemory(_PLACE_BYTES, max(item.row, item.item))
-    try:
-        return TypeMemory(_PLACE_BYTES + (kind.bit_width + 7) // 8, 0)
-    except ValueError:
-        # Types without a fixed width.
-        return TypeMemory(_PLACE_BYTES, 0)
-
-
-class ListMemory(NamedTuple):
-    """Where a type has lists, and the memory of their items.
-
-    Attributes
-    ----------
-    item : int
-        Of an item, in bytes, if the type is a list; otherwise 0.
-    below : ListMemory or None
-        The lists in the items.
-    fields : dict of str to ListMemory
-        The fields of a struct that have lists.
-    """
-
-    item: int
-    below: ListMemory | None
-    fields: dict[str, ListMemory]
-
-    @classmethod
-    def of(cls, kind: pa.DataType) -> ListMemory:
-        """Return the lists of an Arrow type."""
-        types = require("pyarrow", "arrow", "parsing values").types
-        if types.is_list(kind) or types.is_large_list(kind):
-            below = cls.of(kind.value_type)
-            return cls(memory_of_type(kind.value_type).row, below if below.item or below.fields else None, {})
-        if not types.is_struct(kind):
-            return cls(0, None, {})
-        parts = {field.name: cls.of(field.type) for field in kind}
-        return cls(0, None, {name: part for name, part in parts.items() if part.item or part.fields})
+        children = [memory_of_type(field.type) for field in kind]
+        row += sum(child.row for child in children)
+        item = max((child.item for child in children), default=0)
+    elif types.is_map(kind):
+        children = [memory_of_type(kind.key_type), memory_of_type(kind.item_type)]
+        item = max(sum(child.row for child in children), children[1].item)
+    elif types.is_list(kind) or types.is_large_list(kind):
+        children = [memory_of_type(kind.value_type)]
+        item = max(children[0].row, children[0].item)
+    else:
+        # Types without a fixed width, such as strings, have none.
+        with contextlib.suppress(ValueError):
+            row += (kind.bit_width + 7) // 8
+    return TypeMemory(row, item, _COLUMN_BYTES + sum(child.of_columns for child in children))

@@ -21,7 +21,7 @@ from kbatch.records.data import TableData
 from kbatch.records.display import short_repr
 from kbatch.tuning import VALUES_MEMORY_RATIO, VALUES_PART_BYTES, VALUES_PART_MEMORY, VALUES_PART_ROWS
 from kbatch.values.deviations import DeviationTable, FieldDeviation
-from kbatch.values.memory import ERROR_BYTES, MAX_PARSED_BYTES, MemoryBudget, ValuesTooLargeError
+from kbatch.values.memory import ERROR_BYTES, MAX_PARSED_BYTES, MemoryBudget, ValuesTooLargeError, memory_of_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -194,7 +194,8 @@ def _parse_part(parser: Parser, part: pa.Array, rest: int) -> Iterator[tuple[Par
         yield Parsed(nothing, np.zeros(1, np.int64), [str(error)]), most
     else:
         assert len(parsed.values) == len(part)
-        yield parsed, parsed.values.nbytes + len(parsed.errors) * ERROR_BYTES
+        size = parsed.values.nbytes + memory_of_type(parser.type).of_columns
+        yield parsed, size + len(parsed.errors) * ERROR_BYTES
 
 
 def parse_column(

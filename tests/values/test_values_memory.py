@@ -19,6 +19,7 @@ import kbatch
 from kbatch import LimitExceededError, Limits
 from kbatch.tuning import VALUES_PART_MEMORY
 from kbatch.values import AvroParser, FixedParser, JsonParser, ParsedValues, Parser, ProtobufParser, TextParser
+from kbatch.values.json import _most_items
 from kbatch.values.parsed import parse_column
 
 MIB = 1 << 20
@@ -303,3 +304,66 @@ def test_parsed_values_count_next_to_the_bytes_and_the_other_columns() -> None:
     assert table.to_arrow().num_rows == parsed.to_arrow(["value"]).num_rows == 1000
     with pytest.raises(kbatch.LimitExceededError, match="Arrow columns of 1,000 records"):
         parsed.to_arrow()
+
+
+def struct_of(fields: int, kind: pa.DataType | None = None) -> pa.DataType:
+    return pa.struct([(f"f{i}", kind or pa.int64()) for i in range(fields)])
+
+
+def text_of(fields: int, value: Any = 1) -> bytes:
+    return json.dumps({f"f{i}": value for i in range(fields)}).encode()
+
+
+# A type with a number of fields, and two values, the second of which is bad.
+JSON_SHAPES: dict[str, Callable[[int], tuple[pa.DataType, list[bytes]]]] = {
+    "nulls": lambda n: (struct_of(n), [b"{}", b'{"f0":""}']),
+    "numbers": lambda n: (struct_of(n), [text_of(n), b'{"f0":""}']),
+    "strings": lambda n: (struct_of(n, pa.string()), [text_of(n, "1"), b'{"f0":1}']),
+    "nested": lambda n: (
+        pa.struct([("a", struct_of(n // 2)), ("b", pa.struct([("c", struct_of(n // 2))]))]),
+        [b'{"b":{"c":{}}}', b'{"a":1}'],
+    ),
+    "list": lambda n: (pa.list_(struct_of(n)), [b"[{},{},null]", b"[1]"]),
+    "lists": lambda n: (struct_of(n // 2 + 1, pa.list_(pa.int64())), [text_of(n // 2 + 1, [1]), b'{"f0":1}']),
+}
+
+
+@linux
+@pytest.mark.parametrize("fields", [1, 1000, 19_990])
+@pytest.mark.parametrize("shape", JSON_SHAPES)
+def test_json_of_any_number_of_fields_takes_at_most_the_limit_or_names_it(shape: str, fields: int) -> None:
+    """The columns of thousands of fields take memory for each part that is parsed, however few rows it has."""
+    kind, (good, bad) = JSON_SHAPES[shape](fields)
+    JsonParser(kind).parse(pa.array([good]))
+    for values in ([good], [good] * max(2, 200_000 // fields), [good, bad] * 20):
+        data = kbatch.encode(values, timestamps=0)
+        table = kbatch.decode(data, limits=Limits(max_table_bytes=TIGHT_LIMIT))
+        increase, result = measured(lambda table=table: len(table.values_json(kind).values))
+        assert increase <= TIGHT_LIMIT * 13 // 10, len(values)
+        refused = isinstance(result, str) and "raise limits=kbatch.Limits(max_table_bytes=...)" in result
+        assert refused or result == len(values), result
+        assert len(values) > 1 or result == 1
+
+
+@linux
+def test_the_objects_of_a_bad_text_are_not_made_where_they_exceed_the_limit() -> None:
+    """Four bytes of JSON become 160 bytes of Python objects, also in fields that the type lacks."""
+    parser = JsonParser(pa.struct([("f", pa.int64())]))
+    text = b'{"more":[' + b"[0,0]," * 1_000_000 + b'[]],"f":"x"}'
+    parser.parse(pa.array([b'{"f":"x"}']))
+    increase, result = measured(lambda: parser.parse(pa.array([text]), 4 * TIGHT_LIMIT).errors)
+    assert increase <= 4 * TIGHT_LIMIT * 13 // 10
+    assert len(result) == 1
+    assert "Column(/v/f)" in result[0] or "field 'f'" in result[0]
+
+
+def test_bytes_in_strings_are_items_of_lists_only_in_the_bound() -> None:
+    """Spaces are no items, and objects in fields neither."""
+    for text, items in [
+        (b"[ {}, {} , null,[\n[],1]]", 5),
+        (b'{"a": {"b": null}, "c": [1]}', 0),
+        (b'["a, null", "[{"]', 2),
+        (b"", 0),
+        (b"[]", 0),
+    ]:
+        assert _most_items(np.frombuffer(text, np.uint8)) == items, text
