@@ -62,17 +62,19 @@ class OwnedDirectory:
     ----------
     path : str
         Unique to this run.
+    mode : int
+        The permissions, before the umask.
 
     Attributes
     ----------
     path : str
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mode: int = 0o777) -> None:
         self.path = path
         self._descriptor = -1
         while self._descriptor < 0:
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, mode, exist_ok=True)
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             # Some network file systems have no locks for directories; then nobody removes abandoned ones.
             with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,12 +22,15 @@ from kbatch.extras import install_command
 from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.java import ensure_java, local_java_options
 from kbatch.spark.driver.kept_errors import keep_readable
-from kbatch.unfinished import forget_unfinished, register_unfinished
+from kbatch.unfinished import OwnedDirectory, forget_unfinished, register_unfinished, remove_abandoned
 
 __all__ = ["SparkStartError", "active_session", "is_connect", "spark_session"]
 
 # Seconds that a JVM has to end by itself.
 _GRACE = 10.0
+# The names of scratch directories, as `tempfile.mkdtemp` makes them.
+_SCRATCH_PREFIX = "kbatch-spark-"
+_SCRATCH = re.compile(_SCRATCH_PREFIX + "[a-z0-9_]{8}")
 
 
 class SparkStartError(KbatchError):
@@ -86,14 +90,12 @@ def spark_session(
         return
     _require_jvm()
     ensure_java()
-    with tempfile.TemporaryDirectory(prefix="kbatch-spark-") as scratch:
-        log = Path(scratch, "spark.log")
-        register_unfinished(scratch, lambda: shutil.rmtree(scratch, ignore_errors=True))
-        try:
-            with log.open("wb") as sink, _own_session(master, app_name, conf or {}, scratch, sink) as spark:
-                yield spark
-        finally:
-            forget_unfinished(scratch)
+    with (
+        _scratch_directory() as scratch,
+        Path(scratch, "spark.log").open("wb") as sink,
+        _own_session(master, app_name, conf or {}, scratch, sink) as spark,
+    ):
+        yield spark
 
 
 def active_session() -> SparkSession | None:
@@ -108,6 +110,24 @@ def active_session() -> SparkSession | None:
 def is_connect(spark: SparkSession) -> bool:
     """Return whether a session is one of Spark Connect, which has no RDDs and no JVM in this process."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextlib.contextmanager
+def _scratch_directory() -> Iterator[str]:
+    """Yield a directory for the files of a session, and first remove those of runs that were killed."""
+    remove_abandoned(tempfile.gettempdir(), _SCRATCH)
+    owned = OwnedDirectory(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX), mode=0o700)
+
+    def remove() -> None:
+        shutil.rmtree(owned.path, ignore_errors=True)
+
+    register_unfinished(owned, remove)
+    try:
+        yield owned.path
+    finally:
+        remove()
+        owned.release()
+        forget_unfinished(owned)
 
 
 def _require_jvm() -> None:
