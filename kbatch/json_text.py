@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["JsonDepthError", "json_parts", "parse_json"]
 
 # Characters of a part of a document.
-_PART = 1 << 20
+_PART = 1 << 16
 
 
 class JsonDepthError(ValueError):
@@ -37,7 +37,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def json_parts(document: Any) -> Iterator[bytes]:
-    r"""Yield an indented JSON document in parts of about a megabyte; a dataclass is an object of its fields.
+    r"""Yield an indented JSON document in parts of some kilobytes; a dataclass is an object of its fields.
 
     The text of a document with 10^5 entries, and the entries as dictionaries, would take hundreds of megabytes.
 

@@ -93,7 +93,7 @@ def log_files(names: Iterable[str], version: int, url: str) -> list[str]:
 
 def _actions(log: OutputPlace, name: str) -> Iterator[pa.StructArray]:
     """Yield the ``txn`` actions of a file, without nulls."""
-    with log.fs.open_input_file(log.path(name)) as file:
+    with log.open(name) as file:
         if name.endswith(".parquet"):
             parquet = pyarrow.parquet.ParquetFile(file)
             if "txn" in parquet.schema_arrow.names:

@@ -6,6 +6,7 @@ Tasks use this module, so it does not import pyspark.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -100,12 +101,15 @@ class OutputPlace:
             self.make(os.path.dirname(name))
         return self.fs.open_output_stream(self.path(name), compression=None)
 
+    def open(self, name: str) -> io.FileIO | pa.NativeFile:
+        """Open a file for reading; refuses a FIFO, which would not end."""
+        path = self.path(name)
+        return open_regular(path) if self.local else self.fs.open_input_file(path)
+
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a small file; None if it does not exist."""
-        path = self.path(name)
         try:
-            # Refuses a FIFO, which would not end.
-            with open_regular(path) if self.local else self.fs.open_input_file(path) as file:
+            with self.open(name) as file:
                 data: bytes = file.read()
         except FileNotFoundError:
             return None

@@ -1,0 +1,80 @@
+"""The memory of the driver of an export, for each log: 100,000 small logs take less than 1 GB."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from log_batches import NOW, batch, write_segment
+
+pytest.importorskip("pyarrow")
+
+from bench.driver import export_unread  # noqa: E402
+from kbatch.sinks.outputs import OutputPlace  # noqa: E402
+
+# Bytes of Python's memory for each log, from the logs to the committed table. deltalake takes 5 KB in addition.
+MAX_HELD = 2500
+MAX_PEAK = 4500
+
+
+def memory_of(tmp_path: Path, count: int, kind: str) -> tuple[int, int]:
+    """Export a number of logs; return the memory that is held before the commit, and the peak."""
+    for number in range(count):
+        write_segment(tmp_path / f"logs{count}" / f"t-{number}", 0, [batch(0, [NOW])])
+    held: list[int] = []
+
+    def measure() -> None:
+        gc.collect()
+        held.append(tracemalloc.get_traced_memory()[0])
+
+    tracemalloc.start()
+    try:
+        out = tmp_path / f"out{count}"
+        summary = export_unread(tmp_path / f"logs{count}", out, kind, before_commit=measure)  # type: ignore[arg-type]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert summary.records == count
+    return held[0], peak
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_the_memory_for_a_log_is_bounded_until_the_commit_and_in_it(kind: str, tmp_path: Path) -> None:
+    if kind == "delta":
+        pytest.importorskip("deltalake")
+    memory_of(tmp_path, 10, kind)
+    few, many = memory_of(tmp_path, 300, kind), memory_of(tmp_path, 900, kind)
+    held, peak = ((after - before) / 600 for before, after in zip(few, many, strict=True))
+    print(kind, held, peak)
+    assert held < MAX_HELD
+    assert peak < MAX_PEAK
+
+
+def test_a_manifest_in_parts_is_the_text_of_the_summary(tmp_path: Path) -> None:
+    write_segment(tmp_path / "logs" / "t-0", 0, [batch(0, [NOW])])
+    summary = export_unread(tmp_path / "logs", tmp_path / "out", "parquet")
+    text = (tmp_path / "out" / "_manifest.json").read_text()
+    found = json.loads(text)
+    assert text == json.dumps(found, indent=1)
+    expected = {name: value for name, value in summary.to_dict().items() if name != "unseen_reports"}
+    timed = {"seconds", "records_per_second", "commit_seconds"}
+    assert {name: found[name] for name in expected.keys() - timed} == {
+        name: expected[name] for name in expected.keys() - timed
+    }
+
+
+def test_an_object_is_not_replaced_by_a_part_of_it(tmp_path: Path) -> None:
+    """An object store replaces an object when its stream is closed, also after an error."""
+
+    def fails() -> object:
+        yield b"first"
+        raise RuntimeError("no second part")
+
+    place = OutputPlace(f"memory://{tmp_path.name}")
+    place.write("manifest", b"before")
+    with pytest.raises(RuntimeError, match="no second part"):
+        place.write_parts("manifest", fails())  # type: ignore[arg-type]
+    assert place.read("manifest") == b"before"
