@@ -12,12 +12,12 @@ from log_batches import NOW, batch, write_segment
 
 pytest.importorskip("pyarrow")
 
-from bench.driver import export_unread  # noqa: E402
-from kbatch.sinks.outputs import OutputPlace  # noqa: E402
+from bench.driver import export_unread
+from kbatch.sinks.outputs import OutputPlace
 
-# Bytes of Python's memory for each log, from the logs to the committed table. deltalake takes 5 KB in addition.
-MAX_HELD = 2500
-MAX_PEAK = 4500
+# Bytes of Python's memory for each log, before the commit and at most; 1,030 and 4,240 are measured. deltalake takes 5 KB more.
+MAX_HELD = 1500
+MAX_PEAK = 5000
 
 
 def memory_of(tmp_path: Path, count: int, kind: str) -> tuple[int, int]:
@@ -48,7 +48,6 @@ def test_the_memory_for_a_log_is_bounded_until_the_commit_and_in_it(kind: str, t
     memory_of(tmp_path, 10, kind)
     few, many = memory_of(tmp_path, 300, kind), memory_of(tmp_path, 900, kind)
     held, peak = ((after - before) / 600 for before, after in zip(few, many, strict=True))
-    print(kind, held, peak)
     assert held < MAX_HELD
     assert peak < MAX_PEAK
 
