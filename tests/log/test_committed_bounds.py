@@ -11,6 +11,7 @@ import pytest
 from generated_logs import snapshot
 from log_batches import segment_path, write_segment
 from oracle import three
+from tables import offsets_of
 from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
 
 import kbatch
@@ -117,6 +118,39 @@ def test_a_transaction_of_a_snapshot_begins_with_a_good_transactional_batch(
 @pytest.mark.parametrize("missing", [4, 7])
 def test_both_snapshots_are_needed(tmp_path: Path, missing: int) -> None:
     assert begins(log_with(tmp_path, {base: each for base, each in STATES.items() if base != missing}), 2) == (0, [])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_a_snapshot_lists_any_number_of_open_transactions(tmp_path: Path, count: int) -> None:
+    write_segment(tmp_path, 0, [txn(number, number) for number in range(count)])
+    state = {number: (number, number) for number in range(count)}
+    for base in (count, count + 1):
+        write_segment(tmp_path, base, [data(base)])
+        snapshot(tmp_path, base, state)
+    assert begins(kbatch.Log(tmp_path), 2) == (1, [(number, number) for number in range(count)])
+
+
+# -- segments that are joined
+
+
+@pytest.mark.parametrize(("first", "is_certain"), [(3, False), (5, False), (6, True)])
+def test_a_transaction_continues_in_a_segment_that_begins_after_the_last_offset_dsk_r1(
+    tmp_path: Path, first: int, is_certain: bool
+) -> None:
+    """Otherwise segments overlap, or an offset is wrong: its marker may be anywhere."""
+    write_segment(tmp_path, 0, [txn(0, 7), data(5)])
+    write_segment(tmp_path, 3, [marker(first, 7, COMMIT), data(9)])
+    found = follow_transactions(kbatch.Log(tmp_path).segments, SKIP)
+    assert found.undecided["producer_id"].tolist() == ([] if is_certain else [7])
+    assert (found.aborted.tolist(), found.open) == ([], [])
+
+
+def test_a_marker_lost_at_the_end_of_a_segment_ends_no_transaction_of_the_next_one(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    write_segment(directory, 0, [txn(0, 7), damaged(marker(1, 7, ABORT))])
+    write_segment(directory, 2, [txn(2, 7), marker(3, 7, COMMIT)])
+    tables = kbatch.Log(directory).tables(isolation="read_committed", on_error="skip")
+    assert [offset for table in tables for offset in offsets_of(table)] == [2]
 
 
 # -- ranges of offsets

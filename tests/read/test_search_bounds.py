@@ -265,3 +265,86 @@ def test_bad_batches_whose_lengths_lead_to_the_end_are_one_loss(
     assert [offset for table in tables for offset in offsets_of(table)] == [
         offset for offset in range(len(batches)) if not good <= offset < good + bad
     ]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_lower_limit_does_not_hide_a_batch_from_the_search(codec: str) -> None:
+    """A batch with more records than a payload within the limit: it is returned, or its loss names the limit."""
+    first = build_batch([encode_record(value=b"v")])
+    second = build_batch([encode_record(delta) for delta in range(200)], base_offset=1, codec=codec)
+    data = first + b"\xff" * 30 + second
+    table = kbatch.decode(data, on_error="skip", limits=kbatch.Limits(max_decompressed_bytes=700))
+    found = [(loss.position, loss.length) for loss in table.losses]
+    if codec == "none":
+        assert found == [(len(first), 30)]
+        assert len(table) == 201
+    else:
+        assert found == [(len(first), 30), (len(first) + 30, len(second))]
+        assert "max_decompressed_bytes" in table.losses[1].reason
+
+
+FAULTS = {
+    "too many records": build_batch([encode_record()], record_count=2),
+    "an invalid record": build_batch([encode_record(length=1)]),
+    "an invalid payload": build_batch(codec="gzip", payload=b"no gzip", record_count=1),
+    "an unknown codec": build_batch([encode_record()], attributes=7),
+    "an invalid message": build_message(b"k", b"v", magic=1, key_length=1000),
+}
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_length_of_a_bad_batch_with_a_good_checksum_is_right(name: str, chunk: int | None) -> None:
+    """So the damage after it is another one. The checksum covers the end of the batch."""
+    good, bad = build_batch([encode_record(value=b"v")]), FAULTS[name]
+    data = good + bad + b"\xff" * 20 + good
+    chunks = [data] if chunk is None else [data[at : at + chunk] for at in range(0, len(data), chunk)]
+    tables = list(kbatch.decode_stream(chunks, on_error="skip"))
+    assert [(loss.position, loss.length) for table in tables for loss in table.losses] == [
+        (len(good), len(bad)),
+        (len(good) + len(bad), 20),
+    ]
+    assert sum(map(len, tables)) == 2
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("before", [b"", build_message(b"k", b"v", offset=0)])
+def test_a_message_whose_length_reaches_beyond_the_source_ends_where_its_fields_show(before: bytes, magic: int) -> None:
+    """It is damage, and not an incomplete end."""
+    bad = bytearray(build_message(b"k", b"v", magic=magic, offset=1))
+    bad[8:12] = (1000).to_bytes(4, "big")
+    after = build_message(b"k", b"w", magic=magic, offset=2)
+    table = kbatch.decode(before + bytes(bad) + after, on_error="skip")
+    assert lost(table) == [(len(before), len(before) + len(bad))]
+    assert table.records["offset"].tolist() == [0, 2][not before :]
+    # At the end too, if the checksum is good for its fields; otherwise the last message is incomplete.
+    assert lost(kbatch.decode(before + bytes(bad), on_error="skip")) == [(len(before), len(before) + len(bad))]
+    bad[-1] ^= 1
+    table = kbatch.decode(before + bytes(bad), on_error="skip")
+    assert (table.losses, table.consumed) == ([], len(before))
+
+
+@pytest.mark.parametrize("size", [1, 30_000])
+@pytest.mark.parametrize("count", [3, 70])
+def test_lengths_lead_through_any_number_of_bad_batches_of_any_size(tmp_path: Path, count: int, size: int) -> None:
+    """Also if they need more than a window, or if headers are kept."""
+    bad = [build_batch([encode_record(value=b"v" * size)], base_offset=offset) for offset in range(count)]
+    data = b"".join(each[:-1] + bytes([each[-1] ^ 2]) for each in bad)
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020}.log").write_bytes(data)
+    for tables in [kbatch.decode(data, on_error="skip")], kbatch.Log(tmp_path / "t-0").tables(on_error="skip"):
+        assert [each for table in tables for each in lost(table)] == [(0, len(data))]
+    windows = BufferWindows(np.frombuffer(data, np.uint8))
+    headers = BatchReader(DecodeOptions(on_error="skip", framing_only=True)).read(windows).batches
+    assert headers["base_offset"].tolist() == list(range(count))
+
+
+@pytest.mark.parametrize("value", [None, b"v"])
+def test_a_message_with_a_wrong_magic_ends_where_another_message_follows_its_length(value: bytes | None) -> None:
+    """Whatever offset that one has; a search accepts only an offset that may follow (FRM-R12)."""
+    first = build_message(b"k", b"v", magic=0, offset=5)
+    bad = bytearray(build_message(None, value, magic=0, offset=6))
+    bad[16] = 9
+    table = kbatch.decode(first + bytes(bad) + build_message(b"k", b"w", magic=0, offset=3), on_error="skip")
+    assert table.records["offset"].tolist() == [5, 3]
+    assert lost(table) == [(len(first), len(first) + len(bad))]

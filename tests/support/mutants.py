@@ -173,7 +173,7 @@ TARGETS = (
     Target(
         "kbatch/kernels/search.pyx",
         ("tests/read/test_search_bounds.py",),
-        ("tests/read/test_random_damage.py", "tests/read/test_damage.py"),
+        (),
         "search",
     ),
     Target(
@@ -192,7 +192,11 @@ TARGETS = (
     ),
     Target("kbatch/read/withheld.py", ("tests/transactions/test_withheld_bounds.py",)),
     Target("kbatch/read/stable.py", ("tests/read/test_stream_committed.py",)),
-    Target("kbatch/log/committed.py", ("tests/log/test_committed_bounds.py",)),
+    Target(
+        "kbatch/log/committed.py",
+        ("tests/log/test_committed_bounds.py", "tests/transactions/test_lost_bounds.py"),
+        ("tests/log/test_follow_transactions.py",),
+    ),
     Target(
         "kbatch/log/write/journal.py",
         ("tests/log/write/test_hostile_journals.py",),
