@@ -318,3 +318,15 @@ def test_a_segment_that_grows_has_the_transactions_of_the_whole_file(
             found = segment_transactions(segment, below, options, since)
             assert found.events.tolist() == expected.events.tolist()
             assert found.end == expected.end
+
+
+def test_a_segment_whose_index_has_changed_is_followed_from_its_beginning(tmp_path: Path) -> None:
+    """An entry may appear for a marker that was lost before: a broker rebuilds the index."""
+    path = write_segment(tmp_path, 0, [data(0), txn(1, 7), damaged(marker(2, 7, ABORT)), data(3)])
+    before = segment_transactions(kbatch.Log(tmp_path).segments[0], None, SKIP)
+    assert before.end == path.stat().st_size
+    path.with_suffix(".txnindex").write_bytes(entry(7, 1, 2))
+    segment = kbatch.Log(tmp_path).segments[0]
+    expected = segment_transactions(segment, None, SKIP)
+    assert expected.events.tolist() != before.events.tolist()
+    assert segment_transactions(segment, None, SKIP, before).events.tolist() == expected.events.tolist()

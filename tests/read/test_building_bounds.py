@@ -27,9 +27,11 @@ def batches(codec: str, counts: list[int], headers: int = 0) -> list[bytes]:
     return made
 
 
-def table_of(data: bytes, max_bytes: int, **options: Any) -> kbatch.RecordTable:
+def table_of(
+    data: bytes, max_bytes: int | None, expected: tuple[int, int] | None = None, **options: Any
+) -> kbatch.RecordTable:
     windows = BufferWindows(np.frombuffer(data, np.uint8))
-    return BatchReader(DecodeOptions(**options)).read(windows, max_bytes=max_bytes, splits=False)
+    return BatchReader(DecodeOptions(**options)).read(windows, max_bytes=max_bytes, splits=False, expected=expected)
 
 
 @pytest.mark.parametrize("columns", [None, ("offset",), ("offset", "value")])
@@ -126,3 +128,17 @@ def test_every_offset_may_be_requested(offset: int, start: int | None, stop: int
     data = bombs.batch(bombs.record(b"v"), 1, offset=offset)
     table = kbatch.decode(data, start_offset=start, stop_offset=stop)
     assert table.records["offset"].tolist() == [offset]
+
+
+@pytest.mark.parametrize("expected", [(0, 0), (1, 1), (9, 1000), (100_000, 1 << 24)])
+@pytest.mark.parametrize("max_bytes", [None, 1500])
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_table_does_not_depend_on_the_size_that_is_expected_of_it(
+    codec: str, max_bytes: int | None, expected: tuple[int, int]
+) -> None:
+    """It only decides how much memory is reserved first."""
+    data = b"".join(batches(codec, [3, 1, 5, 2, 4] * 20, headers=2))
+    found, whole = table_of(data, max_bytes, expected), table_of(data, max_bytes)
+    assert found.records.tolist() == whole.records.tolist()
+    assert found.batches.tolist() == whole.batches.tolist()
+    assert found.values() == whole.values()

@@ -348,3 +348,13 @@ def test_a_message_with_a_wrong_magic_ends_where_another_message_follows_its_len
     table = kbatch.decode(first + bytes(bad) + build_message(b"k", b"w", magic=0, offset=3), on_error="skip")
     assert table.records["offset"].tolist() == [5, 3]
     assert lost(table) == [(len(first), len(first) + len(bad))]
+
+
+@pytest.mark.parametrize("crc", ["verify", "skip"])
+def test_a_batch_without_records_after_damage_is_found(crc: Any) -> None:
+    """Compaction leaves them. It has the size of a header."""
+    good, empty = build_batch([encode_record(value=b"v")]), build_batch([], base_offset=1)
+    data = good + b"\xff" * 30 + empty + b"\xff" * 30 + good
+    table = kbatch.decode(data, crc=crc, on_error="skip")
+    assert lost(table) == [(len(good), len(good) + 30), (len(good) + 30 + len(empty), len(data) - len(good))]
+    assert table.batches["record_count"].tolist() == [1, 0, 1]

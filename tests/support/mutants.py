@@ -173,15 +173,26 @@ TARGETS = (
     Target(
         "kbatch/kernels/search.pyx",
         ("tests/read/test_search_bounds.py",),
-        (),
+        ("tests/read/test_random_damage.py", "tests/read/test_damage.py", "tests/read/test_damage_compressed.py"),
         "search",
     ),
     Target(
         "kbatch/read/damage.py",
         ("tests/read/test_search_bounds.py",),
+        (
+            "tests/transactions/test_lost_markers.py",
+            "tests/read/test_random_damage.py",
+            "tests/read/test_damage.py",
+            "tests/read/test_damage_compressed.py",
+            "tests/read/test_streaming.py",
+        ),
     ),
     Target("kbatch/read/budget.py", ("tests/read/test_budget_bounds.py",)),
-    Target("kbatch/read/splitting.py", ("tests/read/test_splitting_bounds.py",)),
+    Target(
+        "kbatch/read/splitting.py",
+        ("tests/read/test_splitting_bounds.py",),
+        ("tests/read/test_table_memory.py", "tests/read/test_threads.py"),
+    ),
     Target(
         "kbatch/read/building.py",
         (
@@ -202,7 +213,11 @@ TARGETS = (
         ("tests/log/write/test_hostile_journals.py",),
         ("tests/log/write/test_write_log_failures.py",),
     ),
-    Target("kbatch/transactions/lost.py", ("tests/transactions/test_lost_bounds.py",)),
+    Target(
+        "kbatch/transactions/lost.py",
+        ("tests/transactions/test_lost_bounds.py",),
+        ("tests/log/test_committed_bounds.py", "tests/transactions/test_lost_markers.py"),
+    ),
     Target(
         "kbatch/transactions/aborted.py",
         ("tests/transactions/test_aborted_ranges.py", "tests/transactions/test_transactions.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,11 @@ def test_a_damaged_batch_that_is_larger_than_any_marker_is_none_if_the_lengths_l
         # Offsets descend, and show nothing.
         ([b"\xff" * 100], 1, ALL),
         ([b"\xff" * 100], 3, ALL),
+        # An offset that is not above that of the batch before is wrong, or one of the others is.
+        ([], 0, ALL),
+        ([], 1, ALL),
+        ([], 2, []),
+        ([], 3, []),
         # Nothing follows: the transactions stay open, except for a marker's own.
         ([b"\xff" * 100], None, []),
         ([damaged(marker(2, 7, ABORT))], None, [7]),
@@ -146,3 +152,13 @@ def test_the_next_segment_shows_which_offsets_are_missing_at_the_end(
     tmp_path: Path, below: int, expected: list[int]
 ) -> None:
     assert undecided(tmp_path, [damaged(marker(2, 7, ABORT))], None, below=below) == expected
+
+
+def test_an_indexed_marker_aborts_its_transaction_where_others_are_undecided_txi_r2(tmp_path: Path) -> None:
+    """Two offsets are missing, and the index lists one. The others are undecided from the batch before on."""
+    path = write_segment(tmp_path, 0, [txn(0, 7), txn(1, 8), damaged(marker(2, 7, ABORT)), data(4)])
+    path.with_suffix(".txnindex").write_bytes(struct.pack(">hqqqq", 0, 7, 0, 2, 3))
+    found = follow_transactions(kbatch.Log(tmp_path).segments, DecodeOptions(on_error="skip"))
+    assert found.aborted[["producer_id", "first_offset", "last_offset"]].tolist() == [(7, 0, 2)]
+    assert found.undecided[["producer_id", "first_offset", "last_offset"]].tolist() == [(8, 1, 1)]
+    assert found.open == []
