@@ -7,15 +7,12 @@ from types import ModuleType
 
 from kbatch.errors import MissingDependencyError
 
-__all__ = ["DISTRIBUTION", "install_command", "require"]
-
-# The name on PyPI, where "kbatch" is another project. A test compares it with pyproject.toml.
-DISTRIBUTION = "kafka-record-batch"
+__all__ = ["install_command", "require"]
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra."""
-    return f"pip install '{DISTRIBUTION}[{extra}]'"
+    """Return the command that installs an extra, and where to run it: no package index has kbatch."""
+    return f"pip install '.[{extra}]' in a clone of kbatch"
 
 
 def require(module: str, extra: str, feature: str) -> ModuleType:

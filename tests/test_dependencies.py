@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from kbatch.batches import native
-from kbatch.extras import DISTRIBUTION
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = ROOT / "pyproject.toml"
@@ -60,10 +59,18 @@ def test_the_table_lists_every_package_and_the_extras_that_install_it() -> None:
 def test_no_extra_for_users_installs_a_tool_of_the_tests() -> None:
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     users = {extra: requirements for extra, requirements in extras.items() if extra not in ("test", "bench")}
-    included = re.findall(r"[\w-]+", users["all"][0].removeprefix(DISTRIBUTION))
+    included = re.findall(r"[\w-]+", users["all"][0].removeprefix("kafka-record-batch"))
     assert {*included} <= {*users} - {"all"}
     installed = {name(each) for extra, requirements in users.items() if extra != "all" for each in requirements}
-    assert not installed & {"aiokafka", "confluent-kafka", "hypothesis", "kafka-python", "moto", "pytest", DISTRIBUTION}
+    assert not installed & {
+        "aiokafka",
+        "confluent-kafka",
+        "hypothesis",
+        "kafka-python",
+        "moto",
+        "pytest",
+        "kafka-record-batch",
+    }
 
 
 def test_the_classifiers_name_the_supported_versions_of_python() -> None:
@@ -84,10 +91,6 @@ def test_the_licence_in_the_table_is_the_licence_of_the_package(package: str) ->
     # A package may list the licences of the code that it contains after its own.
     own = [NAMES.get(each, each).split(" AND ")[0] for each in stated if each]
     assert licence in own
-
-
-def test_messages_name_the_distribution_of_the_project() -> None:
-    assert tomllib.loads(PYPROJECT.read_text())["project"]["name"] == DISTRIBUTION
 
 
 def test_ranges_of_native_versions_start_with_the_lowest_accepted_version() -> None:

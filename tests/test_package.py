@@ -18,7 +18,6 @@ from elftools.elf.elffile import ELFFile
 
 import kbatch
 from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_to_error
-from kbatch.extras import DISTRIBUTION
 
 PACKAGE = Path(kbatch.__file__).parent
 HEAVY = ("pyarrow", "pandas", "polars", "pyspark")
@@ -145,14 +144,14 @@ def test_import_from_a_zip_file_names_the_remedy(tmp_path: Path) -> None:
 
 
 def test_the_metadata_has_urls_and_every_supported_python() -> None:
-    found = importlib.metadata.metadata(DISTRIBUTION)
+    found = importlib.metadata.metadata("kafka-record-batch")
     assert all(re.fullmatch(r"[\w ]+, https://\S+", url) for url in found.get_all("Project-URL") or [""])
     versions = re.findall(r"Python :: (3\.\d+)$", "\n".join(found.get_all("Classifier") or []), re.MULTILINE)
     assert versions == ["3.11", "3.12", "3.13", "3.14"]
 
 
 def test_the_version_equals_that_of_the_distribution() -> None:
-    assert importlib.metadata.version(DISTRIBUTION) == kbatch.__version__
+    assert importlib.metadata.version("kafka-record-batch") == kbatch.__version__
 
 
 def test_dtypes_have_documented_sizes_and_names() -> None:

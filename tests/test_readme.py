@@ -132,18 +132,24 @@ SHELL_BLOCKS = [block for page in CODE for block in blocks(page) if block.langua
 
 @pytest.mark.parametrize("block", SHELL_BLOCKS, ids=block_name)
 def test_shell_blocks_run(block: Block, tmp_path: Path) -> None:
-    """The blocks run in the folder of `tests/`, with `kbatch` as the command of this interpreter."""
+    """The blocks run as in a fresh clone, which has no output, with `kbatch` as the command of this interpreter."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "out").mkdir()
     command = tmp_path / "bin" / "kbatch"
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kbatch "$@"\n')
     command.chmod(0o755)
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     environment = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    environment["HOME"] = str(tmp_path)
     done = subprocess.run(
         ["sh", "-euc", block.text], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_no_page_installs_kbatch_from_an_index() -> None:
+    """No package index has it; the distribution's name in `pip install` would be another project, or nothing."""
+    sources = [*PAGES, *(ROOT / "kbatch").rglob("*.py")]
+    assert [name_of(page) for page in sources if re.search(r"install[^\n]*kafka-record-batch", page.read_text())] == []
 
 
 def kbatch_commands(page: Path) -> list[list[str]]:

@@ -65,6 +65,7 @@ _FIRST_BYTES = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow file",
     b"Obj\x01": "an Avro file",
+    b"\x7fELF": "an ELF file",
 }
 
 

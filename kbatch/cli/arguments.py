@@ -8,10 +8,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kbatch.escaping import printable
 from kbatch.options import did_you_mean
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 __all__ = ["CommandParser", "add_command"]
 
@@ -85,6 +88,13 @@ class CommandParser(argparse.ArgumentParser):
         if sys.stdout is not None:
             sys.stdout.flush()
         super().exit(status, message)
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Print a message; argparse ignores an error of standard output, such as a full disk."""
+        if message and file is not None and file is sys.stdout:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
 
     def _short_usage(self) -> str:
         formatter = self._get_formatter()

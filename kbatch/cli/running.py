@@ -38,6 +38,11 @@ def run_command(arguments: Sequence[str] | None, watch: InterruptWatch) -> int:
         # The reader of the output has closed it, as `head` does. Python must not flush to it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except OSError as error:
+        # The output of --help or --version; `_run_module` handles the errors of commands.
+        print_errors(f"kbatch: {one_line(_message(error))}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
 
 
 def _message(error: Exception) -> str:

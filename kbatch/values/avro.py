@@ -26,7 +26,7 @@ from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
 from kbatch.values.avro_resolution import SchemaResolver
 from kbatch.values.avro_schema import AVRO_PRIMITIVES, AVRO_SCHEMA, AvroCompiler, AvroNode, NodeKind
-from kbatch.values.framing import PREFIX_BYTES, check_framing, read_prefixes
+from kbatch.values.framing import PREFIX_BYTES, check_framing, read_prefixes, with_hints
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, memory_of_type
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
 from kbatch.values.schema_limits import MAX_NESTING, check_text_size, read_file
@@ -316,6 +316,8 @@ class AvroParser:
             chosen = ids >= 0
         if None in decoders:
             made, found = decoders[None].decode(slices, chosen, skip, budget)
+            if self.framing == "none":
+                found = with_hints(found, slices)
             values = resolver.array(made, decoders[None].root, root, budget)
             errors |= found
         else:

@@ -15,9 +15,10 @@ from kbatch.values.memory import MemoryBudget
 from kbatch.values.parsed import ByteSlices
 from kbatch.values.schema_limits import MAX_NESTING
 
-__all__ = ["PREFIX_BYTES", "Prefixes", "check_framing", "message_path", "read_prefixes"]
+__all__ = ["PREFIX_BYTES", "Prefixes", "check_framing", "message_path", "read_prefixes", "with_hints"]
 
 PREFIX_BYTES = 5
+_HINT = "; it may begin with Confluent's prefix of five bytes: the framing 'confluent' reads it"
 
 
 def check_framing(framing: Framing) -> None:
@@ -52,6 +53,17 @@ def read_prefixes(slices: ByteSlices, budget: MemoryBudget) -> Prefixes:
     for row, first in zip(rows[~framed].tolist(), prefixes[~framed, 0].tolist(), strict=True):
         errors[row] = f"no Confluent framing: expected 0 as the first byte, found {first}"
     return Prefixes(ids, errors)
+
+
+def with_hints(errors: dict[int, str], slices: ByteSlices) -> dict[int, str]:
+    """Return the errors of values that were parsed without framing, with a hint for those that may have a prefix."""
+    starts = slices.offsets
+    return {
+        row: f"{error}{_HINT}"
+        if starts[row + 1] - starts[row] >= PREFIX_BYTES and slices.content[starts[row]] == 0
+        else error
+        for row, error in errors.items()
+    }
 
 
 def message_path(data: bytes, at: int) -> tuple[tuple[int, ...], int]:

@@ -120,6 +120,7 @@ def test_an_error_about_another_kind_of_file_is_at_byte_0(text: bytes) -> None:
         (b"abcdefg\xf0\x9f\x98\x98a", "text"),
         (b"[1, 2, 3]   ", "JSON"),
         (b'{"a": 1}    ', "JSON"),
+        (b"\x7fELF\2\1\1\0\0\0\0\0", "an ELF file"),
         (b"\0bcdefghijkl", None),
         (b"", None),
     ],

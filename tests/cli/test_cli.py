@@ -56,7 +56,7 @@ def test_a_missing_pyspark_is_an_error_of_one_line(golden: Path, tmp_path: Path)
         [sys.executable, "-c", code, "export", golden / "logs", tmp_path / "out"], capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert "pip install 'kafka-record-batch[spark]'" in done.stderr
+    assert "pip install '.[spark]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -103,6 +103,17 @@ def test_a_full_disk_at_standard_output_is_an_error(name: str, log: Path) -> Non
     assert (done.returncode, done.stderr) == expected
 
 
+@pytest.mark.parametrize(
+    "arguments", [["help"], ["help", "dump"], ["dump", "--help"], ["--version"], ["--help"], ["completion", "bash"]]
+)
+def test_help_that_cannot_be_written_is_an_error(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "kbatch", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    name = "kbatch" if arguments[-1].startswith("-") else f"kbatch {arguments[0]}"
+    assert (done.returncode, done.stderr) == (1, f"{name}: No space left on device\n")
+
+
 def without_privileges() -> None:
     """Drop the capabilities by which root ignores permissions (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH)."""
     libc = ctypes.CDLL(None)

@@ -350,3 +350,21 @@ def test_an_index_without_its_segment_is_reported(run: Any, tmp_path: Path) -> N
     status, out, err = run(path)
     assert (status, out) == (1, "")
     assert "its segment does not exist" in err
+
+
+@pytest.mark.parametrize(
+    ("first", "look"), [(b"\x1f\x8b\x08", "a gzip file; decompress it first"), (b"\x7fELF", "an ELF file")]
+)
+def test_a_file_of_another_kind_is_named(first: bytes, look: str, run: Any, tmp_path: Path) -> None:
+    """Among the segments of a log it is damage, since the other segments are verified; a single file is refused."""
+    other = tmp_path / "other"
+    other.write_bytes(first + bytes(range(100)))
+    status, out, err = run(other)
+    assert (status, out) == (1, "")
+    assert f"{other}: not a Kafka log: the bytes look like {look}" in err
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    segment = shutil.copy(other, directory / f"{0:020d}.log")
+    status, out, _ = run(directory)
+    assert status == 3
+    assert out.startswith(f"{segment}: byte 0: not a Kafka log: the bytes look like {look}: ")

@@ -464,6 +464,6 @@ def test_a_missing_package_is_named_with_its_extra(
 ) -> None:
     table = make()
     monkeypatch.setitem(sys.modules, missing, None)
-    command = rf"pip install 'kafka-record-batch\[{extra}\]'"
+    command = rf"pip install '\.\[{extra}\]' in a clone of kbatch"
     with pytest.raises(kbatch.MissingDependencyError, match=f"needs {missing}.* {command}"):
         eval(call, {**vars(arrow), "spark_batches": spark_batches, "t": table})

@@ -24,6 +24,7 @@ pytest.importorskip("fastavro")
 import fastavro
 import pyarrow as pa
 
+import kbatch
 from kbatch.kernels.avro import Columns
 from kbatch.values import AvroParser
 
@@ -288,6 +289,19 @@ def test_blocks_with_a_size_are_parsed() -> None:
     datum = zigzag(-2) + zigzag(2) + zigzag(1) + zigzag(2) + zigzag(1) + zigzag(3) + b"\0"
     assert read({"type": "array", "items": "int"}, datum) == [1, 2, 3]
     assert table_of([datum]).values_avro({"type": "array", "items": "int"}).values.to_pylist() == [[1, 2, 3]]
+
+
+def test_bad_values_that_may_have_confluents_prefix_name_the_framing() -> None:
+    schema = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]}
+    datum = bytes([2])
+    framed = b"\0\0\0\0\7" + datum
+    # The last two have no prefix: too short, and another first byte.
+    table = kbatch.decode(kbatch.encode([datum, framed, b"\0\0\0\2", b"\2" + framed[1:]], timestamps=0))
+    parsed = table.values_avro(schema)
+    assert parsed.bad.tolist() == [1, 2, 3]
+    hints = ["Confluent's prefix of five bytes: the framing 'confluent' reads it" in error for error in parsed.errors]
+    assert hints == [True, False, False]
+    assert table[1:2].values_avro(schema, framing="confluent").errors == []
 
 
 def test_confluent_framing_selects_the_schema() -> None:
