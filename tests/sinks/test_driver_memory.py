@@ -1,4 +1,4 @@
-"""The memory of the driver of an export, for each log: 100,000 small logs take less than 1 GB."""
+"""The memory of the driver of an export, for each log."""
 
 from __future__ import annotations
 
