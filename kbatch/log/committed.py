@@ -165,8 +165,8 @@ def follow_transactions(
     hide a marker. With ``on_error="skip"`` the walk resumes after damage at the same batch as decoding does. With
     "raise" and "stop" a read ends at damage, but it may also begin after it, so the walk skips damage too.
 
-    A transaction that is open where bytes were lost is undecided if its marker may have been among them: see
-    `LossFollower`. With "skip" the segment's ``.txnindex`` is used: an entry counts as the ABORT marker if its offset
+    A transaction that is open where bytes were lost is undecided if its marker may have been among them, and with
+    "raise" and "stop" in any case: see `LossFollower`. With "skip" the segment's ``.txnindex`` is used: an entry counts as the ABORT marker if its offset
     is missing between two good batches, and bytes between them are damaged. An entry for which no bytes are damaged is
     ignored. A missing entry never implies a commit.
 
