@@ -8,7 +8,8 @@ possibly in threads or tasks. The results are joined in log order (`join_transac
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import entry_size, first_offsets, max_entry_size
-from kbatch.errors import KbatchError
+from kbatch.errors import KbatchError, LimitExceededError
 from kbatch.format import (
     ABORTED_DTYPE,
     ATTRIBUTE_CONTROL,
@@ -30,6 +31,7 @@ from kbatch.format import (
 )
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment, has_batch
+from kbatch.read.budget import table_limit
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import Loss
@@ -176,7 +178,7 @@ def follow_transactions(
     first, already_open = 0, list[OpenTransaction]()
     if start_offset is not None and options.on_error != "skip":
         first, already_open = open_before(segments, segment_before(segments, start_offset), options)
-    joined = _JoinedSegments(already_open)
+    joined = _JoinedSegments(already_open, max_bytes=table_limit(options.limits))
     after = first
 
     def follow(number: int) -> SegmentTransactions:
@@ -207,10 +209,17 @@ class _JoinedSegments:
         The transactions open before the first segment.
     last_offset : int, optional
         The last offset before the first segment, if a batch is known.
+    max_bytes : int, optional
+        As for `TransactionTracker`.
     """
 
-    def __init__(self, already_open: Iterable[OpenTransaction] = (), last_offset: int | None = None) -> None:
-        self.tracker = TransactionTracker(already_open)
+    def __init__(
+        self,
+        already_open: Iterable[OpenTransaction] = (),
+        last_offset: int | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        self.tracker = TransactionTracker(already_open, max_bytes=max_bytes)
         self._last_offset = last_offset
         self._segments: dict[str, tuple[int, int]] = {}
         self._end = 0
@@ -222,7 +231,8 @@ class _JoinedSegments:
             self._last_offset = part.offsets[1]
         events = part.events.copy()
         events["position"] = np.minimum(events["position"], part.size - 1) + self._end
-        self.tracker.replay(events)
+        with _naming(part.path):
+            self.tracker.replay(events)
         self._segments[part.path] = self._end, part.size
         self._end += part.size
 
@@ -359,7 +369,8 @@ def segment_transactions(
     known = None if since is None else since.resumption
     if known is None or not np.array_equal(known.entries, _entries_below(entries, known.next_offset)):
         known = _Resumption(0, 0, 0, segment.base_offset, None, np.empty(0, EVENT_DTYPE), _NO_ENTRIES)
-    recorder = TransactionRecorder(limits=options.limits, events=known.events)
+    recorder = TransactionRecorder(limits=options.limits, max_bytes=table_limit(options.limits), events=known.events)
+    event_count = len(known.events)
     lost = LossFollower(known.next_offset, entries, is_after_batch=known.end > 0, is_final=not skips)
     offsets = (
         None if known.first_offset is None or known.next_offset is None else (known.first_offset, known.next_offset - 1)
@@ -371,7 +382,8 @@ def segment_transactions(
         good = counts_for_transactions(rows, tracking)
         suspect_end = max(suspect_end, _suspect_end(segment, rows[~good], table.losses, options.limits))
         steps = lost.follow(rows, good, table.losses)
-        follow_batches(recorder, rows[good], steps, _bytes_of(segment, table))
+        with _naming(segment.path):
+            follow_batches(recorder, rows[good], steps, _bytes_of(segment, table))
         if good.any():
             first = int(first_offsets(rows[good][:1])[0]) if offsets is None else offsets[0]
             offsets = first, int(rows["last_offset"][good][-1])
@@ -379,10 +391,21 @@ def segment_transactions(
             last, size, crc, offset = (int(rows[name][-1]) for name in ("position", "size", "crc", "last_offset"))
             if last >= suspect_end and offsets is not None:
                 below_offset = _entries_below(entries, offset + 1)
-                known = _Resumption(last, last + size, crc, offset + 1, offsets[0], recorder.events, below_offset)
+                known = _Resumption(last, last + size, crc, offset + 1, offsets[0], known.events, below_offset)
+                event_count = recorder.event_count
     recorder.replay_events(lost.finish(below))
-    resumption = known if known.end else None
-    return SegmentTransactions(recorder.events, below is not None, segment.path, segment.size, offsets, resumption)
+    events = recorder.events
+    resumption = replace(known, events=events[:event_count]) if known.end else None
+    return SegmentTransactions(events, below is not None, segment.path, segment.size, offsets, resumption)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name a segment in the error about a log with too many transactions."""
+    try:
+        yield
+    except LimitExceededError as error:
+        raise LimitExceededError(f"{path}: {error}", source=path) from None
 
 
 def _entries_below(entries: npt.NDArray[np.void], offset: int | None) -> npt.NDArray[np.void]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -67,6 +67,12 @@ def aborted_transactions(partition: Any) -> list[tuple[int, int]] | None:
     require_message("partition", partition, "a partition of a FetchResponse")
     listed = partition.aborted_transactions
     return None if listed is None else [(each.producer_id, each.first_offset) for each in listed]
+
+
+def _aborted_pairs(partition: Any) -> Iterable[tuple[int, int]] | None:
+    """Return `aborted_transactions` one by one: there may be a million."""
+    listed = partition.aborted_transactions
+    return None if listed is None else ((each.producer_id, each.first_offset) for each in listed)
 
 
 def _fetch_offsets(request: Any) -> dict[tuple[str, uuid.UUID, int], int]:
@@ -156,7 +162,7 @@ def decode_fetch(
             table = decode_array(
                 byte_array(each.records if each.records is not None else b""),
                 replace(options, start_offset=starts.get((topic.topic, topic.topic_id, each.partition_index))),
-                aborted_transactions(each) if isolation == "read_committed" else None,
+                _aborted_pairs(each) if isolation == "read_committed" else None,
                 name,
             )
             if table._memory is not None:

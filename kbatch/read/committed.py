@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.format import BatchStatus
+from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader, decode_part
 from kbatch.read.windows import BufferWindows
@@ -86,12 +87,13 @@ def decide(
     table = reader.read(BufferWindows(data))
     batches = table.batches
     good = counts_for_transactions(batches, options)
-    tracker = TransactionTracker(limits=options.limits)
+    rest = table_limit(options.limits) - options.used_bytes - batches.nbytes
+    tracker = TransactionTracker(limits=options.limits, max_bytes=max(rest, 0))
     # Under "raise" and "stop", damage within the requested offsets ends the pass, and nothing after it is returned.
     # Damage outside of them may hide markers.
     losses = LossFollower(is_final=options.on_error != "skip")
     steps = losses.follow(batches, good, table.losses)
-    follow_batches(tracker, batches[good], steps, lambda _: (data, 0))
+    follow_batches(tracker, batches if good.all() else batches[good], steps, lambda _: (data, 0))
     if options.on_error == "skip":
         tracker.replay_events(losses.finish())
     elif reader.stopped or reader.error is not None:

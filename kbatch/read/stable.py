@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.format import BATCH_DTYPE
+from kbatch.read.budget import table_limit
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
@@ -35,7 +36,7 @@ class _StreamTracker(TransactionTracker):
     """A tracker that also keeps the open transactions as a history."""
 
     def __init__(self, options: DecodeOptions) -> None:
-        super().__init__(limits=options.limits)
+        super().__init__(limits=options.limits, max_bytes=table_limit(options.limits))
         self.pending = PendingTransactions()
 
     def replay(self, events: npt.NDArray[np.void]) -> None:
@@ -143,7 +144,7 @@ class StableFront:
             producer_ids = set(self._producers[self._first : stop])
             aborted = self._aborted.of_producers(producer_ids, stable)
             if self._listed is not None:
-                aborted += self._listed.open_entries(producer_ids)
+                aborted += map(tuple, self._listed.open_entries(producer_ids).tolist())
             undecided = self._undecided.of_producers(producer_ids, stable)
             withheld = Withheld(_ranges(aborted), _ranges(undecided), limit)
             self._restricted = key, replace(options, withheld=withheld)
@@ -205,7 +206,7 @@ class StableFront:
         ended = self._tracker.drain()
         if self._listed is not None:
             producers, _, positions = ended.abort_markers
-            self._aborted.add(self._listed.follow(batches, (producers, positions)))
+            self._aborted.add(self._listed.follow(batches, (producers, positions)).tolist())
             return
         self._aborted.add(_spans(ended.aborted, ended.aborted_spans))
         undecided = list(_spans(ended.undecided, ended.undecided_spans))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections import deque
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -166,7 +166,7 @@ class AbortedRanges:
         """
         listed = ListedAborts(aborted)
         closed = listed.follow(batches, abort_markers)
-        return cls(*np.array(closed + listed.open_entries(), np.int64).reshape(-1, 3).T, by="position")
+        return cls(*np.concatenate([closed, listed.open_entries()]).T, by="position")
 
     def mask(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
         """Return a mask of the batches that belong to aborted transactions.
@@ -283,16 +283,27 @@ class ListedAborts:
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        pairs = sorted((_checked_pair(i, entry) for i, entry in enumerate(aborted)), key=operator.itemgetter(1))
-        self._producers, self._first = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
+        producers, first = _checked_pairs(aborted).T
+        order = np.argsort(first, kind="stable")
+        producers, self._first = producers[order], first[order]
+        # The entries of a producer are adjacent slots, in the order of their first offsets, in which they also begin
+        # and are closed. An object for each producer would take a kilobyte.
+        self._ids, groups = np.unique(producers, return_inverse=True)
+        slots = np.argsort(groups, kind="stable")
+        self._slots = np.empty(len(slots), np.int64)
+        self._slots[slots] = np.arange(len(slots))
+        self._groups = groups
+        # The positions where entries begin, by slot, and by producer the first slot that is not closed and the first
+        # one that has not begun.
+        self._positions = np.zeros(len(slots), np.int64)
+        self._next = np.searchsorted(groups[slots], np.arange(len(self._ids))).astype(np.int64)
+        self._ends = self._next.copy()
         self._begun = 0
         self._reach = -INT64_MAX - 1
-        # The positions where the entries begin that are not closed, in ascending order, by producer id.
-        self._open: dict[int, deque[int]] = {}
 
     def follow(
         self, batches: npt.NDArray[np.void], abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]
-    ) -> list[tuple[int, int, int]]:
+    ) -> npt.NDArray[np.int64]:
         """Follow the next batches.
 
         Parameters
@@ -303,8 +314,8 @@ class ListedAborts:
 
         Returns
         -------
-        list of (producer id, first position, position of the marker)
-            The entries that these batches have closed.
+        ndarray of int64, shape (entries, 3)
+            Producer id, first position, and position of the marker, of the entries that these batches have closed.
         """
         rows = batches[(batches["magic"] == 2) & (batches["producer_id"] >= 0)]
         if len(rows) and self._begun < len(self._first):
@@ -313,21 +324,44 @@ class ListedAborts:
             stop = int(np.searchsorted(self._first, self._reach, "right"))
             new = slice(self._begun, stop)
             positions = rows["position"][np.searchsorted(reach, self._first[new])]
-            for producer_id, position in zip(self._producers[new].tolist(), positions.tolist(), strict=True):
-                self._open.setdefault(producer_id, deque()).append(position)
+            self._positions[self._slots[new]] = positions
+            np.add.at(self._ends, self._groups[new], 1)
             self._begun = stop
-        closed = []
-        producers, places = (np.asarray(column, np.int64).tolist() for column in abort_markers)
-        for producer_id, position in zip(producers, places, strict=True):
-            first = self._open.get(producer_id)
-            while first and first[0] <= position:
-                closed.append((producer_id, first.popleft(), position))
-        return closed
+        closed = array("q")
+        producers, places = (np.asarray(column, np.int64) for column in abort_markers)
+        listed, groups = self._find(producers)
+        for group, position in zip(groups.tolist(), places[listed].tolist(), strict=True):
+            begin = int(self._next[group])
+            began = self._positions[begin : self._ends[group]]
+            count = int(np.searchsorted(began, position, "right"))
+            for first in began[:count].tolist():
+                closed.extend((int(self._ids[group]), first, position))
+            self._next[group] = begin + count
+        return np.array(closed, np.int64).reshape(-1, 3)
 
-    def open_entries(self, producer_ids: Iterable[int] | None = None) -> list[tuple[int, int, int]]:
+    def open_entries(self, producer_ids: Iterable[int] | None = None) -> npt.NDArray[np.int64]:
         """Return the first open entry of each producer, or of these producers, as a range without end (TXN-R8)."""
-        chosen = self._open if producer_ids is None else producer_ids
-        return [(each, first[0], INT64_MAX) for each in chosen if (first := self._open.get(each))]
+        groups: npt.NDArray[np.intp] = np.arange(len(self._ids))
+        if producer_ids is not None:
+            groups = self._find(np.fromiter(producer_ids, np.int64))[1]
+        groups = groups[self._next[groups] < self._ends[groups]]
+        positions = self._positions[self._next[groups]]
+        return np.stack([self._ids[groups], positions, np.full(len(groups), INT64_MAX)], axis=1)
+
+    def _find(self, producer_ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Return the places in `producer_ids` of the listed producers, and their numbers."""
+        groups = np.searchsorted(self._ids, producer_ids)
+        listed = np.flatnonzero(groups < len(self._ids))
+        listed = listed[self._ids[groups[listed]] == producer_ids[listed]]
+        return listed, groups[listed]
+
+
+def _checked_pairs(aborted: Iterable[tuple[int, int]]) -> npt.NDArray[np.int64]:
+    """Return pairs of a producer id and a first offset as rows; a tuple for each would take three times the memory."""
+    pairs = array("q")
+    for number, entry in enumerate(aborted):
+        pairs.extend(_checked_pair(number, entry))
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _checked_pair(number: int, entry: Any) -> tuple[int, int]:

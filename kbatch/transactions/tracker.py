@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.errors import LimitExceededError
 from kbatch.format import (
     ABORTED_DTYPE,
     ATTRIBUTE_CONTROL,
@@ -61,6 +62,12 @@ EVENT_DTYPE = np.dtype(
         ("position", "<i8"),
     ]
 )
+# The memory of an open transaction as objects of the tracker and of its result, and of one that has ended as rows.
+_OPEN_BYTES = 768
+_ENDED_BYTES = 448
+# Batches that are followed at once, as several arrays, and events that are applied at once, as tuples.
+_FOLLOWED = 16384
+_REPLAYED = 4096
 # The position of a transaction that began before the bytes that are followed.
 _BEFORE = -1
 
@@ -127,6 +134,9 @@ class _Ended:
     def add(self, row: tuple[int, int, int, int], span: tuple[int, int]) -> None:
         self._rows.extend(row)
         self._spans.extend(span)
+
+    def __len__(self) -> int:
+        return len(self._spans) // 2
 
     def rows(self) -> npt.NDArray[np.void]:
         return np.array(self._rows, np.int64).view(ABORTED_DTYPE)
@@ -269,6 +279,8 @@ class TransactionTracker:
         The transactions that were open where the log begins, from a producer snapshot (TXI-R7).
     limits : Limits, optional
         Limits for compressed control batches, which no known producer writes.
+    max_bytes : int, optional
+        The most memory of the transactions; LimitExceededError beyond.
 
     Notes
     -----
@@ -290,8 +302,15 @@ class TransactionTracker:
     True
     """
 
-    def __init__(self, open: Iterable[OpenTransaction] = (), *, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        open: Iterable[OpenTransaction] = (),
+        *,
+        limits: Limits | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
         self._limits = limits if limits is not None else Limits()
+        self._max_bytes = max_bytes
         # (position, first offset, producer id, first timestamp) by producer id. The queue gives the smallest; it also
         # contains some that are already decided.
         self._open: dict[int, tuple[int, int, int, int]] = {}
@@ -326,6 +345,10 @@ class TransactionTracker:
         ValueError
             If `data` does not contain a marker.
         """
+        for begin in range(0, len(batches), _FOLLOWED):
+            self._add(data, batches[begin : begin + _FOLLOWED], origin)
+
+    def _add(self, data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int) -> None:
         rows, kinds = self._relevant(data, batches, origin)
         if not len(rows):
             return
@@ -364,6 +387,20 @@ class TransactionTracker:
         ----------
         events : ndarray of EVENT_DTYPE
         """
+        for begin in range(0, len(events), _REPLAYED):
+            self._replay(events[begin : begin + _REPLAYED])
+            self._check_memory(len(self._markers[0]) + len(self._undecided))
+
+    def _check_memory(self, ended: int) -> None:
+        """Raise LimitExceededError if the open transactions and the `ended` ones take too much memory."""
+        size = len(self._open) * _OPEN_BYTES + ended * _ENDED_BYTES
+        if self._max_bytes is not None and size > self._max_bytes:
+            raise LimitExceededError(
+                f"the transactions, {len(self._open):,} of them open, take more than {self._max_bytes} bytes of "
+                "memory; raise limits=kbatch.Limits(max_table_bytes=...), or read with isolation='read_uncommitted'"
+            )
+
+    def _replay(self, events: npt.NDArray[np.void]) -> None:
         aborts = events[events["kind"] == ControlType.ABORT]
         # A consumer looks at a marker's last offset (TXN-R2).
         for column, name in zip(self._markers, ("producer_id", "last_offset", "position"), strict=True):
@@ -474,9 +511,14 @@ class TransactionRecorder(TransactionTracker):
     `add` works as in the tracker. A tracker that replays the `events` of all parts in order has the same result as one
     that follows the batches themselves.
 
+    Attributes
+    ----------
+    event_count : int
+        The number of `events`.
+
     Parameters
     ----------
-    limits : Limits, optional
+    limits, max_bytes
         As for the tracker.
     events : ndarray of EVENT_DTYPE, optional
         Events of an earlier recorder, to resume from.
@@ -498,9 +540,11 @@ class TransactionRecorder(TransactionTracker):
         self,
         *,
         limits: Limits | None = None,
+        max_bytes: int | None = None,
         events: npt.NDArray[np.void] | None = None,
     ) -> None:
-        super().__init__(limits=limits)
+        super().__init__(limits=limits, max_bytes=max_bytes)
+        self.event_count = 0
         self._parts: list[npt.NDArray[np.void]] = []
         if events is not None:
             self.replay(events)
@@ -516,7 +560,7 @@ class TransactionRecorder(TransactionTracker):
         if len(interrupted):
             # Any transaction may have ended; to record that later batches open them again does no harm.
             end = int(interrupted[-1]) + 1
-            self._parts.append(events[:end])
+            self._append(events[:end])
             self._open.clear()
             events = events[end:]
         if not len(events):
@@ -535,4 +579,9 @@ class TransactionRecorder(TransactionTracker):
                 self._open.pop(producer_id, None)
             elif producer_id not in self._open:
                 self._open[producer_id] = (position, offset, producer_id, timestamp)
-        self._parts.append(events[kept])
+        self._append(events[kept])
+        self._check_memory(self.event_count)
+
+    def _append(self, events: npt.NDArray[np.void]) -> None:
+        self._parts.append(events)
+        self.event_count += len(events)
