@@ -61,7 +61,7 @@ _NAMES = {
         "decode_stream",
     ),
     "kbatch.records.concatenation": ("concat_tables",),
-    "kbatch.records.data": ("Loss",),
+    "kbatch.records.loss_list": ("Loss",),
     "kbatch.rewrite.conversion": ("convert",),
     "kbatch.rewrite.recompression": ("recompress",),
     "kbatch.rewrite.rewriter": ("RewriteReport",),

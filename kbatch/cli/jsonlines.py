@@ -13,7 +13,7 @@ from kbatch.cli.control import control_fields
 from kbatch.cli.shown import json_bytes, quoted
 from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, BatchStatus
 from kbatch.kernels.slices import header_keys, header_values, record_keys, record_values
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 
 __all__ = ["batch_lines", "entry_lines", "loss_line", "place_of", "record_lines"]

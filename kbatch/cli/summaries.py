@@ -7,7 +7,7 @@ from typing import Any
 
 from kbatch.cli.terminal import counted, print_json
 from kbatch.log.logs import Log
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 
 __all__ = ["LISTED_DAMAGE", "damage_lines", "log_dict", "loss_dicts", "print_summary"]
 

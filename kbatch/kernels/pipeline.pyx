@@ -29,6 +29,7 @@ from kbatch.kernels.batch_decoder cimport (
     outcome,
 )
 from kbatch.kernels.buffers import allocate
+from kbatch.kernels.checksum cimport crc32_legacy, crc32c_after
 from kbatch.kernels.codecs cimport Codecs
 from kbatch.kernels.decode cimport count_records, gives_rows, read_rows
 from kbatch.kernels.rows cimport PayloadState
@@ -48,11 +49,23 @@ from kbatch.kernels.schedule cimport (
 from kbatch.kernels.small_batches cimport decode_small_batches
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.tuning cimport SIGNAL_BYTES
-from kbatch.kernels.wire cimport BAD_INNER_CRC, CODEC, FAULT_NONE, BatchRow, FaultReport, kb_unlikely
+from kbatch.kernels.wire cimport (
+    BAD_INNER_CRC,
+    CODEC,
+    CRC_START,
+    CRC_START_LEGACY,
+    FAULT_BAD_CRC,
+    FAULT_NONE,
+    BatchRow,
+    FaultReport,
+    kb_unlikely,
+)
 
 cdef enum:
     # A value of `stop` below all rows: the results are discarded.
     ABORTED = -1
+    # The greatest fault that decoding reports.
+    LAST_FAULT = 30
 
 
 # A batch of a group after decompression, before parsing.
@@ -127,6 +140,90 @@ cdef class Pipeline(BatchDecoder):
             if i > self.lo and self.cost(i, &self.cursor) >= self.max_bytes:
                 break
         return outcome(i, &self.cursor, &ending)
+
+    def run_skipping(self, Codecs codecs not None, losses not None, statuses not None):
+        """Decode all batches in this thread, and pass over bad ones whose length is right.
+
+        The length is right if the checksum is good, or if the next batch follows directly and its checksum is good. A
+        bad batch that is passed over gets a status and no records.
+
+        Parameters
+        ----------
+        codecs : Codecs
+        losses : ndarray of int64, shape (n, 6)
+            Gets a row for each bad batch: position, size, first offset, fault, expected and found value. The run ends
+            when it is full.
+        statuses : bytes
+            The status by fault.
+
+        Returns
+        -------
+        (Outcome, int, int)
+            The number of rows of `losses`, and the last good batch, -1 if there is none.
+        """
+        cdef Worker worker = Worker(codecs, self.max_scratch)
+        cdef Span lost = Span(losses, 6 * sizeof(int64_t), True)
+        cdef Span by_fault = Span(statuses, 1, False)
+        cdef int64_t* into = <int64_t*>lost.items
+        cdef Ending ending = new_ending()
+        cdef int64_t i = self.lo
+        cdef int64_t used = 0
+        cdef int64_t last_good = -1
+        cdef int64_t unchecked, count
+        cdef BatchRow* row
+        if by_fault.length <= LAST_FAULT:
+            raise ValueError("every fault needs a status")
+        while i < self.hi and ending.cause == DONE and used < lost.length:
+            PyErr_CheckSignals()
+            unchecked = 0
+            with nogil:
+                while i < self.hi and unchecked < SIGNAL_BYTES and used < lost.length:
+                    count = decode_small_batches(self, i)
+                    if not count:
+                        ending.cause = self.decode_batch(worker, &self.cursor, i, &ending)
+                        if ending.cause == FAULT and self.is_length_right(i, &ending.report):
+                            row = &self.rows[i]
+                            row.status = (<const uint8_t*>by_fault.items)[ending.report.fault]
+                            row.first_record = self.cursor.used
+                            into[0] = row.position
+                            into[1] = row.size
+                            into[2] = row.last_offset if row.magic < 2 and row.base_offset < 0 else row.base_offset
+                            into[3] = ending.report.fault
+                            into[4] = ending.report.expected
+                            into[5] = ending.report.found
+                            into += 6
+                            used += 1
+                            ending = new_ending()
+                        elif ending.cause == DONE:
+                            last_good = i
+                        if ending.cause != DONE:
+                            break
+                        count = 1
+                    else:
+                        last_good = i + count - 1
+                    i += count
+                    unchecked += self.rows[i - 1].position + self.rows[i - 1].size - self.rows[i - count].position
+                    if self.cost(i, &self.cursor) >= self.max_bytes:
+                        break
+            if i > self.lo and self.cost(i, &self.cursor) >= self.max_bytes:
+                break
+        return outcome(i, &self.cursor, &ending), used, last_good
+
+    cdef bint is_length_right(self, int64_t i, const FaultReport* report) noexcept nogil:
+        if report.fault != FAULT_BAD_CRC:
+            return self.is_checksum_good(i)
+        return (i + 1 < self._batches.length and self.rows[i + 1].position == self.rows[i].position + self.rows[i].size
+                and self.is_checksum_good(i + 1))
+
+    cdef bint is_checksum_good(self, int64_t i) noexcept nogil:
+        """Whether the checksum of batch `i` is good, also if checksums are not verified."""
+        cdef const BatchRow* row = &self.rows[i]
+        cdef const uint8_t* p = self.base + (row.position - self.origin)
+        if not self.is_in_range(row):
+            return False
+        if row.magic == 2:
+            return crc32c_after(0, p + CRC_START, row.size - CRC_START) == row.crc
+        return crc32_legacy(p + CRC_START_LEGACY, row.size - CRC_START_LEGACY) == row.crc
 
     def run_shared(self, Codecs codecs not None):
         """Decode all batches in this thread and the threads in `help`, and return when all have finished.

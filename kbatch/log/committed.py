@@ -34,7 +34,7 @@ from kbatch.log.segment import Segment, has_batch
 from kbatch.read.budget import table_limit
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import (
     EVENT_DTYPE,

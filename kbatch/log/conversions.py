@@ -224,7 +224,7 @@ class Conversions(ABC):
         """Yield the tables, and warn of losses at the end."""
         lengths: list[int] = []
         for table in self.tables(columns=columns, **options):
-            lengths += [loss.length for loss in table.losses]
+            lengths += table.losses.lengths.tolist()
             yield table
             del table
         ranges, gaps = sum(length > 0 for length in lengths), lengths.count(0)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from kbatch.escaping import counted
 from kbatch.options import Match
-from kbatch.records.data import Loss
 from kbatch.records.display import short_repr
+from kbatch.records.loss_list import Loss
 
 __all__ = ["ComparedLog", "ComparedRecord", "Comparison", "Difference", "PartitionComparison"]
 

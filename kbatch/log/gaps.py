@@ -22,7 +22,7 @@ from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import CLEANER_CHECKPOINT, checkpoint_offsets
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 from kbatch.tuning import SMALL_TABLE_BYTES
 
@@ -107,8 +107,8 @@ class SegmentEnd:
         """Add the next table; the last one ends at the end of the file."""
         batches = table.batches
         if table.losses:
-            starts = np.array([loss.position for loss in table.losses], np.int64)
-            ends = starts + np.array([loss.length for loss in table.losses], np.int64)
+            starts = table.losses.positions
+            ends = starts + table.losses.lengths
             at = np.searchsorted(starts, batches["position"], "right")
             batches = batches[(at == 0) | (batches["position"] >= ends[at - 1])]
             self._is_damaged = not len(batches) or bool(starts[-1] > batches["position"][-1])

@@ -34,7 +34,8 @@ class OffsetIndexCheck:
 
     def follow(self, sound: npt.NDArray[np.void], table: RecordTable) -> None:
         """Check the next batches of the segment, with the losses between them."""
-        self.lost += [(loss.position, loss.position + loss.length) for loss in table.losses]
+        starts = table.losses.positions
+        self.lost += zip(starts.tolist(), (starts + table.losses.lengths).tolist(), strict=True)
         if not len(sound) or not len(self.entries):
             return
         rows = self._positions.between(int(sound["position"][0]), int(sound["position"][-1]))

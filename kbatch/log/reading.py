@@ -12,7 +12,7 @@ from kbatch.log.segment import Segment
 from kbatch.log.segment_file import SegmentFile
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 from kbatch.tuning import MIN_SPLIT_TABLE, MIN_WINDOW, TABLE_BYTES
 

@@ -246,7 +246,7 @@ class LogStatistics:
         self.records_with_headers += int((records["header_count"] > 0).sum())
         self.record_bytes.add(np.maximum(records["key_len"], 0).astype(np.int64) + np.maximum(records["value_len"], 0))
         self.losses += len(table.losses)
-        self.lost_bytes += sum(loss.length for loss in table.losses)
+        self.lost_bytes += int(table.losses.lengths.sum())
 
     def add_gaps(self, gaps: Sequence[SegmentGap]) -> None:
         """Count the gaps after a segment; offsets that compaction has removed are not lost."""
@@ -396,7 +396,7 @@ def log_statistics(
             statistics.add_batches(good)
             if headers_only:
                 statistics.losses += len(table.losses)
-                statistics.lost_bytes += sum(loss.length for loss in table.losses)
+                statistics.lost_bytes += int(table.losses.lengths.sum())
             else:
                 statistics.add_table(table)
             kinds = good["attributes"] & (ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL)

@@ -109,7 +109,7 @@ def verify_log(
             for check in checks:
                 check.follow(sound, table)
             if table.losses:
-                reached = max(reached, *(loss.position + loss.length for loss in table.losses))
+                reached = max(reached, table.losses.end)
             if progress is not None:
                 progress(done + reached)
         _check_tail(segment, reached, report)
@@ -186,7 +186,7 @@ class _Order:
 
     def follow(self, segment: Segment, table: RecordTable, sound: npt.NDArray[np.void]) -> None:
         # Bad batches are ignored, with their headers and records.
-        lost = np.array([loss.position for loss in table.losses], np.int64)
+        lost = table.losses.positions
         if not len(sound):
             self.damage_before |= len(lost) > 0
             return

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from kbatch.escaping import printable
 from kbatch.plan.split import Split
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 
 __all__ = ["LOSS_SCHEMA", "LossLog", "LossRows", "loss_batches"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ from kbatch.read import workers
 from kbatch.read.budget import TableBudget
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.splitting import SplitBatch, header_bytes, outcome_finding
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import LossList
 from kbatch.table import RecordTable
 from kbatch.tuning import (
     HEADER_SAMPLE,
@@ -50,8 +49,6 @@ from kbatch.tuning import (
 
 __all__ = ["BadBatch", "TableBuilder"]
 
-# The bounds of all offsets.
-_MIN_OFFSET, _MAX_OFFSET = -(1 << 63), (1 << 63) - 1
 _POINTERS = frozenset(("key", "value", "headers"))
 _CRC_STEPS = {"skip": 0, "verify": 1, "mark": 2}
 
@@ -77,6 +74,7 @@ class _TableRows:
         max_bytes: int | None,
         expected: tuple[int, int] | None,
         budget: TableBudget,
+        losses: LossList,
     ) -> None:
         self._data = data
         self._options = options
@@ -99,11 +97,16 @@ class _TableRows:
         self.trimmed = options.start_offset is not None or options.stop_offset is not None
         # Rows are trimmed by their offsets, also where the offset is not among the columns.
         self.dtype = record_dtype((*self._columns, "offset") if self.trimmed else self._columns)
-        self.first_offset = _MIN_OFFSET if options.start_offset is None else _offset_bound(options.start_offset)
-        self.last_offset = _MAX_OFFSET if options.stop_offset is None else _offset_bound(options.stop_offset - 1)
+        self.first_offset, self.last_offset = options.offset_range
         self._records = PooledRows(self.dtype, 0, budget.frugal_from)
         self._table_bytes = budget.table
+        # The memory that is kept for the losses of the table.
+        self._set_aside = 0
+        self._losses = losses
         self._config = self._new_config()
+        self.count_losses()
+        # Whether bad batches whose length is right are passed over by the kernel.
+        self._skips = options.on_error == "skip" and not self.trimmed
         # None while all payloads are uncompressed: then positions point into `data` itself.
         self._arena: Arena | None = None
         # The stored bytes that are to be decoded by one thread.
@@ -119,8 +122,8 @@ class _TableRows:
             check_inner=self._options.crc != "skip",
             framing_only=self._options.framing_only,
             keep=self._keeps_data,
-            max_bytes=INT64_MAX if self._max_bytes is None else self._max_bytes,
-            table_bytes=self._table_bytes,
+            max_bytes=INT64_MAX if self._max_bytes is None else self._max_bytes - self._set_aside,
+            table_bytes=self._table_bytes - self._set_aside,
             owned=self._budget.splits,
             max_scratch=self._budget.max_scratch,
             limit=self._options.limits.max_decompressed_bytes,
@@ -137,7 +140,7 @@ class _TableRows:
         """Whether the table has reached `max_bytes`, or the next batch does not fit it."""
         if self._has_ended:
             return True
-        return self._max_bytes is not None and self.decoded > 0 and self.cost >= self._max_bytes
+        return self._max_bytes is not None and self.decoded + self._set_aside > 0 and self.cost >= self._max_bytes
 
     @property
     def max_rows(self) -> int:
@@ -158,7 +161,14 @@ class _TableRows:
             size = self._end_of(self.decoded - 1) - self._origin
         else:
             size = 0
-        return self._records.used * self.dtype.itemsize + size + self.decoded * BATCH_DTYPE.itemsize
+        rows = self._records.used * self.dtype.itemsize + self.decoded * BATCH_DTYPE.itemsize
+        return rows + size + self._set_aside
+
+    def count_losses(self) -> None:
+        """Count the memory of the losses for the table; a part of it is set aside in advance."""
+        if (size := self._losses.nbytes) > self._set_aside:
+            self._set_aside = size + size // 8
+            self._config = self._new_config()
 
     @property
     def last_good_offset(self) -> int | None:
@@ -189,9 +199,8 @@ class _TableRows:
             self._table_bytes = self._budget.beside(int(batches["size"].max()))
             if self._table_bytes < self._budget.table:
                 self._config = self._new_config()
-        end = self._end_of(self.batches.used - 1) - self._origin
         # The batches that are not framed yet are assumed to be like these, if these are many.
-        rest = len(self._data) - end if count >= SAMPLE_BATCHES else 0
+        rest = len(self._data) - (self._end_of(self.batches.used - 1) - self._origin) if count >= SAMPLE_BATCHES else 0
         more = 1.1 * rest / size
         self._reserve(self.batches, 0, int(count * more))
         self._reserve(
@@ -232,16 +241,14 @@ class _TableRows:
         self.batches.extend(batches)
         self.decoded = self.batches.used
 
-    def finish(self, *, consumed: int, losses: Sequence[Loss], source: str | None) -> RecordTable:
+    def finish(self, *, consumed: int, source: str | None) -> RecordTable:
         """Return the table of all rows, after all have been decoded."""
         if self._has_bad:
             self._discard_unused()
         data = self._data if self._arena is None else self._arena.array()
-        return self._table(self._records, self.batches.finished(), data, consumed, losses, source)
+        return self._table(self._records, self.batches.finished(), data, consumed, self._losses, source)
 
-    def finish_part(
-        self, rows: PooledRows, *, consumed: int, losses: Sequence[Loss], source: str | None
-    ) -> RecordTable:
+    def finish_part(self, rows: PooledRows, *, consumed: int, losses: LossList, source: str | None) -> RecordTable:
         """Return a table of some rows of `split`."""
         assert self.split is not None
         table = self._table(rows, self.split.batch(), self.split.data, consumed, losses, source)
@@ -255,7 +262,7 @@ class _TableRows:
         batches: npt.NDArray[np.void],
         data: npt.NDArray[np.uint8],
         consumed: int,
-        losses: Sequence[Loss],
+        losses: LossList,
         source: str | None,
     ) -> RecordTable:
         records = rows.finished()
@@ -265,6 +272,7 @@ class _TableRows:
         if not self._keeps_data:
             data = self._data[:0].copy()
             data.setflags(write=False)
+        owned = (records, batches, losses) if data is self._data else (records, batches, losses, data)
         return RecordTable(
             records,
             batches,
@@ -273,7 +281,7 @@ class _TableRows:
             losses=losses,
             source=source,
             columns=self._options.table_columns,
-            memory=self._budget.memory_of(records.nbytes + batches.nbytes + (0 if data is self._data else data.nbytes)),
+            memory=self._budget.memory_of(sum(each.nbytes for each in owned)),
         )
 
     # -- capacity
@@ -338,6 +346,8 @@ class TableBuilder(_TableRows):
         addition to `max_bytes`.
     budget : TableBudget
         The memory of the table.
+    losses : LossList
+        The losses of the table; the caller adds others by `LossList._append`, and then calls `count_losses`.
 
     Attributes
     ----------
@@ -360,7 +370,7 @@ class TableBuilder(_TableRows):
         stop = self.batches.used if stop is None else stop
         last = stop
         if self._options.framing_only:
-            last = min(stop, self._budget.table // BATCH_DTYPE.itemsize)
+            last = min(stop, (self._budget.table - self._set_aside) // BATCH_DTYPE.itemsize)
         while self.decoded < last and not self.is_full:
             if self._limits_headers:
                 finding = self._decode_with_headers(last)
@@ -385,8 +395,12 @@ class TableBuilder(_TableRows):
         least = self._options.thread_bytes
         if least is None:
             least = THREAD_BYTES if self._arena is None else THREAD_BYTES_COMPRESSED
-        outcome = workers.run_pipeline(self._pipeline(hi), min(threads, max(1, size // least)))
-        self._accept(outcome)
+        if self._serial_bytes and self._skips:
+            outcome, last_good = workers.run_skipping(self._pipeline(hi), self._losses)
+            self._accept(outcome, last_good)
+            self.count_losses()
+        else:
+            self._accept(outcome := workers.run_pipeline(self._pipeline(hi), min(threads, max(1, size // least))))
         if self.decoded == hi:
             self._serial_bytes = 0
         return outcome
@@ -404,9 +418,9 @@ class TableBuilder(_TableRows):
             0 if arena is None else arena.used,
         )
 
-    def _accept(self, outcome: Outcome) -> None:
+    def _accept(self, outcome: Outcome, last_good: int | None = None) -> None:
         if outcome.row > self.decoded:
-            self._last_good = outcome.row - 1
+            self._last_good = max(self._last_good, outcome.row - 1 if last_good is None else last_good)
         self.decoded, self._records.used = outcome.row, outcome.used
         if self._arena is not None:
             self._arena.used = outcome.arena_used
@@ -419,6 +433,7 @@ class TableBuilder(_TableRows):
         last = self._row_within_headers(last)
         decoded, used, header_size, last_good = self.decoded, self._records.used, self._header_bytes, self._last_good
         arena_used = 0 if self._arena is None else self._arena.used
+        losses = len(self._losses)
         # Decoding completes the rows of compressed message sets.
         rows = self.batches.array[decoded:last].copy()
         finding = self._resolve(self._run_pipeline(last))
@@ -430,6 +445,9 @@ class TableBuilder(_TableRows):
             row = min(row, self.decoded - 1)
             self.batches.array[decoded:last] = rows
             self.decoded, self._records.used, self._last_good = decoded, used, last_good
+            if len(self._losses) > losses:
+                self._losses._truncate(losses)
+                self._serial_bytes = SERIAL_BYTES
             if self._arena is not None:
                 self._arena.used = arena_used
             while self.decoded < row and not self._has_ended:
@@ -541,7 +559,7 @@ class TableBuilder(_TableRows):
     @property
     def memory(self) -> int:
         """The memory that the table has by now, in bytes: its rows, and payloads or bytes of the source."""
-        size = self._records.used * self.dtype.itemsize + self.batches.used * BATCH_DTYPE.itemsize
+        size = self._records.used * self.dtype.itemsize + self.batches.used * BATCH_DTYPE.itemsize + self._set_aside
         return size if self._arena is None else size + self._arena.used
 
     def _end_or_split(self) -> Finding | None:
@@ -585,8 +603,3 @@ class TableBuilder(_TableRows):
             self.split = split
             self._last_good = 0
         return finding
-
-
-def _offset_bound(offset: int) -> int:
-    """Return an offset within the bounds of int64, as the kernel takes it."""
-    return min(max(int(offset), _MIN_OFFSET), _MAX_OFFSET)

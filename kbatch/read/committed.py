@@ -85,6 +85,9 @@ def decide(
     # Under "raise" no batch at or after damage is returned, so that markers there are not needed.
     reader = BatchReader(tracking_options(options))
     table = reader.read(BufferWindows(data))
+    if reader.error is not None and options.on_error != "raise":
+        # The losses exceed the memory of a table.
+        raise reader.error
     batches = table.batches
     good = counts_for_transactions(batches, options)
     rest = table_limit(options.limits) - options.used_bytes - batches.nbytes

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from kbatch.batches.checksums import good_crcs
 from kbatch.batches.framing import entry_size, max_entry_size, plausible_size, scan_part, size_by_fields
 from kbatch.batches.pooled import PooledRows
-from kbatch.errors import Fault
+from kbatch.errors import Fault, Finding, finding_text
 from kbatch.format import (
     BATCH_DTYPE,
     BATCH_HEADER_SIZE,
@@ -26,7 +26,7 @@ from kbatch.format import (
 from kbatch.kernels.search import EntryChecksums, follow_lengths
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import Windows
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 
 __all__ = ["LENGTH_TOO_LONG", "DamageEngine", "LengthVerdict", "Resumption"]
 
@@ -51,15 +51,16 @@ class Resumption(NamedTuple):
     Attributes
     ----------
     position : int
-    loss : Loss or None
-        None if there is no damage, only an incomplete last batch.
+    loss : tuple or None
+        Position, length, reason and base offset of the lost bytes. None if there is no damage, only an incomplete last
+        batch.
     headers : ndarray of BATCH_DTYPE
         Headers in the damage, if only headers are read: the first one, unless the reader has framed it, and the ones
         after it, if their lengths lead to `position`.
     """
 
     position: int
-    loss: Loss | None
+    loss: tuple[int, int, Finding | str, int | None] | None
     headers: npt.NDArray[np.void]
 
 
@@ -72,7 +73,7 @@ class _Search:
     """Damage whose end is not known yet."""
 
     start: int
-    reason: str
+    reason: Finding | str
     base_offset: int | None
     # Whether the source ends within the entry, which is damage only if another entry follows.
     is_tail: bool
@@ -163,7 +164,10 @@ class DamageEngine:
     def open_loss(self) -> Loss | None:
         """The damage whose end is not known yet, as a loss of length 0."""
         search = self._search
-        return None if search is None else Loss(search.start, 0, search.reason, search.base_offset)
+        if search is None:
+            return None
+        reason = search.reason if isinstance(search.reason, str) else finding_text(search.reason)
+        return Loss(search.start, 0, reason, search.base_offset)
 
     @property
     def search_position(self) -> int:
@@ -229,7 +233,7 @@ class DamageEngine:
     def begin(
         self,
         position: int,
-        reason: str = LENGTH_TOO_LONG,
+        reason: Finding | str = LENGTH_TOO_LONG,
         *,
         base_offset: int | None = None,
         size: int | None = None,
@@ -240,7 +244,7 @@ class DamageEngine:
         Parameters
         ----------
         position : int
-        reason : str
+        reason : Finding or str
         base_offset, size : int, optional
             The base offset and size of the bad batch there, if it could be framed.
         is_tail : bool
@@ -272,7 +276,7 @@ class DamageEngine:
         headers = headers[headers["position"] < (position if leads_there else search.start + 1)]
         if search.is_tail and not is_entry:
             return Resumption(search.start, None, headers)
-        loss = Loss(search.start, position - search.start, search.reason, search.base_offset)
+        loss = search.start, position - search.start, search.reason, search.base_offset
         return Resumption(position, loss, headers)
 
     def entry_after_tail(self, windows: Windows, position: int) -> int | None:

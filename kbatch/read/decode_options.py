@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kbatch.format import COLUMNS, DEFAULT_LIMITS, Limits, record_dtype
+from kbatch.format import COLUMNS, DEFAULT_LIMITS, INT64_MAX, Limits, record_dtype
 from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
 from kbatch.read import workers
 from kbatch.records.data import checked_columns
@@ -85,6 +85,13 @@ class DecodeOptions:
     def table_columns(self) -> tuple[str, ...] | None:
         """The argument `columns` of a table that is decoded with these options."""
         return None if self.columns is None else tuple(self.columns)
+
+    @property
+    def offset_range(self) -> tuple[int, int]:
+        """The first and the last offset to return, within the bounds of int64, as kernels take them."""
+        first = -INT64_MAX - 1 if self.start_offset is None else int(self.start_offset)
+        last = INT64_MAX if self.stop_offset is None else int(self.stop_offset) - 1
+        return min(max(first, -INT64_MAX - 1), INT64_MAX), min(max(last, -INT64_MAX - 1), INT64_MAX)
 
     @property
     def record_dtype(self) -> np.dtype[np.void]:

@@ -152,6 +152,6 @@ def decode_array(
     else:
         table = decode_committed(array, options, aborted, source)
     # Under on_error="stop", the bytes after the damage are a loss.
-    end = max((loss.position + loss.length for loss in table.losses), default=0)
+    end = table.losses.end
     remaining = len(array) - max(table.consumed, end)
     return table._with(remaining=remaining) if remaining else table

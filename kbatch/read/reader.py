@@ -13,11 +13,13 @@ from kbatch.errors import (
     Fault,
     Finding,
     KbatchError,
+    LimitExceededError,
     TruncatedBatchError,
     fault_status,
     finding_text,
     finding_to_error,
 )
+from kbatch.escaping import counted
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BatchStatus
 from kbatch.kernels.checksum import first_bad_crc
 from kbatch.read.budget import TableBudget, table_budget
@@ -25,11 +27,15 @@ from kbatch.read.building import BadBatch, TableBuilder
 from kbatch.read.damage import LENGTH_TOO_LONG, DamageEngine, LengthVerdict
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import BufferWindows, Windows
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss, LossList
 from kbatch.table import RecordTable
 from kbatch.tuning import FEW_FRAMED, FIRST_FRAMED, MAX_FRAMED, MAX_SHARED_FRAMED
 
 __all__ = ["BatchReader", "decode_part", "decode_tables"]
+
+# The losses of an input that becomes one table may take this part of its memory, one part in ..., although batches no
+# longer fit: each of those is a loss.
+_LOSSES_PART = 8
 
 
 class BatchReader:
@@ -127,7 +133,7 @@ class BatchReader:
             raise self.error
         self.is_undecided = False
         if self._splitting is not None:
-            return self.read_part(self._splitting, self.position, [])
+            return self.read_part(self._splitting, self.position, LossList())
         stop = windows.end if stop is None else min(stop, windows.end)
         options = options or self.options
         budget = table_budget(
@@ -145,7 +151,7 @@ class BatchReader:
             self.damage.max_size = min(self.damage.max_size, budget.batch)
         return _TableReader(self, windows, stop, max_bytes, expected, options, budget).read()
 
-    def read_part(self, builder: TableBuilder, begin: int, losses: list[Loss]) -> RecordTable:
+    def read_part(self, builder: TableBuilder, begin: int, losses: LossList) -> RecordTable:
         """Return the next table of the batch that `builder` splits, for a table that began at `begin`."""
         split = builder.split
         assert split is not None
@@ -226,7 +232,7 @@ class _TableReader:
         self.expected = expected
         self.budget = budget
         self.begin = reader.position
-        self.losses: list[Loss] = []
+        self.losses = LossList()
         self.scan_size: int | None = FIRST_FRAMED if options.threads <= 1 else None
         self._open(0)
 
@@ -241,6 +247,7 @@ class _TableReader:
             max_bytes=self.max_bytes,
             expected=self.expected,
             budget=self.budget,
+            losses=self.losses,
         )
 
     @property
@@ -263,7 +270,7 @@ class _TableReader:
         reader.decompressed, reader.is_full = self.builder.decompresses, self.builder.is_full
         if self.builder.split is not None:
             return reader.read_part(self.builder, self.begin, self.losses)
-        return self.builder.finish(consumed=reader.position - self.begin, losses=self.losses, source=reader.source)
+        return self.builder.finish(consumed=reader.position - self.begin, source=reader.source)
 
     def _step(self) -> bool:
         """Frame some batches and decode them. False if nothing more can be read for this table."""
@@ -394,14 +401,13 @@ class _TableReader:
         base_offset = int(first_offsets(batch)[0])
         if batch["status"][0] == BatchStatus.BAD_CRC and finding.fault != Fault.BAD_CRC:
             finding = self._wrong_checksum(row, finding)
-        reason = finding_text(finding)
         if self.options.on_error == "raise":
             error = finding_to_error(finding, source=reader.source, position=position, base_offset=base_offset)
             return self._raise_later(error, position, row)
         if self.options.on_error == "stop":
             builder.mark_bad(row, fault_status(finding.fault))
             builder.drop_batches_from(row + 1)
-            return self._stop(position, reason, base_offset)
+            return self._stop(position, finding, base_offset)
         self._note_offset()
         verdict = self.damage.judge(self.windows, position, size, finding.fault)
         if verdict is LengthVerdict.WAIT:
@@ -410,10 +416,9 @@ class _TableReader:
             return False
         builder.mark_bad(row, fault_status(finding.fault))
         if verdict is LengthVerdict.FOLLOW:
-            self.losses.append(Loss(position, size, reason, base_offset))
-            return True
+            return self._lose(position, size, finding, base_offset)
         builder.drop_batches_from(row + 1)
-        self.damage.begin(position, reason, base_offset=base_offset, size=size)
+        self.damage.begin(position, finding, base_offset=base_offset, size=size)
         return self._resume()
 
     def _wrong_checksum(self, row: int, fault: Finding) -> Finding:
@@ -443,8 +448,8 @@ class _TableReader:
             error = framing_error(finding, data, source=reader.source, position=reader.position)
             return self._raise_later(error, reader.position, self.builder.batches.used)
         if self.options.on_error == "stop":
-            return self._stop(reader.position, finding_text(finding), None)
-        self.damage.begin(reader.position, finding_text(finding), is_tail=is_tail)
+            return self._stop(reader.position, finding, None)
+        self.damage.begin(reader.position, finding, is_tail=is_tail)
         return self._resume()
 
     def _incomplete(self) -> bool:
@@ -473,10 +478,10 @@ class _TableReader:
         self.reader.position, self.reader.error = position, error
         return False
 
-    def _stop(self, position: int, reason: str, base_offset: int | None) -> bool:
+    def _stop(self, position: int, reason: Finding, base_offset: int | None) -> bool:
         self.reader.position, self.reader.stopped = position, True
         if self.windows.is_final:
-            self.losses.append(Loss(position, self.windows.end - position, reason, base_offset))
+            self._lose(position, self.windows.end - position, reason, base_offset)
         else:
             # The rest of the source is lost, but its end is not known yet.
             self.damage.begin(position, reason, base_offset=base_offset)
@@ -494,12 +499,24 @@ class _TableReader:
         reader.position = found.position
         if found.loss is None:
             return False
-        self.losses.append(found.loss)
         self.scan_size = FEW_FRAMED
-        if self.options.framing_only:
+        if self.options.framing_only and len(found.headers):
             found.headers["status"] = BatchStatus.INVALID
             self.builder.append_bad(found.headers)
-        return True
+        return self._lose(*found.loss)
+
+    def _lose(self, position: int, length: int, reason: Finding | str, base_offset: int | None) -> bool:
+        """Add a loss, which ends before the reader's position. False if the table has no memory for more."""
+        self.losses._append(position, length, reason, base_offset)
+        self.builder.count_losses()
+        limit = self.budget.table
+        if self.budget.splits or self.losses.nbytes <= limit // _LOSSES_PART or self.builder.memory <= limit:
+            return True
+        count = counted(len(self.losses), "loss")
+        text = f"with {count} a table takes more than {limit} bytes of memory; raise {self.budget.name}"
+        where = f"{self.reader.source}, byte {position}" if self.reader.source else f"byte {position}"
+        error = LimitExceededError(f"{where}: {text}", source=self.reader.source, position=position)
+        return self._raise_later(error, self.reader.position, self.builder.decoded)
 
 
 def decode_part(

@@ -25,7 +25,7 @@ from kbatch.read.committed import Aborted
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import BatchReader
 from kbatch.read.stable import StableFront
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, Withheld
 from kbatch.tuning import STREAM_FRAMED, STREAM_READ_BYTES
@@ -362,7 +362,7 @@ class StreamDecoder:
             pending = {} if self._front is None else self._front.pending(is_finished=True)
             if raises:
                 _raise_error(self._decoding, self._first_reader)
-            losses = [*table.losses, *_lost_end(self._decoding, self._bytes)]
+            losses = table.losses._extended(_lost_end(self._decoding, self._bytes))
         except KbatchError:
             if self._kept is None:
                 self._decoding = reader

@@ -9,17 +9,26 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from operator import index
 
+import numpy as np
+
 from kbatch.batches.codecs import own_codecs
+from kbatch.errors import Fault, fault_status
 from kbatch.kernels.batch_decoder import Outcome
 from kbatch.kernels.pipeline import Pipeline
+from kbatch.records.loss_list import LossList
 
-__all__ = ["run_pipeline", "thread_count"]
+__all__ = ["run_pipeline", "run_skipping", "thread_count"]
 
 # More threads are never faster, and a huge number from a configuration must not exhaust the machine.
 _MAX_THREADS = 256
 
 # The maximum time, in seconds, that a fork waits for threads to end; idle threads end within a millisecond.
 _FORK_TIMEOUT = 0.02
+
+# The maximum number of bad batches that a pipeline passes over before it returns.
+_MAX_SKIPPED = 1024
+# The status of a batch by its fault.
+_STATUSES = bytes([0, *(fault_status(fault) for fault in Fault if fault != Fault.NONE)])
 
 
 class _Pool:
@@ -82,6 +91,17 @@ def run_pipeline(pipeline: Pipeline, threads: int) -> Outcome:
         # Ctrl-C and memory errors may end the call at any point.
         pipeline.abandon()
         raise
+
+
+def run_skipping(pipeline: Pipeline, losses: LossList) -> tuple[Outcome, int]:
+    """Run a pipeline that passes over bad batches whose length is right, and add them to `losses`.
+
+    The second result is the last good batch, -1 if there is none.
+    """
+    rows = np.empty((_MAX_SKIPPED, 6), np.int64)
+    outcome, count, last_good = pipeline.run_skipping(own_codecs(), rows, _STATUSES)
+    losses._append_rows(rows[:count])
+    return outcome, last_good
 
 
 def _help(pipeline: Pipeline) -> None:

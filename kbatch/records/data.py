@@ -25,8 +25,9 @@ from kbatch.format import (
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.extents import measure_extent
 from kbatch.kernels.slices import record_keys, record_values
+from kbatch.records.loss_list import Loss, LossList
 
-__all__ = ["Loss", "Rows", "TableData", "TableMemory", "checked_columns", "checked_names", "decoded_columns"]
+__all__ = ["Rows", "TableData", "TableMemory", "checked_columns", "checked_names", "decoded_columns"]
 
 T = TypeVar("T")
 
@@ -87,33 +88,6 @@ class TableMemory(NamedTuple):
     headers: int
     name: str
     frugal_from: int
-
-
-class Loss(NamedTuple):
-    """A range of bytes of the source that gave no records, or a gap between two segments of a log.
-
-    Attributes
-    ----------
-    position, length : int
-        The range, in bytes from the beginning of the source. A gap has the length 0, at the end of the segment before.
-    reason : str
-        Why the range was lost, or which offsets are missing.
-    base_offset : int or None
-        Base offset of the batch that was lost, if its header could be framed; the first offset of a gap.
-
-    Examples
-    --------
-    >>> import kbatch
-    >>> data = bytearray(kbatch.encode([b"v"], timestamps=1000))
-    >>> data[-1] ^= 1
-    >>> [(loss.position, loss.length, loss.base_offset) for loss in kbatch.decode(data, on_error="skip").losses]
-    [(0, 69, 0)]
-    """
-
-    position: int
-    length: int
-    reason: str
-    base_offset: int | None = None
 
 
 def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
@@ -238,7 +212,7 @@ class TableData:
         self._data = data
         self._consumed = consumed
         self._remaining = remaining
-        self._losses = list(losses)
+        self._losses = losses if isinstance(losses, LossList) else LossList(losses)
         # A function is called at first use: with many open transactions, one list per table takes quadratic memory.
         self._pending = pending if callable(pending) else list(pending)
         self._last_stable_offset = last_stable_offset
@@ -306,8 +280,11 @@ class TableData:
         return self._continued
 
     @property
-    def losses(self) -> list[Loss]:
-        """Every range of the input that was lost to damage, by position."""
+    def losses(self) -> LossList:
+        """Every range of the input that was lost to damage, by position.
+
+        Each `Loss` is made when it is accessed: until then, one takes 54 bytes, which count for the memory of a table.
+        """
         return self._losses
 
     @property

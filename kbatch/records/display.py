@@ -87,7 +87,7 @@ def table_facts(table: TableData) -> list[str]:
     if damaged := int(np.count_nonzero(BatchStatus.damaged(batches["status"]))):
         facts.append(counted(damaged, "damaged batch"))
     if table.losses:
-        lost = sum(loss.length for loss in table.losses)
+        lost = int(table.losses.lengths.sum())
         facts.append(f"{counted(len(table.losses), 'loss')} of {counted(lost, 'byte')}")
     if table.pending:
         facts.append(counted(len(table.pending), "pending transaction"))

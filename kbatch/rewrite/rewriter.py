@@ -25,8 +25,8 @@ from kbatch.options import RaiseOrSkip
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
-from kbatch.records.data import Loss
 from kbatch.records.display import short_repr
+from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 from kbatch.tuning import REWRITE_MAX_GROWTH
 from kbatch.write.composing import new_memory

@@ -64,7 +64,7 @@ def output_ratio(logs: Sequence[Log], job: ExportJob) -> float | None:
             found = list(spark_batches(table, job.columns, overflow="null"))
             if job.transform is not None:
                 found = [job.transform.apply(batch) for batch in found]
-            read += table.consumed - sum(loss.length for loss in table.losses)
+            read += table.consumed - int(table.losses.lengths.sum())
             batches += found
     if not read or not batches:
         return None

@@ -130,7 +130,7 @@ class TaskReport:
         batches = table.batches[table.continued :]
         status = batches["status"]
         good = (status == BatchStatus.OK) | (status == BatchStatus.BAD_INNER_CRC)
-        lost = np.isin(batches["position"], [loss.position for loss in table.losses])
+        lost = np.isin(batches["position"], table.losses.positions)
         good |= (status == BatchStatus.BAD_CRC) & bad_crc_accepted & ~lost
         read = batches[good]
         decided = good | (status == BatchStatus.ABORTED) | (status == BatchStatus.UNDECIDED)
@@ -147,7 +147,7 @@ class TaskReport:
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             codecs[Codec(number).name.lower()] += count
         self.codecs = dict(codecs)
-        self.lost_bytes += sum(loss.length for loss in table.losses)
+        self.lost_bytes += int(table.losses.lengths.sum())
         self.loss_count += len(table.losses)
         records = table.records
         if not len(records):

@@ -26,8 +26,9 @@ from kbatch.plan.losses import LOSS_SCHEMA, LossLog
 from kbatch.read.committed import Aborted, decide
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import decode_tables
-from kbatch.records.data import Loss, decoded_columns
+from kbatch.records.data import decoded_columns
 from kbatch.records.kafka_columns import spark_batches
+from kbatch.records.loss_list import Loss
 from kbatch.spark.driver.shipping import shipped
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
 from kbatch.table import RecordTable
@@ -112,7 +113,7 @@ class _RowDecoder:
             log.add(table.source or "", table.losses)
             yield from spark_batches(table, self.columns, ARROW_ROWS, ARROW_BYTES)
 
-    def _losses(self, losses: list[Loss]) -> Iterator[pa.RecordBatch]:
+    def _losses(self, losses: Sequence[Loss]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([LOSS_SCHEMA.field(name) for name in self.columns])
         for i in range(0, len(losses), ARROW_ROWS):
             columns = zip(*losses[i : i + ARROW_ROWS], strict=True)

@@ -16,7 +16,7 @@ from kbatch.format import (
     INT64_MAX,
     NO_TIMESTAMP,
 )
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss, LossList
 from kbatch.transactions.control import MAX_MARKER_SIZE, lost_markers
 from kbatch.transactions.tracker import INDEXED_ABORT, LOST_BYTES, LOST_MARKER, NO_PRODUCER, TransactionTracker
 
@@ -147,7 +147,8 @@ class LossFollower:
             self._note_last(lasts)
             return []
         described = _described(bad)
-        lost = [(loss.position, loss.length) for loss in losses]
+        spans = losses if isinstance(losses, LossList) else LossList(losses)
+        lost = list(zip(spans.positions.tolist(), spans.lengths.tolist(), strict=True))
         # The good batch after each bad one, after each loss, and after any lost bytes.
         bad_places = np.searchsorted(good["position"], bad["position"])
         loss_places = np.searchsorted(good["position"], np.array([position for position, _ in lost], np.int64))

@@ -20,7 +20,7 @@ from kbatch.log.verification import verify_log
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 
 # Offsets first to last, inclusive.
 Gap = tuple[int, int]

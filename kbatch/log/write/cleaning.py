@@ -29,8 +29,8 @@ from kbatch.kernels.sizes import measure_batches
 from kbatch.log.segment import Segment
 from kbatch.log.sorted_values import SortedValues
 from kbatch.log.write.log_writer import LogWriter
-from kbatch.records.data import Loss
 from kbatch.records.display import short_repr
+from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import control_records
 from kbatch.write.composing import compose, raise_fault

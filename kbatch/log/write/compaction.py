@@ -29,7 +29,7 @@ from kbatch.log.write.rewriting import check_out
 from kbatch.log.write.side_files import copy_side_files, side_files
 from kbatch.quantities import SizeLike, TimeLike, parse_time, size_between
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 from kbatch.tuning import WALK_BATCHES

@@ -20,7 +20,7 @@ from kbatch.log.state import (
     too_large,
 )
 from kbatch.log.write.log_writer import LogWriter
-from kbatch.records.data import Loss
+from kbatch.records.loss_list import Loss
 
 __all__ = ["copy_side_files", "side_files"]
 

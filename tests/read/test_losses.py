@@ -1,0 +1,184 @@
+"""Losses are compact until they are accessed, count for the memory of a table, and cost little more than batches."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+from log_batches import write_segment
+from support.bombs import MIB, measured
+
+import kbatch
+from kbatch import LimitExceededError, Limits, Loss
+from kbatch.errors import Fault, Finding, finding_text
+from kbatch.read import workers
+from kbatch.records.loss_list import LossList
+
+GOOD = oracle.build_batch([oracle.encode_record(value=b"v")])
+BAD_CRC = oracle.with_crc(GOOD, 1)
+INVALID = oracle.build_batch(payload=b"\x7f" * 9, record_count=1)
+COMPRESSED = oracle.build_batch([oracle.encode_record(value=b"v" * 50)], codec="zstd")
+MESSAGE = oracle.build_message(b"k", b"v", magic=1, offset=1)
+UNITS = {
+    "bad checksum": (GOOD, BAD_CRC),
+    "bad checksum, compressed": (COMPRESSED, oracle.with_crc(COMPRESSED, 1)),
+    "invalid records": (GOOD, INVALID),
+    "bad checksum of a message": (MESSAGE, oracle.build_message(b"k", b"v", magic=1, crc=5, offset=2)),
+    "codec without a name": (GOOD, oracle.build_batch(payload=b"v", record_count=1, attributes=6)),
+    "junk": (GOOD, b"\xff" * 30),
+}
+SAMPLES = [
+    Loss(0, 10, "some text", None),
+    Loss(10, 2**62, "some text", 5),
+    Loss(-1, 0, "", -(2**63)),
+    Loss(3, 4, finding_text(Finding(Fault.BAD_CRC, expected=2**32 - 1, found=7, detail="; more")), 2**63 - 1),
+]
+
+
+def test_a_loss_list_is_a_sequence_of_losses() -> None:
+    losses = LossList(SAMPLES)
+    assert list(losses) == SAMPLES
+    assert losses == SAMPLES
+    assert losses == LossList(SAMPLES)
+    assert losses != SAMPLES[:-1]
+    assert losses != [*SAMPLES[:-1], Loss(0, 0, "")]
+    assert losses != tuple(SAMPLES)
+    assert (len(losses), losses[0], losses[-1], losses[1:3]) == (4, SAMPLES[0], SAMPLES[-1], SAMPLES[1:3])
+    assert SAMPLES + losses == losses + SAMPLES == losses + losses == SAMPLES * 2
+    assert repr(losses) == repr(SAMPLES)
+    assert SAMPLES[2] in losses
+    assert not LossList()
+    assert pickle.loads(pickle.dumps(losses)) == copy.deepcopy(losses) == SAMPLES
+    assert losses.positions.tolist() == [loss.position for loss in SAMPLES]
+    assert losses.lengths.tolist() == [loss.length for loss in SAMPLES]
+    assert (LossList(SAMPLES[:2]).end, LossList().end) == (10 + 2**62, 0)
+    assert LossList(SAMPLES[:2])._extended(SAMPLES[2:]) == SAMPLES
+    with pytest.raises(IndexError):
+        losses[4]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(losses)
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault != Fault.NONE])
+def test_the_reason_of_a_loss_is_the_text_of_its_fault(fault: Fault) -> None:
+    losses = LossList()
+    for detail in ("", "detail"):
+        finding = Finding(fault, at=3, record=4, expected=2**63 - 1, found=-(2**63), detail=detail)
+        losses._append(1, 2, finding, None)
+        assert losses[-1] == Loss(1, 2, finding_text(finding), None)
+
+
+def test_equal_texts_take_memory_once() -> None:
+    losses = LossList()
+    losses._append(0, 1, "x" * 100_000)
+    once = losses.nbytes
+    for i in range(100):
+        losses._append(i, 1, "x" * 100_000)
+    assert once > 100_000
+    assert losses.nbytes == once + 100 * 54
+
+
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_MAX_SKIPPED", 2)
+
+
+@pytest.mark.parametrize("crc", ["verify", "mark", "skip"])
+@pytest.mark.parametrize("name", UNITS)
+def test_bad_batches_that_the_kernel_passes_over_are_those_that_python_judges(
+    name: str, crc: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same batches one at a time, where each follows the first damage, and all of them at once."""
+    good, bad = UNITS[name]
+    data = good + (bad + good) * 7 + bad + bad + good + bad
+    options: dict[str, Any] = {"on_error": "skip", "crc": crc}
+    whole = kbatch.decode(data, **options)
+    small_runs(monkeypatch)
+    in_steps = kbatch.decode(data, **options)
+    monkeypatch.setattr(workers, "run_skipping", lambda pipeline, _: (workers.run_pipeline(pipeline, 1), None))
+    slow = kbatch.decode(data, **options)
+    assert slow.losses == whole.losses == in_steps.losses
+    assert slow.batches.tolist() == whole.batches.tolist() == in_steps.batches.tolist()
+    assert slow.records.tolist() == whole.records.tolist() == in_steps.records.tolist()
+    if crc == "verify":
+        assert len(whole) >= 8
+        assert len(whole.losses) >= 7
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_the_last_good_offset_is_that_of_a_batch_that_was_not_passed_over(isolation: Any) -> None:
+    """LEG-R26: a message after the damage has an offset after that of the last good batch, not of a bad one."""
+    high = oracle.with_crc(oracle.build_batch([oracle.encode_record(value=b"v")], base_offset=2**40), 1)
+    bad = oracle.build_batch(payload=b"\x7f" * 9, record_count=1, base_offset=2**40)
+    message = oracle.build_message(b"k", b"v", magic=1, offset=7)
+    for damage in (BAD_CRC + GOOD + high + GOOD, INVALID + bad + bad):
+        data = GOOD + damage + b"\xff" * 40 + message
+        table = kbatch.decode(data, on_error="skip", isolation=isolation)
+        assert table.records["offset"].tolist()[-1] == 7
+
+
+# -- memory
+
+LIMIT = 24 * MIB
+# The increase that SECURITY.md allows.
+MOST = LIMIT * 13 // 10 + 8 * MIB
+
+
+def drained(tables: Any) -> int:
+    count = 0
+    for table in tables:
+        count += len(table.losses)
+        del table
+    return count
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("name", ["invalid records", "bad checksum, compressed"])
+def test_losses_count_for_the_limit_of_a_table(name: str, tmp_path: Path) -> None:
+    count = 200_000
+    # Nearly only losses.
+    data = UNITS[name][1] * count if name == "invalid records" else b"".join(UNITS[name]) * (count // 2)
+    write_segment(tmp_path / "t-0", 0, [], tail=data)
+    routes: dict[str, Callable[[], int]] = {
+        "decode": lambda: len(kbatch.decode(data, on_error="skip", limits=Limits(max_table_bytes=LIMIT)).losses),
+        "stream": lambda: drained(kbatch.decode_stream([data], on_error="skip", max_bytes=LIMIT)),
+        "log": lambda: drained(kbatch.Log(tmp_path / "t-0").tables(on_error="skip", max_bytes=LIMIT)),
+    }
+    for route, read in routes.items():
+        increase, result = measured(read)
+        if route == "decode":
+            assert "LimitExceededError" in str(result)
+            assert "raise Limits(max_table_bytes=...)" in str(result)
+        else:
+            assert result == data.count(UNITS[name][1])
+        assert increase <= MOST + (len(data) if route == "stream" else 0), route
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("unit", [INVALID, GOOD + BAD_CRC, GOOD + b"\xff" * 30], ids=["invalid", "checksum", "junk"])
+def test_more_losses_than_the_limit_are_an_error_or_several_tables(unit: bytes, isolation: Any) -> None:
+    data = unit * 1500
+    limit = 200_000
+    options: dict[str, Any] = {"on_error": "skip", "isolation": isolation}
+    with pytest.raises(LimitExceededError, match=r"losses a table takes more than 200000 bytes .* raise Limits\(max_t"):
+        kbatch.decode(data, limits=Limits(max_table_bytes=limit), **options)
+    tables = list(kbatch.decode_stream([data], max_bytes=limit, **options))
+    assert len(tables) >= 2
+    for table in tables:
+        assert table.records.nbytes + table.batches.nbytes + table.losses.nbytes <= limit
+    whole = kbatch.decode(data, **options)
+    assert [loss for table in tables for loss in table.losses] == whole.losses
+    assert sum(map(len, tables)) == len(whole)
+    assert sum(table.consumed for table in tables) == whole.consumed == len(data)
+
+
+def test_losses_count_for_the_memory_of_views() -> None:
+    data = GOOD + INVALID * 1000
+    table = kbatch.decode(data, on_error="skip", limits=Limits(max_table_bytes=1_000_000))
+    assert table._memory is not None
+    assert table._memory.rest == 1_000_000 - table.records.nbytes - table.batches.nbytes - table.losses.nbytes
