@@ -116,8 +116,10 @@ def test_transactions_of_an_overwritten_log_do_not_stay_open(tmp_path: Path) -> 
     writer.records()
     writer.txn(7)
     assert followed.follow(kbatch.Log(writer.path), 0).last_stable_offset == 3
+    # A batch of the new log begins where the open transaction did, so its bytes can be followed from there.
     again = Writer(tmp_path / "other")
-    again.records(9)
+    for _ in range(3):
+        again.records()
     writer.file.write_bytes(again.file.read_bytes())
     assert followed.follow(kbatch.Log(writer.path), 0).last_stable_offset is None
     again.txn(8)
@@ -211,3 +213,17 @@ def test_offsets_name_each_topic_id_once_with_its_partitions(tmp_path: Path) -> 
     query.batch()
     assert query.log[-1]["$ids"] == {"t": {str(IDS["a"]): [0, 1], str(IDS["b"]): [2]}}
     assert json.loads(json.dumps(query.log[-1])) == query.log[-1]
+
+
+def test_a_limited_micro_batch_ends_with_the_checksum_of_the_batch_before_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its end is not that of the log, whose last batch is known."""
+    writer = made(tmp_path, 5, None)
+    query = Query(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="3")
+    for number in range(2):
+        assert query.batch() == [3 * number + offset for offset in range(3)]
+        crc = int(kbatch.Log(writer.path).batches()["crc"][number])
+        assert query.log[-1]["$checksums"] == {"t": {"0": crc}}
+    made(tmp_path, 5, None, first=4)
+    assert resumed(query, "the log was made again: the checksum of the batch with offset 5", caplog) == list(range(20))
