@@ -367,10 +367,10 @@ class Limits:
         None means the larger of `max_decompressed_bytes` and 64 MiB.
     max_table_bytes : int, optional
         The most memory, in bytes, of one table (its records, batches, losses and decompressed payloads) with its header
-        rows and one view of it, such as `RecordTable.to_arrow`, `to_pandas`, `values` or selected rows. An input that is
-        not copied does not count, nor do other views that the caller keeps. It is checked before memory is allocated.
-        None means half of the memory of the machine, the container or the process, whichever is the least, but at
-        least 512 MiB. Readers that return several tables begin a new one instead, and split a large batch; their
+        rows and one view of it, such as `RecordTable.to_arrow`, `to_pandas`, `values` or selected rows. An input that
+        is not copied does not count, nor do other views that the caller keeps. It is checked before memory is
+        allocated. None means half of the memory of the machine, the container or the process, whichever is the least,
+        but at least 512 MiB. Readers that return several tables begin a new one instead, and split a large batch; their
         ``max_bytes`` does not include views, which this limit bounds.
 
     References

@@ -168,9 +168,9 @@ def follow_transactions(
     "raise" and "stop" a read ends at damage, but it may also begin after it, so the walk skips damage too.
 
     A transaction that is open where bytes were lost is undecided if its marker may have been among them, and with
-    "raise" and "stop" in any case: see `LossFollower`. With "skip" the segment's ``.txnindex`` is used: an entry counts as the ABORT marker if its offset
-    is missing between two good batches, and bytes between them are damaged. An entry for which no bytes are damaged is
-    ignored. A missing entry never implies a commit.
+    "raise" and "stop" in any case: see `LossFollower`. With "skip" the segment's ``.txnindex`` is used: an entry counts
+    as the ABORT marker if its offset is missing between two good batches, and bytes between them are damaged. An entry
+    for which no bytes are damaged is ignored. A missing entry never implies a commit.
 
     With "skip" the log is always followed from its beginning: damage may have destroyed markers, and every read must
     withhold the same offsets.

@@ -18,12 +18,12 @@ from kbatch.format import (
     BATCH_HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC_AT,
-    MAX_DECOMPRESSED_BYTES,
     MIN_ENTRY_SIZE,
     MIN_RECORD_SIZE,
     SHORTEST_ENTRY,
 )
 from kbatch.kernels.search import EntryChecksums, follow_lengths
+from kbatch.quantities import MAX_DECOMPRESSED_BYTES
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import Windows
 from kbatch.records.loss_list import Loss

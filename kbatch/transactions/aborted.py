@@ -81,32 +81,32 @@ class AbortedRanges:
         by: Literal["offset", "position"] = "offset",
     ) -> None:
         producers = np.asarray(producer_id, np.int64)
-        first = np.asarray(first, np.int64)
-        last = np.asarray(last, np.int64)
-        if producers.ndim != 1 or producers.shape != first.shape or producers.shape != last.shape:
+        firsts = np.asarray(first, np.int64)
+        lasts = np.asarray(last, np.int64)
+        if producers.ndim != 1 or producers.shape != firsts.shape or producers.shape != lasts.shape:
             raise ValueError(
                 "producer_id, first and last must be one-dimensional and of one length, got shapes "
-                f"{producers.shape}, {first.shape} and {last.shape}"
+                f"{producers.shape}, {firsts.shape} and {lasts.shape}"
             )
-        order = np.lexsort((first, producers))
-        producers, first, last = producers[order], first[order], last[order]
+        order = np.lexsort((firsts, producers))
+        producers, firsts, lasts = producers[order], firsts[order], lasts[order]
         if len(order):
             # The running maximum of the last offsets within each producer. Each producer's ranks are higher than the
             # previous producer's, so that one pass computes all of them.
-            lasts, ranks = np.unique(last, return_inverse=True)
+            values, ranks = np.unique(lasts, return_inverse=True)
             starts = np.ones(len(order), np.bool_)
             starts[1:] = producers[1:] != producers[:-1]
-            reach = np.maximum.accumulate(np.cumsum(starts) * len(lasts) + ranks)
+            reach = np.maximum.accumulate(np.cumsum(starts) * len(values) + ranks)
             kept = starts
             kept[1:] |= reach[1:] > reach[:-1]
-            producers, first, last = producers[kept], first[kept], lasts[reach[kept] % len(lasts)]
-        for column in (producers, first, last):
+            producers, firsts, lasts = producers[kept], firsts[kept], values[reach[kept] % len(values)]
+        for column in (producers, firsts, lasts):
             column.flags.writeable = False
         self.producer_id: npt.NDArray[np.int64] = producers
-        self.first: npt.NDArray[np.int64] = first
-        self.last: npt.NDArray[np.int64] = last
+        self.first: npt.NDArray[np.int64] = firsts
+        self.last: npt.NDArray[np.int64] = lasts
         self.by: Literal["offset", "position"] = by
-        self._pairs = _Pairs(producers, first)
+        self._pairs = _Pairs(producers, firsts)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _ranges_by, (self.by, *self._columns())

@@ -496,10 +496,10 @@ class TransactionTracker:
 
         `result` and `abort_markers` no longer contain them.
         """
-        ended = self._aborted, self._undecided
-        drained = Drained(*(each.rows() for each in ended), self.abort_markers, *(each.spans() for each in ended))
-        for each in ended:
-            each.clear()
+        aborted, undecided = self._aborted, self._undecided
+        drained = Drained(aborted.rows(), undecided.rows(), self.abort_markers, aborted.spans(), undecided.spans())
+        aborted.clear()
+        undecided.clear()
         for column in self._markers:
             del column[:]
         return drained
