@@ -165,7 +165,8 @@ class BatchStatus(enum.IntEnum):
 
     A batch with any status but `OK` has no records in the table, with two exceptions: `BAD_CRC` under ``crc="mark"``,
     and `BAD_INNER_CRC`, where a compressed message of magic 0 or 1 has a good checksum, but a message inside of it has
-    a bad one. Kafka returns these messages too; only a consumer with ``check.crcs`` verifies inner checksums.
+    a bad one. The outer checksum shows that the bytes are as they were written; Kafka's consumer returns such a message
+    only with ``check.crcs=false``, and otherwise raises an error.
 
     `ABORTED` and `UNDECIDED` do not mean damage: read_committed leaves out the batches of aborted transactions, the
     batches of transactions whose marker is lost, and everything from the last stable offset on.

@@ -66,7 +66,9 @@ def accept_batch(
     Raises
     ------
     RefusedError
-        As for `validate_batch`, and MESSAGE_TOO_LARGE if the batch is too large after it was re-encoded.
+        As for `validate_batch`, and MESSAGE_TOO_LARGE if the batch is too large after it was re-encoded. A batch to be
+        re-encoded is also refused (UNKNOWN_SERVER_ERROR) if it is transactional without a producer id, or has a
+        producer id without an epoch or sequence.
 
     See Also
     --------
@@ -124,6 +126,19 @@ def _is_kept(data: npt.NDArray[np.uint8], table: RecordTable, topic: TopicConfig
     return magic == 1 and count_numbered(data, first) is not None
 
 
+def _producer_fault(batch: np.void) -> str | None:
+    """Return why Kafka refuses to write a batch with these producer fields, or None.
+
+    The rules are those of ``MemoryRecordsBuilder.validateProducerState``. Kafka has no error code for them.
+    """
+    if batch["producer_id"] == -1:
+        is_transactional = batch["attributes"] & ATTRIBUTE_TRANSACTIONAL
+        return "a transactional batch has no producer id" if is_transactional else None
+    if batch["producer_epoch"] == -1:
+        return "a batch with a producer id has no epoch"
+    return "a batch with a producer id has no sequence" if batch["base_sequence"] < 0 else None
+
+
 def _reencoded(table: RecordTable, base_offset: int, topic: TopicConfig, leader_epoch: int, clock: int) -> bytearray:
     """Encode all records as one batch (``LogValidator.buildRecordsAndAssignOffsets``)."""
     first = table.batches[0]
@@ -131,6 +146,8 @@ def _reencoded(table: RecordTable, base_offset: int, topic: TopicConfig, leader_
     codec = topic.codec_of(int(first["attributes"]) & ATTRIBUTE_CODEC)
     if current and first["attributes"] & ATTRIBUTE_CONTROL:
         refuse_batch(ErrorCode.INVALID_RECORD, first, "a compressed control batch can't be re-encoded")
+    if current and (fault := _producer_fault(first)) is not None:
+        refuse_batch(ErrorCode.UNKNOWN_SERVER_ERROR, first, f"{fault}, so the batch can't be re-encoded")
     if topic.magic < 2 and table.records["header_count"].any():
         refuse_batch(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, first, f"headers can't be stored in magic {topic.magic}")
     if codec == Codec.ZSTD and topic.magic < 2:

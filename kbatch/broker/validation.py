@@ -120,8 +120,8 @@ def validate_batch(
     ------
     RefusedError
         If a broker would not append the records. ``code`` is the broker's answer; ``records`` contains the numbers of
-        all bad records of the first batch that has any, if records are the reason. Each uncompressed message of magic 0
-        or 1 counts as a batch.
+        all bad records of the first batch that has any, if records are the reason. They count from 0 in each batch.
+        Each uncompressed message of magic 0 or 1 counts as a batch, so its number is 0.
 
     Notes
     -----
@@ -135,7 +135,9 @@ def validate_batch(
     bad record: one magic in all messages and keys in a compacted topic (INVALID_RECORD); timestamps close enough to the
     clock and not marked as the broker's (INVALID_TIMESTAMP, also if other records are bad for another reason).
 
-    One check is stricter than in a broker: a partial batch at the end is CORRUPT_MESSAGE; Kafka silently drops it.
+    Two checks are stricter than in a broker, which silently drops what they refuse: a partial batch at the end is
+    CORRUPT_MESSAGE, and a partial message at the end of a compressed message is INVALID_RECORD (LEG-R14), from its 12th
+    byte on.
 
     Examples
     --------
@@ -281,13 +283,14 @@ def _check_records(table: RecordTable, other: npt.NDArray[np.bool_], topic: Topi
     if not len(bad):
         return
     batch = batches[records["batch"][bad[0]]]
+    numbers = bad - int(batch["first_record"])
     late_rows = bad[late[bad]]
     if not len(late_rows):
         text = "records without a key, for a compacted topic"
         if other[bad].any():
             text = f"messages in a compressed message of magic {batch['magic']} have another magic"
             text += " or no key, which a compacted topic requires" * bool((keyless & ~other)[bad].any())
-        refuse_batch(ErrorCode.INVALID_RECORD, batch, f"{text}{_listed(bad)}", records=bad)
+        refuse_batch(ErrorCode.INVALID_RECORD, batch, f"{text}{_listed(numbers)}", records=numbers)
     row = late_rows[0]
     if appended[row]:
         text = "the timestamp type is LogAppendTime, which only the broker may set"
@@ -297,4 +300,4 @@ def _check_records(table: RecordTable, other: npt.NDArray[np.bool_], topic: Topi
         is_early = times[row] < first
         text += "earlier" if is_early else "later"
         text += f" than the topic allows: {first if is_early else last} ({shown_time(first if is_early else last)})"
-    refuse_batch(ErrorCode.INVALID_TIMESTAMP, batch, f"{text}{_listed(bad)}", records=bad)
+    refuse_batch(ErrorCode.INVALID_TIMESTAMP, batch, f"{text}{_listed(numbers)}", records=numbers)

@@ -297,7 +297,7 @@ def test_a_bad_checksum_takes_precedence_over_all_errors_of_records_prd_r4() -> 
 
 
 def test_the_first_bad_message_of_an_uncompressed_set_decides_prd_r4() -> None:
-    """LogValidator calls processRecordErrors once per batch, and an uncompressed message is a batch."""
+    """LogValidator calls processRecordErrors once per batch, and an uncompressed message is a batch of record 0."""
     from oracle import build_message
 
     good = build_message(b"k", b"v", magic=1, timestamp=NOW)
@@ -307,10 +307,10 @@ def test_the_first_bad_message_of_an_uncompressed_set_decides_prd_r4() -> None:
     for target in ("producer", "gzip"):
         topic = TopicConfig(magic=1, compacted=True, compression_type=target)  # type: ignore[arg-type]
         for messages, code, records in (
-            ((good, keyless, late), ErrorCode.INVALID_RECORD, [1]),
-            ((good, late, keyless, late), ErrorCode.INVALID_TIMESTAMP, [1]),
-            ((good, late, other), ErrorCode.INVALID_TIMESTAMP, [1]),
-            ((good, keyless, other, late), ErrorCode.INVALID_RECORD, [1]),
+            ((good, keyless, late), ErrorCode.INVALID_RECORD, [0]),
+            ((good, late, keyless, late), ErrorCode.INVALID_TIMESTAMP, [0]),
+            ((good, late, other), ErrorCode.INVALID_TIMESTAMP, [0]),
+            ((good, keyless, other, late), ErrorCode.INVALID_RECORD, [0]),
         ):
             error = refusal(b"".join(messages), topic)
             assert (error.code, error.records.tolist()) == (code, records)
@@ -326,10 +326,15 @@ def test_coordinators_may_append_control_batches() -> None:
     offsets = changed(changed(batch([b"a"]), 43, "q", 3), 51, "h", 0)
     for data in (marker, offsets):
         assert refusal(data).code == ErrorCode.INVALID_RECORD
-        for topic in (TopicConfig(), TopicConfig(compression_type="zstd", compacted=True)):
+        for topic in (TopicConfig(), TopicConfig(compacted=True)):
             made = kbatch.accept_batch(data, 70, topic, origin="coordinator", now_ms=NOW)
             row = kbatch.scan(made)[0]
             assert row[["base_offset", "producer_id", "producer_epoch", "base_sequence"]].tolist() == (70, 3, 0, -1)
+    # Kafka's builder refuses a producer without a sequence, so a coordinator's batch cannot be re-encoded.
+    topic = TopicConfig(compression_type="zstd", compacted=True)
+    with pytest.raises(kbatch.RefusedError, match="a batch with a producer id has no sequence") as caught:
+        kbatch.accept_batch(offsets, 70, topic, origin="coordinator", now_ms=NOW)
+    assert caught.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
     # Markers are not compressed.
     stored = kbatch.accept_batch(marker, 0, TopicConfig(compression_type="zstd"), origin="coordinator", now_ms=NOW)
     assert kbatch.scan(stored)["attributes"].tolist() == [0x30]
