@@ -136,7 +136,7 @@ def validate_batch(
     clock and not marked as the broker's (INVALID_TIMESTAMP, also if other records are bad for another reason).
 
     Two checks are stricter than in a broker, which silently drops what they refuse: a partial batch at the end is
-    CORRUPT_MESSAGE, and a partial message at the end of a compressed message is INVALID_RECORD (LEG-R14), from its 12th
+    CORRUPT_MESSAGE, and a partial message at the end of a compressed message is INVALID_RECORD, from its 12th
     byte on.
 
     Examples

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
 from kbatch.records.data import TableData
-from kbatch.records.trimming import pays, trimmed_batches, trimmed_bytes
+from kbatch.records.trimming import TableDataT, pays, trimmed_batches, trimmed_bytes
 
 __all__ = ["concat_tables"]
-
-TableDataT = TypeVar("TableDataT", bound=TableData)
 
 _POSITIONS = ("key_pos", "value_pos", "headers_pos")
 

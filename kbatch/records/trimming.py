@@ -13,7 +13,7 @@ from kbatch.kernels.extents import measure_extent
 from kbatch.records.data import TableData
 from kbatch.tuning import TRIM_MIN_BYTES, TRIM_RATIO
 
-__all__ = ["compacted", "pays", "trimmed_batches", "trimmed_bytes"]
+__all__ = ["TableDataT", "compacted", "pays", "trimmed_batches", "trimmed_bytes"]
 
 TableDataT = TypeVar("TableDataT", bound=TableData)
 

@@ -18,7 +18,7 @@ from kbatch.values.schema_limits import MAX_NESTING
 __all__ = ["PREFIX_BYTES", "Prefixes", "check_framing", "message_path", "read_prefixes", "with_hints"]
 
 PREFIX_BYTES = 5
-_HINT = "; it may begin with Confluent's prefix of five bytes: the framing 'confluent' reads it"
+_PREFIX_HINT = "; it may begin with Confluent's prefix of five bytes: the framing 'confluent' reads it"
 
 
 def check_framing(framing: Framing) -> None:
@@ -59,7 +59,7 @@ def with_hints(errors: dict[int, str], slices: ByteSlices) -> dict[int, str]:
     """Return the errors of values that were parsed without framing, with a hint for those that may have a prefix."""
     starts = slices.offsets
     return {
-        row: f"{error}{_HINT}"
+        row: f"{error}{_PREFIX_HINT}"
         if starts[row + 1] - starts[row] >= PREFIX_BYTES and slices.content[starts[row]] == 0
         else error
         for row, error in errors.items()
