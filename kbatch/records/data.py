@@ -212,7 +212,7 @@ class TableData:
         self._data = data
         self._consumed = consumed
         self._remaining = remaining
-        self._losses = losses if isinstance(losses, LossList) else LossList(losses)
+        self._losses = (losses if isinstance(losses, LossList) else LossList(losses))._of(source)
         # A function is called at first use: with many open transactions, one list per table takes quadratic memory.
         self._pending = pending if callable(pending) else list(pending)
         self._last_stable_offset = last_stable_offset

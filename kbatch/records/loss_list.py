@@ -15,8 +15,9 @@ __all__ = ["Loss", "LossList"]
 
 # The fields of a row: position, length, base offset, reason, and the expected and the found value of the reason.
 _FIELDS = 6
-# The reason is the fault, whether there is a base offset, and the number of the text plus 1.
-_FAULT, _HAS_OFFSET, _TEXT_SHIFT = 0x7F, 0x80, 8
+# The reason is the fault, whether there is a base offset, the number of the text plus 1, and that of the file plus 1.
+_FAULT, _HAS_OFFSET, _TEXT_SHIFT, _FILE_SHIFT = 0x7F, 0x80, 8, 36
+_TEXT = (1 << _FILE_SHIFT - _TEXT_SHIFT) - 1
 # The memory of a row with the spare capacity of the array, and of a text in addition to its characters.
 _ROW_BYTES = _FIELDS * 8 * 9 // 8
 _TEXT_BYTES = 200
@@ -33,6 +34,8 @@ class Loss(NamedTuple):
         Why the range was lost, or which offsets are missing.
     base_offset : int or None
         Base offset of the batch that was lost, if its header could be framed; the first offset of a gap.
+    file : str or None
+        The source, if it is known: the file of the log's segment.
 
     Examples
     --------
@@ -47,6 +50,7 @@ class Loss(NamedTuple):
     length: int
     reason: str
     base_offset: int | None = None
+    file: str | None = None
 
 
 class LossList(Sequence[Loss]):
@@ -55,18 +59,27 @@ class LossList(Sequence[Loss]):
     It is compared with lists, and concatenated with them to a list.
     """
 
-    __slots__ = ("_numbers", "_rows", "_text_bytes", "_texts")
+    __slots__ = ("_numbers", "_rows", "_source", "_text_bytes", "_texts")
 
     def __init__(self, losses: Iterable[Loss] = ()) -> None:
         self._rows = array("q")
-        # The different texts of reasons that are not the text of a fault alone, and their numbers.
+        # The file of a loss without one of its own.
+        self._source: str | None = None
+        # The different files, and texts of reasons that are not the text of a fault alone, and their numbers.
         self._texts: list[str] = []
         self._numbers: dict[str, int] = {}
         self._text_bytes = 0
         for loss in losses:
             self._append(*loss)
 
-    def _append(self, position: int, length: int, reason: Finding | str, base_offset: int | None = None) -> None:
+    def _append(
+        self,
+        position: int,
+        length: int,
+        reason: Finding | str,
+        base_offset: int | None = None,
+        file: str | None = None,
+    ) -> None:
         """Append a loss; a `Finding` takes no memory for its text."""
         if isinstance(reason, str):
             fault, expected, found, text = 0, 0, 0, reason
@@ -74,6 +87,8 @@ class LossList(Sequence[Loss]):
             fault, _, _, expected, found, text = reason
         if text or not fault:
             fault |= (self._number(text) + 1) << _TEXT_SHIFT
+        if file is not None and file != self._source:
+            fault |= (self._number(file) + 1) << _FILE_SHIFT
         if base_offset is None:
             self._rows.extend((position, length, 0, fault, expected, found))
         else:
@@ -95,11 +110,19 @@ class LossList(Sequence[Loss]):
             self._text_bytes += len(text) + _TEXT_BYTES
         return number
 
+    def _of(self, source: str | None) -> LossList:
+        """Return the same losses, with `source` as the file of those that name none."""
+        named = LossList()
+        named._rows, named._texts, named._numbers = self._rows, self._texts, self._numbers
+        named._text_bytes = self._text_bytes
+        named._source = self._source if source is None else source
+        return named
+
     def _extended(self, losses: Iterable[Loss]) -> LossList:
         """Return a list of these losses and then `losses`."""
         longer = LossList()
         longer._rows, longer._texts, longer._numbers = self._rows[:], self._texts[:], self._numbers.copy()
-        longer._text_bytes = self._text_bytes
+        longer._text_bytes, longer._source = self._text_bytes, self._source
         for loss in losses:
             longer._append(*loss)
         return longer
@@ -127,10 +150,17 @@ class LossList(Sequence[Loss]):
     def _loss(self, at: int) -> Loss:
         position, length, base_offset, reason, expected, found = self._rows[at : at + _FIELDS]
         fault = reason & _FAULT
-        text = self._texts[(reason >> _TEXT_SHIFT) - 1] if reason >> _TEXT_SHIFT else ""
+        number, file = reason >> _TEXT_SHIFT & _TEXT, reason >> _FILE_SHIFT
+        text = self._texts[number - 1] if number else ""
         if fault:
             text = finding_text(Finding(Fault(fault), expected=expected, found=found, detail=text))
-        return Loss(position, length, text, base_offset if reason & _HAS_OFFSET else None)
+        return Loss(
+            position,
+            length,
+            text,
+            base_offset if reason & _HAS_OFFSET else None,
+            self._texts[file - 1] if file else self._source,
+        )
 
     def __len__(self) -> int:
         return len(self._rows) // _FIELDS

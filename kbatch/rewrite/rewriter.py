@@ -235,7 +235,7 @@ class Rewriter(ABC):
     def add_damage(self, losses: Iterable[Loss], source: str | None) -> None:
         """Report damage that is left out; the reason includes the source."""
         where = "" if source is None else f"{source}: "
-        self.report.damage += [loss._replace(reason=f"{where}{loss.reason}") for loss in losses]
+        self.report.damage += [loss._replace(reason=f"{where}{loss.reason}", file=source) for loss in losses]
 
 
 def rewrite_batches(

@@ -116,8 +116,8 @@ class _RowDecoder:
     def _losses(self, losses: Sequence[Loss]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([LOSS_SCHEMA.field(name) for name in self.columns])
         for i in range(0, len(losses), ARROW_ROWS):
-            columns = zip(*losses[i : i + ARROW_ROWS], strict=True)
-            arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+            part = losses[i : i + ARROW_ROWS]
+            arrays = [pa.array([getattr(loss, field.name) for loss in part], field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,3 +225,16 @@ def test_html_of_a_table_of_some_columns_and_of_far_timestamps() -> None:
     assert f"{2**62} ms" in far._repr_html_()
     assert "(99 bytes)" in far._repr_html_()
     assert "value" not in far.select(["timestampType", "partition"])._repr_html_()
+
+
+def test_a_loss_names_its_file(tmp_path: Path) -> None:
+    """Also after concatenation: positions are those of the file, and a log has several."""
+    log = shutil.copytree(LOGS / "txn-0", tmp_path / "txn-0", copy_function=shutil.copyfile)
+    segments = sorted(log.glob("*.log"))
+    for path in segments:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    table = kbatch.concat_tables(kbatch.Log(log).tables(on_error="skip"))
+    assert [loss.file for loss in table.losses] == [str(path) for path in segments]
+    assert [loss.file for loss in kbatch.decode(data, on_error="skip").losses] == [None]

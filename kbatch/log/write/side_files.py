@@ -54,7 +54,7 @@ def copy_side_files(log: Log, names: Iterable[str], writer: LogWriter) -> list[L
             elif name == LEADER_EPOCH_CHECKPOINT:
                 read_leader_epochs(path, storage=storage)
         except KbatchError as error:
-            damage.append(Loss(0, size, f"{error}; it can be rebuilt from the log"))
+            damage.append(Loss(0, size, f"{error}; it can be rebuilt from the log", file=path))
         else:
             writer.write_file(name, data)
     return damage
