@@ -19,6 +19,9 @@ __all__ = ["TableBudget", "checked_table_bytes", "default_table_bytes", "table_b
 _LIMITS_NAME = "Limits(max_table_bytes=...)"
 # The memory limit of a container: version 2 of control groups, and version 1.
 _CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# The losses of an input that becomes one table may take this part of its memory, one part in ..., although batches no
+# longer fit: each of those is a loss.
+_LOSSES_PART = 8
 
 
 class TableBudget(NamedTuple):
@@ -53,6 +56,10 @@ class TableBudget(NamedTuple):
     limit: int
     is_strict: bool
     used: int = 0
+
+    def holds_losses(self, losses: int, memory: int) -> bool:
+        """Whether a table with losses of this size, and of this size in all, is within the limit, or may end."""
+        return self.splits or losses <= self.table // _LOSSES_PART or memory <= self.table
 
     @property
     def part(self) -> int:

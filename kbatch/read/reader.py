@@ -33,10 +33,6 @@ from kbatch.tuning import FEW_FRAMED, FIRST_FRAMED, MAX_FRAMED, MAX_SHARED_FRAME
 
 __all__ = ["BatchReader", "decode_part", "decode_tables"]
 
-# The losses of an input that becomes one table may take this part of its memory, one part in ..., although batches no
-# longer fit: each of those is a loss.
-_LOSSES_PART = 8
-
 
 class BatchReader:
     """Reads the batches of a source, one table at a time.
@@ -240,6 +236,7 @@ class _TableReader:
         """Begin a table over the window at the reader's position, of `size` bytes at least."""
         self.origin = self.reader.position
         self.window = self.windows.window(self.origin, min(self.origin + size, self.windows.end))
+        self.window_end = self.origin + len(self.window)
         self.builder = TableBuilder(
             self.window,
             self.options,
@@ -250,10 +247,6 @@ class _TableReader:
             losses=self.losses,
         )
 
-    @property
-    def _window_end(self) -> int:
-        return self.origin + len(self.window)
-
     def read(self) -> RecordTable:
         reader = self.reader
         goes_on = not self.damage.is_searching or self._resume()
@@ -262,7 +255,7 @@ class _TableReader:
             self._open(0)
             self.builder.append_bad(headers)
         while goes_on and reader.position < self.stop and not self.builder.is_full:
-            if not self.origin <= reader.position < self._window_end:
+            if not self.origin <= reader.position < self.window_end:
                 # The end of the window, or of damage that reaches beyond it: the rest belongs to the next table.
                 break
             goes_on = self._step()
@@ -298,7 +291,7 @@ class _TableReader:
             count = min(builder.max_rows - first, count or MAX_SHARED_FRAMED)
         end, finding = self._frame_rows(start, count)
         # If `stop` is inside of the window, the batch that ends after it is framed separately.
-        more = rows.used > first and (rows.used - first == count or end < self.stop < self._window_end)
+        more = rows.used > first and (rows.used - first == count or end < self.stop < self.window_end)
         if self.scan_size is not None:
             self.scan_size *= 2
             if self.options.threads <= 1:
@@ -455,14 +448,14 @@ class _TableReader:
     def _incomplete(self) -> bool:
         """Handle the incomplete entry at the reader's position, which the window ends within."""
         reader, windows = self.reader, self.windows
-        left = self._window_end - reader.position
+        left = self.window_end - reader.position
         size = entry_size(self.window, reader.position - self.origin) if left >= LOG_OVERHEAD else MIN_ENTRY_SIZE
-        if self._window_end < windows.end and not self._is_last(reader.position, size):
+        if self.window_end < windows.end and not self._is_last(reader.position, size):
             # Take a larger window, unless the table already has batches or losses.
             if self.builder.batches.used or self.losses:
                 return False
             self._open(max(size, 2 * left))
-            return self._window_end - self.origin > left
+            return self.window_end - self.origin > left
         reader.needed = reader.position + max(size, left + 1)
         if self.options.on_error != "skip" or not windows.is_final or windows.end - reader.position < MIN_ENTRY_SIZE:
             return False
@@ -509,13 +502,12 @@ class _TableReader:
         """Add a loss, which ends before the reader's position. False if the table has no memory for more."""
         self.losses._append(position, length, reason, base_offset)
         self.builder.count_losses()
-        limit = self.budget.table
-        if self.budget.splits or self.losses.nbytes <= limit // _LOSSES_PART or self.builder.memory <= limit:
+        if self.budget.holds_losses(self.losses.nbytes, self.builder.memory):
             return True
-        count = counted(len(self.losses), "loss")
-        text = f"with {count} a table takes more than {limit} bytes of memory; raise {self.budget.name}"
-        where = f"{self.reader.source}, byte {position}" if self.reader.source else f"byte {position}"
-        error = LimitExceededError(f"{where}: {text}", source=self.reader.source, position=position)
+        source, limit = self.reader.source, self.budget.table
+        where = f"{source}, byte {position}" if source else f"byte {position}"
+        text = f"with {counted(len(self.losses), 'loss')} a table takes more than {limit} bytes of memory"
+        error = LimitExceededError(f"{where}: {text}; raise {self.budget.name}", source=source, position=position)
         return self._raise_later(error, self.reader.position, self.builder.decoded)
 
 

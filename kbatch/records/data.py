@@ -490,7 +490,7 @@ class TableData:
 
     def _header_memory(self) -> int:
         """Return the memory that header rows may take."""
-        return self._view_memory() if self._memory is None else min(self._view_memory(), self._memory.headers)
+        return min(self._view_memory(), INT64_MAX if self._memory is None else self._memory.headers)
 
     def _check_objects(self, *columns: str, size: int = 0) -> None:
         """Check the memory of the Python objects of some columns, together with `size` bytes of other columns."""

@@ -14,13 +14,13 @@ from kbatch.errors import Fault, Finding, finding_text
 __all__ = ["Loss", "LossList"]
 
 # The fields of a row: position, length, base offset, reason, and the expected and the found value of the reason.
-_FIELDS = 6
+_ROW_FIELDS = 6
 # The reason is the fault, whether there is a base offset, the number of the text plus 1, and that of the file plus 1.
 _FAULT, _HAS_OFFSET, _TEXT_SHIFT, _FILE_SHIFT = 0x7F, 0x80, 8, 36
-_TEXT = (1 << _FILE_SHIFT - _TEXT_SHIFT) - 1
+_TEXT_MASK = (1 << _FILE_SHIFT - _TEXT_SHIFT) - 1
 # The memory of a row with the spare capacity of the array, and of a text in addition to its characters.
-_ROW_BYTES = _FIELDS * 8 * 9 // 8
-_TEXT_BYTES = 200
+_ROW_BYTES = _ROW_FIELDS * 8 * 9 // 8
+_TEXT_OVERHEAD = 200
 
 
 class Loss(NamedTuple):
@@ -101,13 +101,13 @@ class LossList(Sequence[Loss]):
 
     def _truncate(self, count: int) -> None:
         """Keep the first `count` losses."""
-        del self._rows[count * _FIELDS :]
+        del self._rows[count * _ROW_FIELDS :]
 
     def _number(self, text: str) -> int:
         number = self._numbers.setdefault(text, len(self._texts))
         if number == len(self._texts):
             self._texts.append(text)
-            self._text_bytes += len(text) + _TEXT_BYTES
+            self._text_bytes += len(text) + _TEXT_OVERHEAD
         return number
 
     def _of(self, source: str | None) -> LossList:
@@ -130,17 +130,17 @@ class LossList(Sequence[Loss]):
     @property
     def nbytes(self) -> int:
         """The memory of all losses, in bytes."""
-        return len(self._rows) * _ROW_BYTES // _FIELDS + self._text_bytes
+        return len(self._rows) * _ROW_BYTES // _ROW_FIELDS + self._text_bytes
 
     @property
     def positions(self) -> npt.NDArray[np.int64]:
         """The position of each loss."""
-        return np.array(self._rows[::_FIELDS], np.int64)
+        return np.array(self._rows[::_ROW_FIELDS], np.int64)
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """The length of each loss."""
-        return np.array(self._rows[1::_FIELDS], np.int64)
+        return np.array(self._rows[1::_ROW_FIELDS], np.int64)
 
     @property
     def end(self) -> int:
@@ -148,9 +148,9 @@ class LossList(Sequence[Loss]):
         return int((self.positions + self.lengths).max(initial=0))
 
     def _loss(self, at: int) -> Loss:
-        position, length, base_offset, reason, expected, found = self._rows[at : at + _FIELDS]
+        position, length, base_offset, reason, expected, found = self._rows[at : at + _ROW_FIELDS]
         fault = reason & _FAULT
-        number, file = reason >> _TEXT_SHIFT & _TEXT, reason >> _FILE_SHIFT
+        number, file = reason >> _TEXT_SHIFT & _TEXT_MASK, reason >> _FILE_SHIFT
         text = self._texts[number - 1] if number else ""
         if fault:
             text = finding_text(Finding(Fault(fault), expected=expected, found=found, detail=text))
@@ -163,10 +163,10 @@ class LossList(Sequence[Loss]):
         )
 
     def __len__(self) -> int:
-        return len(self._rows) // _FIELDS
+        return len(self._rows) // _ROW_FIELDS
 
     def __iter__(self) -> Iterator[Loss]:
-        return map(self._loss, range(0, len(self._rows), _FIELDS))
+        return map(self._loss, range(0, len(self._rows), _ROW_FIELDS))
 
     @overload
     def __getitem__(self, index: int, /) -> Loss: ...
@@ -175,7 +175,7 @@ class LossList(Sequence[Loss]):
     def __getitem__(self, index: slice, /) -> list[Loss]: ...
 
     def __getitem__(self, index: int | slice, /) -> Loss | list[Loss]:
-        places = range(0, len(self._rows), _FIELDS)[index]
+        places = range(0, len(self._rows), _ROW_FIELDS)[index]
         return self._loss(places) if isinstance(places, int) else list(map(self._loss, places))
 
     def __eq__(self, other: object) -> bool:

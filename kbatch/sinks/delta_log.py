@@ -20,7 +20,7 @@ from kbatch.sinks.outputs import OutputPlace
 
 __all__ = ["log_files", "read_identifiers"]
 
-_COMMIT = re.compile(r"(\d{20})\.json")
+_COMMIT_NAME = re.compile(r"(\d{20})\.json")
 # Classic, one part of several, and with a UUID (a V2 checkpoint, whose sidecars have no identifiers).
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.[^.]+\.(?:parquet|json)|\.parquet)")
 _ACTION = pa.struct([("appId", pa.string()), ("version", pa.int64())])
@@ -72,7 +72,7 @@ def log_files(names: Iterable[str], version: int, url: str) -> list[str]:
     commits: dict[int, str] = {}
     checkpoints: dict[tuple[int, int], list[str]] = {}
     for name in names:
-        if commit := _COMMIT.fullmatch(name):
+        if commit := _COMMIT_NAME.fullmatch(name):
             commits[int(commit[1])] = name
         elif (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) <= version:
             # A checkpoint of several parts is incomplete without one of them; any other is complete by itself.
@@ -101,11 +101,11 @@ def _actions(log: OutputPlace, name: str) -> Iterator[pa.StructArray]:
                     yield batch.column("txn").drop_null()
             return
         with io.BufferedReader(file, 1 << 20) as buffered:
-            for lines in _chunks(line for line in buffered if b'"txn"' in line):
-                yield _parsed(lines)
+            for lines in _json_chunks(line for line in buffered if b'"txn"' in line):
+                yield _parsed_actions(lines)
 
 
-def _chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _json_chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Yield lines by the megabytes."""
     chunk: list[bytes] = []
     size = 0
@@ -119,7 +119,7 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
-def _parsed(lines: Sequence[bytes]) -> pa.StructArray:
+def _parsed_actions(lines: Sequence[bytes]) -> pa.StructArray:
     # A line that is longer than a block would be an error.
     block = max(1 << 20, 2 * max(map(len, lines)))
     table = pyarrow.json.read_json(

@@ -17,7 +17,7 @@ LAG = "$lag"
 # the partitions of each topic id: {topic: {id: [partitions]}}; and the checksum of the batch before each offset:
 # {topic: {partition: checksum}}. Offsets of earlier releases have neither.
 _IDS = "$ids"
-_CHECKSUMS = "$checksums"
+_CHECKSUMS_KEY = "$checksums"
 
 Offsets = dict[TopicPartition, int]
 # The next offset of each topic-partition, with the topic's id and the checksum of the batch before it, if known.
@@ -32,7 +32,7 @@ def places_from_json(document: Mapping[str, Any]) -> Places:
         for topic_id, numbers in each.items()
         for number in numbers
     }
-    checksums = _by_partition(document.get(_CHECKSUMS, {}).items())
+    checksums = _by_partition(document.get(_CHECKSUMS_KEY, {}).items())
     plain = _by_partition((topic, numbers) for topic, numbers in document.items() if not topic.startswith("$"))
     return {key: Position(offset, None, ids.get(key), checksums.get(key)) for key, offset in plain.items()}
 
@@ -48,7 +48,7 @@ def places_to_json(places: Mapping[TopicPartition, Position]) -> dict[str, Any]:
         out[_IDS] = {topic: dict(sorted(each.items())) for topic, each in ids.items()}
     checksums = {key: place.batch_crc for key, place in places.items() if place.batch_crc is not None}
     if checksums:
-        out[_CHECKSUMS] = offsets_to_json(checksums)
+        out[_CHECKSUMS_KEY] = offsets_to_json(checksums)
     return out
 
 
