@@ -11,7 +11,7 @@ _FINAL = False
 
 
 class ErrorCode(enum.IntEnum):
-    """Error codes of requests and partitions, as of Kafka 4.3.
+    """Error codes of requests and partitions, as of Kafka 4.4.
 
     A number that is not listed becomes a member too, with the name ``UNKNOWN_`` and the number.
 
@@ -227,3 +227,10 @@ class ErrorCode(enum.IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, _FINAL, "The epoch of the streams topology is not valid."
     STREAMS_TOPOLOGY_FENCED = 132, _FINAL, "A later epoch of the streams topology is known."
     SHARE_SESSION_LIMIT_REACHED = 133, _RETRY, "The broker has the maximum number of share sessions."
+    GROUP_DELETION_FAILED = 134, _FINAL, "The group could not be deleted; the error message of the response says why."
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = (
+        135,
+        _FINAL,
+        "The description of the streams topology could not be processed; the error message of the response says why.",
+    )
+    CONTROLLER_ID_NOT_REGISTERED = 136, _FINAL, "The controller is not registered."

@@ -10,8 +10,8 @@ import kbatch
 
 
 def test_every_code_has_a_description() -> None:
-    assert len(kbatch.ErrorCode) == 135
-    assert len({code.description for code in kbatch.ErrorCode}) == 135
+    assert len(kbatch.ErrorCode) == 138
+    assert len({code.description for code in kbatch.ErrorCode}) == 138
     assert all(code.description.endswith(".") for code in kbatch.ErrorCode)
 
 

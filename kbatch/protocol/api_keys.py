@@ -12,7 +12,7 @@ __all__ = ["ApiKey", "common_versions", "supported_versions"]
 
 
 class ApiKey(enum.IntEnum):
-    """The APIs of Kafka 4.3, by number.
+    """The APIs of Kafka 4.4, by number.
 
     kbatch reads the messages of some of them: see `supported_versions`. A number that is not listed becomes a member
     too, with the name ``UNKNOWN_`` and the number.
@@ -122,6 +122,8 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93
+    UNREGISTER_CONTROLLER = 94
 
     @property
     def title(self) -> str:

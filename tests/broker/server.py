@@ -89,14 +89,15 @@ def find_java() -> str:
     return java
 
 
-def find_jars(pom: Path = POM) -> Path:
+def find_jars(pom: Path = POM, cache: Path | None = None) -> Path:
     """Return the directory of the jars that a pom.xml names, fetching them if the cache lacks them.
 
-    The cache is ``KBATCH_BROKER_CACHE``, else ``kbatch`` in the user's cache directory. Its path
-    depends on the content of pom.xml.
+    The cache is ``KBATCH_BROKER_CACHE``, else ``kbatch`` in the user's cache directory, unless another one is given.
+    Its path depends on the content of pom.xml.
     """
-    base = os.environ.get("KBATCH_BROKER_CACHE")
-    cache = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbatch"
+    if cache is None:
+        base = os.environ.get("KBATCH_BROKER_CACHE")
+        cache = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbatch"
     jars = cache / f"broker-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     if jars.is_dir():
         return jars

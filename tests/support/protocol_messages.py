@@ -14,7 +14,7 @@ from typing import Any
 from kbatch.protocol import Message, message_class
 from kbatch.protocol.schema import FieldSchema, message_schemas
 
-__all__ = ["VERSIONS", "definitions", "generate", "jar", "parse_versions"]
+__all__ = ["VERSIONS", "all_definitions", "definitions", "generate", "jar", "parse_versions"]
 
 # Every message in every version.
 VERSIONS = [(name, version) for name, schema in message_schemas().items() for version in schema.versions]
@@ -88,8 +88,18 @@ def jar(directory: Path) -> Path:
 
 def definitions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and definition of the messages in a jar that kbatch reads too."""
+    for name, definition in all_definitions(path):
+        if name in message_schemas():
+            yield name, definition
+
+
+def all_definitions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and definition of every message in a jar."""
     with zipfile.ZipFile(path) as archive:
-        for name in message_schemas():
-            text = archive.read(f"common/message/{name}.json").decode()
+        for entry in sorted(archive.namelist()):
+            name = Path(entry).stem
+            if Path(entry).suffix != ".json" or "message" not in Path(entry).parts:
+                continue
+            text = archive.read(entry).decode()
             # Comments are whole lines, or follow a value.
             yield name, json.loads(re.sub(r"^\s*//.*$|//[^\"\n]*$", "", text, flags=re.MULTILINE))

@@ -14,13 +14,17 @@ ResponseHeader: versions 0-1, flexible 1+
 field           type   versions  meaning
 correlation_id  int32  0+        Number chosen by the client; the response repeats it.
 
-ApiVersionsRequest: API key 18, versions 0-4, flexible 3+
+ApiVersionsRequest: API key 18, versions 0-5, flexible 3+
 
-field                    type    versions  skip  meaning
-client_software_name     string  3+        yes   Name of the client library.
-client_software_version  string  3+        yes   Version of the client library.
+field                    type    versions  null  default  skip  meaning
+client_software_name     string  3+        -     -        yes   Name of the client library.
+client_software_version  string  3+        -     -        yes   Version of the client library.
+cluster_id               string  5+        5+    null     yes   Cluster that the client means to reach, checked by the
+                                                                broker; null to skip the check.
+node_id                  int32   5+        -     -1       yes   Broker that the client means to reach, checked by the
+                                                                broker; -1 to skip the check.
 
-ApiVersionsResponse: API key 18, versions 0-4, flexible 3+
+ApiVersionsResponse: API key 18, versions 0-5, flexible 3+
 
 field                     type                   versions  tag  default  skip  meaning
 error_code                int16                  0+        -    -        -     Error of the whole request as a

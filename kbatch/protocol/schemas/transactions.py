@@ -93,19 +93,21 @@ error_code        int16  0+        -        -     Error of the whole request as 
 producer_id       int64  5+        -1       yes   Id for the next transaction; -1 if unchanged.
 producer_epoch    int16  5+        -1       yes   Epoch for the next transaction; -1 if unchanged.
 
-TxnOffsetCommitRequest: API key 28, versions 0-5, flexible 3+
+TxnOffsetCommitRequest: API key 28, versions 0-6, flexible 3+
 
 field                       type    versions  null  default  skip  meaning
 transactional_id            string  0+        -     -        -     Transactional id of the producer.
 group_id                    string  0+        -     -        -     Id of the group.
 producer_id                 int64   0+        -     -        -     Id of the producer.
 producer_epoch              int16   0+        -     -        -     Epoch of the producer.
-generation_id               int32   3+        -     -1       -     Generation of the group that the member is in.
+generation_id_or_member_epoch  int32  3+      -     -1       -     Generation of a classic group, or member epoch; -1
+                                                                   outside of a group.
 member_id                   string  3+        -     -        -     Id of the member; empty if it has none yet.
 group_instance_id           string  3+        3+    null     -     Id of a static member, chosen by the user; null for a
                                                                    dynamic member.
 topics                      []TxnOffsetCommitRequestTopic  0+  -  -  -  One entry per topic.
-  name                      string  0+        -     -        -     Name of the topic.
+  name                      string  0-5       -     -        yes   Name of the topic.
+  topic_id                  uuid    6+        -     -        yes   Id of the topic; zeros if unknown.
   partitions                []TxnOffsetCommitRequestPartition  0+  -  -  -  One entry per partition.
     partition_index         int32   0+        -     -        -     Number of the partition.
     committed_offset        int64   0+        -     -        -     Offset of the next record to consume.
@@ -113,13 +115,14 @@ topics                      []TxnOffsetCommitRequestTopic  0+  -  -  -  One entr
                                                                    unknown.
     committed_metadata      string  0+        0+    -        -     Text that the client stores with the offset.
 
-TxnOffsetCommitResponse: API key 28, versions 0-5, flexible 3+
+TxnOffsetCommitResponse: API key 28, versions 0-6, flexible 3+
 
-field                type    versions  meaning
-throttle_time_ms     int32   0+        Time in ms that the broker delays the client because of a quota.
-topics               []TxnOffsetCommitResponseTopic  0+  One entry per topic.
-  name               string  0+        Name of the topic.
-  partitions         []TxnOffsetCommitResponsePartition  0+  One entry per partition.
-    partition_index  int32   0+        Number of the partition.
-    error_code       int16   0+        Error of this entry as a `kbatch.ErrorCode`; 0 if none.
+field                type    versions  skip  meaning
+throttle_time_ms     int32   0+        -     Time in ms that the broker delays the client because of a quota.
+topics               []TxnOffsetCommitResponseTopic  0+  -  One entry per topic.
+  name               string  0-5       yes   Name of the topic.
+  topic_id           uuid    6+        yes   Id of the topic; zeros if unknown.
+  partitions         []TxnOffsetCommitResponsePartition  0+  -  One entry per partition.
+    partition_index  int32   0+        -     Number of the partition.
+    error_code       int16   0+        -     Error of this entry as a `kbatch.ErrorCode`; 0 if none.
 """
