@@ -1,4 +1,4 @@
-"""The compiled part of the build; everything else is declared in ``pyproject.toml``."""
+"""The compiled and generated parts of the build; everything else is declared in ``pyproject.toml``."""
 
 import os
 import subprocess
@@ -11,6 +11,10 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, PlatformError
+
+# Build backends do not add the directory of this file.
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from protocol_stub import write_stub
 
 KERNELS = [
     "spans",
@@ -121,6 +125,7 @@ class ParallelBuild(build_ext):
                 return False
 
 
+write_stub()
 flags, link = compiler_flags()
 extensions = [
     Extension(

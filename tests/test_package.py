@@ -41,8 +41,9 @@ SETUP = PACKAGE.parent / "setup.py"
 
 @pytest.mark.skipif(not SETUP.exists(), reason="not run in a checkout: setup.py is missing")
 def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> None:
-    shutil.copytree(PACKAGE / "kernels", tmp_path / "kbatch" / "kernels", ignore=shutil.ignore_patterns("*.so", "*.c"))
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("kernels", "protocol"):
+        shutil.copytree(PACKAGE / name, tmp_path / "kbatch" / name, ignore=shutil.ignore_patterns("*.so", "*.c"))
+    for name in ("setup.py", "protocol_stub.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(SETUP.parent / name, tmp_path)
     built = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext"],

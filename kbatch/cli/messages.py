@@ -20,7 +20,15 @@ from kbatch.cli.shown import json_bytes
 from kbatch.cli.terminal import print_errors, write_lines
 from kbatch.errors import KbatchError, ProtocolError
 from kbatch.escaping import escaped_json
-from kbatch.protocol import ApiKey, Message, MessageSplitter, decode_request, decode_response
+from kbatch.protocol import (
+    Message,
+    MessageSplitter,
+    Request,
+    Response,
+    UnknownMessage,
+    decode_request,
+    decode_response,
+)
 
 __all__ = ["dump_messages"]
 
@@ -102,7 +110,7 @@ def _request(data: memoryview, pending: _Pending, max_bytes: int | None) -> dict
         "version": request.version,
         "correlation_id": request.header.correlation_id,
         "client_id": request.header.client_id,
-        "message": _fields_as_json(request.message, request.version, max_bytes),
+        **_content(request, max_bytes),
     }
 
 
@@ -111,17 +119,20 @@ def _response(data: memoryview, pending: _Pending, max_bytes: int | None) -> dic
     if correlation_id not in pending:
         raise ProtocolError(f"no request has the correlation id {correlation_id}")
     api_key, version = pending.pop(correlation_id)
-    try:
-        response = decode_response(data, api_key, version)
-    except ValueError as error:
-        raise ProtocolError(f"response to {ApiKey(api_key).name} version {version}: {error}") from None
+    response = decode_response(data, api_key, version)
     return {
         "type": "response",
         "api": response.api_key.name,
         "version": response.version,
         "correlation_id": correlation_id,
-        "message": _fields_as_json(response.message, response.version, max_bytes),
+        **_content(response, max_bytes),
     }
+
+
+def _content(decoded: Request | Response | UnknownMessage, max_bytes: int | None) -> dict[str, Any]:
+    if isinstance(decoded, UnknownMessage):
+        return {"body": _bytes(decoded.body, max_bytes)}
+    return {"message": _fields_as_json(decoded.message, decoded.version, max_bytes)}
 
 
 def _fields_as_json(message: Message, version: int, max_bytes: int | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from kbatch.protocol.codec import (
     MAX_MESSAGE_SIZE,
     Request,
     Response,
+    UnknownMessage,
     decode_message,
     decode_request,
     decode_response,
@@ -24,81 +25,19 @@ from kbatch.protocol.codec import (
 from kbatch.protocol.fetch import FetchedPartition, aborted_transactions, decode_fetch
 from kbatch.protocol.framing import MessageSplitter, split_messages
 from kbatch.protocol.messages import Message, message_class
+from kbatch.protocol.schema import PROTOCOL_MESSAGES
 
 __all__ = [
     "MAX_MESSAGE_SIZE",
-    "AddOffsetsToTxnRequest",
-    "AddOffsetsToTxnResponse",
-    "AddPartitionsToTxnRequest",
-    "AddPartitionsToTxnResponse",
     "ApiKey",
-    "ApiVersionsRequest",
-    "ApiVersionsResponse",
-    "ConsumerGroupDescribeRequest",
-    "ConsumerGroupDescribeResponse",
-    "ConsumerGroupHeartbeatRequest",
-    "ConsumerGroupHeartbeatResponse",
-    "CreateTopicsRequest",
-    "CreateTopicsResponse",
-    "DeleteRecordsRequest",
-    "DeleteRecordsResponse",
-    "DeleteTopicsRequest",
-    "DeleteTopicsResponse",
-    "DescribeClusterRequest",
-    "DescribeClusterResponse",
-    "DescribeConfigsRequest",
-    "DescribeConfigsResponse",
-    "DescribeGroupsRequest",
-    "DescribeGroupsResponse",
-    "DescribeTopicPartitionsRequest",
-    "DescribeTopicPartitionsResponse",
-    "EndTxnRequest",
-    "EndTxnResponse",
     "ErrorCode",
-    "FetchRequest",
-    "FetchResponse",
     "FetchedPartition",
-    "FindCoordinatorRequest",
-    "FindCoordinatorResponse",
-    "HeartbeatRequest",
-    "HeartbeatResponse",
-    "InitProducerIdRequest",
-    "InitProducerIdResponse",
-    "JoinGroupRequest",
-    "JoinGroupResponse",
-    "LeaveGroupRequest",
-    "LeaveGroupResponse",
-    "ListGroupsRequest",
-    "ListGroupsResponse",
-    "ListOffsetsRequest",
-    "ListOffsetsResponse",
     "Message",
     "MessageSplitter",
-    "MetadataRequest",
-    "MetadataResponse",
-    "OffsetCommitRequest",
-    "OffsetCommitResponse",
-    "OffsetDeleteRequest",
-    "OffsetDeleteResponse",
-    "OffsetFetchRequest",
-    "OffsetFetchResponse",
-    "OffsetForLeaderEpochRequest",
-    "OffsetForLeaderEpochResponse",
-    "ProduceRequest",
-    "ProduceResponse",
     "ProtocolError",
     "Request",
-    "RequestHeader",
     "Response",
-    "ResponseHeader",
-    "SaslAuthenticateRequest",
-    "SaslAuthenticateResponse",
-    "SaslHandshakeRequest",
-    "SaslHandshakeResponse",
-    "SyncGroupRequest",
-    "SyncGroupResponse",
-    "TxnOffsetCommitRequest",
-    "TxnOffsetCommitResponse",
+    "UnknownMessage",
     "aborted_transactions",
     "common_versions",
     "decode_fetch",
@@ -112,11 +51,13 @@ __all__ = [
     "split_messages",
     "supported_versions",
 ]
+# The class of each request and response, and of both headers.
+__all__ += PROTOCOL_MESSAGES
 
 
 def __getattr__(name: str) -> Any:
     # Classes of messages are made when they are first used: all of them take longer than the import of kbatch.
-    if name in __all__:
+    if name in PROTOCOL_MESSAGES:
         return message_class(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -20,6 +20,7 @@ __all__ = [
     "MAX_MESSAGE_SIZE",
     "Request",
     "Response",
+    "UnknownMessage",
     "decode_message",
     "decode_request",
     "decode_response",
@@ -32,6 +33,16 @@ __all__ = [
 MAX_MESSAGE_SIZE = 100 << 20
 MessageT = TypeVar("MessageT", bound=Message)
 _UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+# The first flexible version of the APIs that have no schema; other numbers are of later APIs, which are flexible from
+# version 0 on.
+_FLEXIBLE_SINCE = {
+    ApiKey.LEADER_AND_ISR: 4,
+    ApiKey.STOP_REPLICA: 2,
+    ApiKey.UPDATE_METADATA: 6,
+    ApiKey.CONTROLLED_SHUTDOWN: 3,
+    ApiKey.BEGIN_QUORUM_EPOCH: 1,
+    ApiKey.END_QUORUM_EPOCH: 1,
+}
 _SIZES = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "float64": 8, "uuid": 16}
 
 
@@ -70,6 +81,25 @@ class Response(NamedTuple):
     version: int
     header: Any
     message: Any
+
+
+class UnknownMessage(NamedTuple):
+    """A request or response whose API or version kbatch does not know.
+
+    Attributes
+    ----------
+    api_key : ApiKey
+    version : int
+    header : Message
+        A ``RequestHeader`` or ``ResponseHeader``.
+    body : memoryview
+        The bytes after the header, a view of the input.
+    """
+
+    api_key: ApiKey
+    version: int
+    header: Any
+    body: memoryview
 
 
 def _field(cls: type[Message], schema: FieldSchema, version: int, flexible: bool, depth: int) -> Field:
@@ -138,21 +168,34 @@ def _view(data: Buffer, max_size: SizeLike) -> memoryview:
     return view
 
 
-def _messages_of(api_key: int, suffix: str) -> str:
-    key = ApiKey(api_key)
-    name = f"{key.title}{suffix}"
-    if name not in message_schemas():
-        raise ProtocolError(f"API {api_key} ({key.name}) is not one that kbatch reads")
-    return name
+def _known_message(api_key: int, suffix: str, version: int) -> str | None:
+    """Return the name of a message, or None if there is no such API or version."""
+    name = f"{ApiKey(api_key).title}{suffix}"
+    schema = message_schemas().get(name)
+    return name if schema is not None and version in schema.versions else None
 
 
-def _request_header_version(name: str, version: int) -> int:
-    return 2 if version in message_schemas()[name].flexible else 1
+def _is_flexible(api_key: int, version: int) -> bool:
+    schema = message_schemas().get(f"{ApiKey(api_key).title}Request")
+    return version in schema.flexible if schema else version >= _FLEXIBLE_SINCE.get(ApiKey(api_key), 0)
 
 
-def _response_header_version(name: str, version: int) -> int:
+def _request_header_version(api_key: int, version: int) -> int:
+    if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
+        return 0
+    return 2 if _is_flexible(api_key, version) else 1
+
+
+def _response_header_version(api_key: int, version: int) -> int:
     # A client must be able to read the header before it knows which versions the broker has (PRI-R8).
-    return 1 if version in message_schemas()[name].flexible and name != "ApiVersionsResponse" else 0
+    return 1 if _is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS else 0
+
+
+def _api_key(name: str) -> int:
+    api_key = message_schemas()[name].api_key
+    if api_key is None:
+        raise TypeError(f"{name} is neither a request nor a response")
+    return api_key
 
 
 def decode_message(
@@ -219,7 +262,7 @@ def encode_message(message: Message, version: int) -> list[bytearray | memoryvie
     return encode_structures([(_plan(_message_name(message), version), message)], False)
 
 
-def decode_request(data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Request:
+def decode_request(data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Request | UnknownMessage:
     """Read a request; its header has the API and the version.
 
     Parameters
@@ -231,12 +274,13 @@ def decode_request(data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Re
 
     Returns
     -------
-    Request
+    Request or UnknownMessage
+        The latter for an API or a version that kbatch does not know, with the header and the bytes after it.
 
     Raises
     ------
     ProtocolError
-        As `decode_message` does; also for an API or a version that kbatch does not read.
+        As `decode_message` does.
     LimitExceededError
 
     Examples
@@ -251,13 +295,14 @@ def decode_request(data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Re
     view = _view(data, max_size)
     # The first two fields determine the version of the header itself.
     start = decode_structure(_plan("RequestHeader", 0), view, 0, False)[0]
-    name = _messages_of(start.request_api_key, "Request")
-    version = start.request_api_version
-    if version not in message_schemas()[name].versions:
-        raise ProtocolError(f"{name} has no version {version} that kbatch reads", position=2)
-    header, position = decode_structure(_plan("RequestHeader", _request_header_version(name, version)), view, 0, False)
+    api_key, version = ApiKey(start.request_api_key), start.request_api_version
+    header_plan = _plan("RequestHeader", _request_header_version(api_key, version))
+    header, position = decode_structure(header_plan, view, 0, False)
+    name = _known_message(api_key, "Request", version)
+    if name is None:
+        return UnknownMessage(api_key, version, header, view[position:])
     message = decode_structure(_plan(name, version), view, position, True)[0]
-    return Request(ApiKey(start.request_api_key), version, header, message)
+    return Request(api_key, version, header, message)
 
 
 def encode_request(
@@ -299,17 +344,19 @@ def encode_request(
     if header is not None:
         correlation_id, client_id = header.correlation_id, header.client_id
     written = message_class("RequestHeader")(
-        request_api_key=message_schemas()[name].api_key,
+        request_api_key=_api_key(name),
         request_api_version=version,
         correlation_id=correlation_id,
         client_id=client_id,
         unknown_tags=header.unknown_tags if header is not None else None,
     )
-    header_plan = _plan("RequestHeader", _request_header_version(name, version))
+    header_plan = _plan("RequestHeader", _request_header_version(_api_key(name), version))
     return encode_structures([(header_plan, written), (plan, message)], framed)
 
 
-def decode_response(data: Buffer, api_key: int, version: int, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Response:
+def decode_response(
+    data: Buffer, api_key: int, version: int, *, max_size: SizeLike = MAX_MESSAGE_SIZE
+) -> Response | UnknownMessage:
     """Read a response.
 
     Parameters
@@ -325,30 +372,32 @@ def decode_response(data: Buffer, api_key: int, version: int, *, max_size: SizeL
 
     Returns
     -------
-    Response
+    Response or UnknownMessage
+        The latter for an API or a version that kbatch does not know, with the header and the bytes after it.
 
     Raises
     ------
     ProtocolError
     LimitExceededError
-    ValueError
-        If Kafka has no such version of the response.
     """
     check_types(decode_response, locals())
     view = _view(data, max_size)
-    name = _messages_of(api_key, "Response")
-    header, position = decode_structure(
-        _plan("ResponseHeader", _response_header_version(name, version)), view, 0, False
-    )
+    header_plan = _plan("ResponseHeader", _response_header_version(api_key, version))
+    header, position = decode_structure(header_plan, view, 0, False)
+    # A broker answers an unsupported version of ApiVersionsRequest in version 0, which every client reads.
+    may_be_refusal = api_key == ApiKey.API_VERSIONS and view[position : position + 2] == _UNSUPPORTED
+    name = _known_message(api_key, "Response", version)
+    if name is None and not may_be_refusal:
+        return UnknownMessage(ApiKey(api_key), version, header, view[position:])
     try:
-        message = decode_structure(_plan(name, version), view, position, True)[0]
+        if name is not None:
+            message = decode_structure(_plan(name, version), view, position, True)[0]
+            return Response(ApiKey(api_key), version, header, message)
     except ProtocolError:
-        if api_key != ApiKey.API_VERSIONS or view[position : position + 2] != _UNSUPPORTED:
+        if not may_be_refusal:
             raise
-        # A broker answers an unsupported version of ApiVersionsRequest in version 0, which every client reads.
-        version = 0
-        message = decode_structure(_plan(name, version), view, position, True)[0]
-    return Response(ApiKey(api_key), version, header, message)
+    message = decode_structure(_plan("ApiVersionsResponse", 0), view, position, True)[0]
+    return Response(ApiKey(api_key), 0, header, message)
 
 
 def encode_response(
@@ -363,5 +412,5 @@ def encode_response(
     check_types(encode_response, locals())
     name = _message_name(message)
     written = header if header is not None else message_class("ResponseHeader")(correlation_id=correlation_id)
-    header_plan = _plan("ResponseHeader", _response_header_version(name, version))
+    header_plan = _plan("ResponseHeader", _response_header_version(_api_key(name), version))
     return encode_structures([(header_plan, written), (_plan(name, version), message)], framed)

@@ -34,16 +34,22 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from kbatch.protocol.schemas.accounts import ACCOUNTS_TABLES
+from kbatch.protocol.schemas.acls import ACLS_TABLES
 from kbatch.protocol.schemas.admin import ADMIN_TABLES
+from kbatch.protocol.schemas.configs import CONFIGS_TABLES
 from kbatch.protocol.schemas.connection import CONNECTION_TABLES
 from kbatch.protocol.schemas.groups import GROUPS_TABLES
 from kbatch.protocol.schemas.metadata import METADATA_TABLES
 from kbatch.protocol.schemas.offsets import OFFSETS_TABLES
+from kbatch.protocol.schemas.producers import PRODUCERS_TABLES
 from kbatch.protocol.schemas.records import RECORDS_TABLES
+from kbatch.protocol.schemas.replicas import REPLICAS_TABLES
+from kbatch.protocol.schemas.share_groups import SHARE_GROUPS_TABLES
+from kbatch.protocol.schemas.streams_groups import STREAMS_GROUPS_TABLES
 from kbatch.protocol.schemas.transactions import TRANSACTIONS_TABLES
-from kbatch.records.display import short_repr
 
-__all__ = ["FieldSchema", "MessageSchema", "message_schemas"]
+__all__ = ["PROTOCOL_MESSAGES", "FieldSchema", "MessageSchema", "message_schemas"]
 
 TABLES = (
     CONNECTION_TABLES,
@@ -52,7 +58,14 @@ TABLES = (
     OFFSETS_TABLES,
     TRANSACTIONS_TABLES,
     GROUPS_TABLES,
+    SHARE_GROUPS_TABLES,
+    STREAMS_GROUPS_TABLES,
     ADMIN_TABLES,
+    CONFIGS_TABLES,
+    REPLICAS_TABLES,
+    PRODUCERS_TABLES,
+    ACLS_TABLES,
+    ACCOUNTS_TABLES,
 )
 _TITLE = re.compile(r"(\w+): (?:API key (\d+), )?versions (\S+), flexible (\S+)")
 _ZEROS: dict[str, Any] = {
@@ -120,7 +133,8 @@ class MessageSchema(NamedTuple):
     fields: tuple[FieldSchema, ...]
 
     def __repr__(self) -> str:
-        return short_repr(self, self._fields)
+        names = ", ".join(field.name for field in self.fields)
+        return f"MessageSchema({self.name}, API key {self.api_key}, versions {self.versions}, fields {names})"
 
 
 def _versions(text: str) -> range:
@@ -181,20 +195,29 @@ def _field_rows(rows: list[tuple[int, dict[str, str]]], level: int) -> tuple[Fie
     return tuple(found)
 
 
+def _tables() -> Iterator[tuple[str, str]]:
+    """Yield the title and the table of each message."""
+    for text in TABLES:
+        blocks = text.strip().split("\n\n")
+        yield from zip(blocks[::2], blocks[1::2], strict=True)
+
+
+# Names of requests, responses and their headers.
+PROTOCOL_MESSAGES = [title.partition(":")[0] for title, _ in _tables()]
+
+
 @functools.cache
 def message_schemas() -> dict[str, MessageSchema]:
     """Return the schema of every message, by name."""
     found = {}
-    for text in TABLES:
-        blocks = text.strip().split("\n\n")
-        for title, table in zip(blocks[::2], blocks[1::2], strict=True):
-            match = _TITLE.fullmatch(title)
-            assert match is not None, title
-            found[match[1]] = MessageSchema(
-                name=match[1],
-                api_key=None if match[2] is None else int(match[2]),
-                versions=_versions(match[3]),
-                flexible=_versions(match[4]),
-                fields=_field_rows(list(_rows(table.splitlines())), 0),
-            )
+    for title, table in _tables():
+        match = _TITLE.fullmatch(title)
+        assert match is not None, title
+        found[match[1]] = MessageSchema(
+            name=match[1],
+            api_key=None if match[2] is None else int(match[2]),
+            versions=_versions(match[3]),
+            flexible=_versions(match[4]),
+            fields=_field_rows(list(_rows(table.splitlines())), 0),
+        )
     return found

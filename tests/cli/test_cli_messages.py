@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import uuid
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import kbatch
 from kbatch.cli import main
 from kbatch.protocol import (
     ApiVersionsRequest,
+    ApiVersionsResponse,
     FetchRequest,
     FetchResponse,
     ProduceRequest,
@@ -81,18 +83,45 @@ def test_damage_is_reported_and_the_listing_continues(tmp_path: Path, run: Any) 
     good = encode_request(ApiVersionsRequest(client_software_name="n"), 3, correlation_id=4)
     bad = [b"".join(good)[4:-1]]
     bad.insert(0, len(bad[0]).to_bytes(4, "big"))
-    requests = written(tmp_path / "requests", bad, [b"\0\0\0\x0a", b"\x03\xe7\0\0\0\0\0\1\xff\xff"], good, [b"\0\0"])
+    requests = written(tmp_path / "requests", bad, [b"\0\0\0\x0a", b"\0\4\0\0\0\0\0\1\0\1"], good, [b"\0\0"])
     responses = written(tmp_path / "responses", encode_response(FetchResponse(), 4, correlation_id=77))
     status, lines, errors = run(requests, responses)
     assert status == 3
     assert [line.get("error", line.get("api")) for line in lines] == [
         "byte 14: variable-length integer is cut",
-        "API 999 (UNKNOWN_999) is not one that kbatch reads",
+        "byte 8, client_id: length is 1, but 0 bytes remain",
         "API_VERSIONS",
         "no request has the correlation id 77",
     ]
     assert f"{requests}: message at byte 0: byte 14" in errors
     assert "stream ends within a message" in errors
+
+
+def test_messages_of_unknown_apis_and_versions_are_listed_with_their_bytes(tmp_path: Path, run: Any) -> None:
+    """They are no errors, and neither are the messages after them."""
+    known = encode_request(ApiVersionsRequest(), 3, correlation_id=1)
+    later = [struct.pack(">ihhihb", 17, 1000, 2, 2, -1, 0), b"later\xff"]
+    newer = [struct.pack(">ihhihb", 16, 18, 99, 3, -1, 0), b"newer"]
+    requests = written(tmp_path / "requests", later, newer, known)
+    answered = encode_response(ApiVersionsResponse(), 3, correlation_id=1)
+    responses = written(
+        tmp_path / "responses",
+        [struct.pack(">iib", 11, 2, 0), b"answer"],
+        [struct.pack(">ii", 10, 3), b"answer"],
+        answered,
+    )
+    status, lines, errors = run(requests, responses)
+    assert (status, errors) == (0, "")
+    assert [(each["type"], each["api"], each["version"], each.get("body")) for each in lines] == [
+        ("request", "UNKNOWN_1000", 2, {"base64": "bGF0ZXL/"}),
+        ("request", "API_VERSIONS", 99, "newer"),
+        ("request", "API_VERSIONS", 3, None),
+        ("response", "UNKNOWN_1000", 2, "answer"),
+        ("response", "API_VERSIONS", 99, "answer"),
+        ("response", "API_VERSIONS", 3, None),
+    ]
+    assert [line for line in lines if "message" in line] == [lines[2], lines[5]]
+    assert run(requests, "--max-bytes-shown", 2)[1][1]["body"] == {"text": "ne", "size": 5}
 
 
 def test_damaged_records_are_listed(tmp_path: Path, run: Any) -> None:

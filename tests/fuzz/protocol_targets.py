@@ -14,6 +14,7 @@ import kbatch
 from kbatch.protocol import (
     FetchResponse,
     MessageSplitter,
+    UnknownMessage,
     aborted_transactions,
     decode_fetch,
     decode_message,
@@ -61,6 +62,9 @@ def fuzz_request(data: bytes) -> None:
         try:
             request = decode_request(data, max_size=MAX_SIZE)
         except kbatch.ProtocolError:
+            return
+        if isinstance(request, UnknownMessage):
+            assert data.endswith(request.body)
             return
         encoded = b"".join(encode_request(request.message, request.version, header=request.header, framed=False))
         assert decode_request(encoded) == request

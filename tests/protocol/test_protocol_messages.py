@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 import pytest
-from protocol_messages import VERSIONS, generate
+from protocol_messages import LISTED_APIS, VERSIONS, generate
 
 import kbatch
 from kbatch.protocol import (
@@ -26,6 +26,7 @@ from kbatch.protocol import (
     ProduceRequest,
     ProtocolError,
     RequestHeader,
+    UnknownMessage,
     common_versions,
     decode_message,
     decode_request,
@@ -102,16 +103,23 @@ def test_damaged_messages_are_read_or_raise_a_protocol_error(name: str, version:
 
 def test_random_bytes_are_read_or_raise_a_protocol_error() -> None:
     rng = random.Random(17)
+    unknown = 0
     for _ in range(3000):
         data = rng.randbytes(rng.randrange(80))
-        data = struct.pack(">hh", rng.choice([*supported_versions(), 7, 999]), rng.randrange(20)) + data
+        start = rng.choice([b"", struct.pack(">ihb", 5, -1, 0)])
+        data = struct.pack(">hh", rng.choice([*supported_versions(), 7, 999]), rng.randrange(20)) + start + data
         try:
             request = decode_request(data)
         except ProtocolError:
             continue
+        if isinstance(request, UnknownMessage):
+            unknown += 1
+            assert data.endswith(request.body)
+            continue
         encoded = b"".join(encode_request(request.message, request.version, header=request.header, framed=False))
         again = decode_request(encoded)
         assert again == request
+    assert unknown > 100
 
 
 @pytest.mark.parametrize(
@@ -221,12 +229,52 @@ def test_ignorable_fields_are_dropped_in_versions_without_them() -> None:
 def test_unsupported_versions_raise() -> None:
     with pytest.raises(ValueError, match="FetchRequest has the versions 0 to 18, 19 is not one of them"):
         encode_message(FetchRequest(), 19)
-    with pytest.raises(ProtocolError, match="byte 2: FetchRequest has no version 19 that kbatch reads"):
-        decode_request(struct.pack(">hhi", 1, 19, 0))
-    with pytest.raises(ProtocolError, match=r"API 4 \(LEADER_AND_ISR\) is not one that kbatch reads"):
-        decode_request(struct.pack(">hhi", 4, 0, 0))
     with pytest.raises(TypeError, match="FetchTopic is a part of a message"):
         decode_message(FetchRequest.FetchTopic, b"", 0)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "flexible"),
+    [(1, 19, True), (17, 2, False), (4, 3, False), (4, 4, True), (83, 0, True), (999, 7, True), (-1, 0, True)],
+)
+def test_a_message_of_an_unknown_api_or_version_has_its_header_and_body(
+    api_key: int, version: int, flexible: bool
+) -> None:
+    """Nothing of it is lost: the tagged fields belong to the header where the version is flexible (PRI-R8)."""
+    start = struct.pack(">hhi", api_key, version, 5) + b"\0\2me"
+    tags = bytes.fromhex("01 09 01 ff") if flexible else b""
+    unknown = decode_request(start + tags + b"the body")
+    assert isinstance(unknown, UnknownMessage)
+    assert (unknown.api_key, unknown.version, bytes(unknown.body)) == (api_key, version, b"the body")
+    assert (unknown.header.correlation_id, unknown.header.client_id) == (5, "me")
+    assert unknown.header.unknown_tags == ({9: b"\xff"} if flexible else {})
+    for end in range(len(start + tags)):
+        with pytest.raises(ProtocolError):
+            decode_request((start + tags)[:end])
+
+    answer = decode_response(struct.pack(">i", 5) + tags + b"the body", api_key, version)
+    assert isinstance(answer, UnknownMessage)
+    assert (answer.api_key, answer.version, bytes(answer.body)) == (api_key, version, b"the body")
+    assert (answer.header.correlation_id, answer.header.unknown_tags) == (5, {9: b"\xff"} if flexible else {})
+
+
+def test_a_controlled_shutdown_of_version_0_has_no_client_id() -> None:
+    unknown = decode_request(struct.pack(">hhii", 7, 0, 5, 1))
+    assert (unknown.header.correlation_id, unknown.header.client_id, bytes(unknown.body)) == (5, "", b"\0\0\0\1")
+
+
+def test_listed_apis_have_a_schema() -> None:
+    """`test_protocol_schemas` compares the list with Kafka's jar."""
+    listed = {}
+    for line in LISTED_APIS.read_text().splitlines():
+        key, name, versions, flexible = line.split(" ")
+        first, last = map(int, versions.split("-"))
+        listed[int(key)] = range(first, last + 1)
+        schema = message_schemas()[name]
+        assert schema.api_key == int(key)
+        assert str(schema.flexible.start if schema.flexible else "none") == flexible, name
+        assert message_schemas()[name.replace("Request", "Response")].versions == schema.versions
+    assert listed == supported_versions()
 
 
 def test_messages_are_constructed_from_their_fields() -> None:
@@ -328,6 +376,10 @@ def test_an_unsupported_version_error_is_read_in_version_0() -> None:
     assert decode_response(same, 18, 4).version == 4
     with pytest.raises(ProtocolError):
         decode_response(data[:-1], 18, 4)
+    # kbatch does not have the version that the client asked for.
+    assert decode_response(data, 18, 99) == response
+    with pytest.raises(ProtocolError):
+        decode_response(data[:-1], 18, 99)
 
 
 def test_the_highest_common_version_is_selected() -> None:

@@ -14,10 +14,26 @@ from typing import Any
 from kbatch.protocol import Message, message_class
 from kbatch.protocol.schema import FieldSchema, message_schemas
 
-__all__ = ["VERSIONS", "all_definitions", "definitions", "generate", "jar", "parse_versions"]
+__all__ = [
+    "LISTED_APIS",
+    "VERSIONS",
+    "all_definitions",
+    "definitions",
+    "generate",
+    "jar",
+    "parse_versions",
+    "sent_by_clients",
+    "stable_versions",
+]
 
+# API key, name, versions and first flexible version of each request that clients of Kafka 4.4 send.
+LISTED_APIS = Path(__file__).parents[1] / "golden" / "protocol" / "apis.txt"
 # Every message in every version.
 VERSIONS = [(name, version) for name, schema in message_schemas().items() for version in schema.versions]
+
+# InitializeShareGroupState to ReadShareGroupStateSummary: from the coordinator of a share group to the broker with its
+# state.
+BETWEEN_BROKERS = range(83, 88)
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint16": 16, "uint32": 32}
 _TEXTS = ["", "a", "orders", "grüße-☃", "\U0001f600" * 3, "x" * 130, "\0"]
@@ -78,6 +94,22 @@ def parse_versions(text: str | None) -> range:
     found = re.fullmatch(r"(\d+)(?:(\+)|-(\d+))?", text)
     assert found is not None, text
     return range(int(found[1]), 1 << 15 if found[2] else int(found[3] or found[1]) + 1)
+
+
+def sent_by_clients(definition: dict[str, Any]) -> bool:
+    """Return whether a definition is of a request that clients send to brokers, in a version that is not a draft."""
+    return (
+        definition["type"] == "request"
+        and "broker" in definition.get("listeners", [])
+        and definition["apiKey"] not in BETWEEN_BROKERS
+        and len(stable_versions(definition)) > 0
+    )
+
+
+def stable_versions(definition: dict[str, Any]) -> range:
+    """Return the versions of a request without the draft that may still change."""
+    valid = parse_versions(definition["validVersions"])
+    return valid[:-1] if definition.get("latestVersionUnstable") else valid
 
 
 def jar(directory: Path) -> Path:

@@ -58,7 +58,7 @@ standard input:
 --protocol:
   Each file holds one direction of a connection: messages of Kafka's protocol, each after its length (int32). Each line
   is a message, with its fields by name and its record batches decoded. A response has the version of the request with
-  the same correlation id.
+  the same correlation id. A message whose API or version is not known has "body", its bytes after the header.
 
 bytes in JSON:
   A key, a value or a header is a string if its bytes are UTF-8 without control characters other than tabs and line

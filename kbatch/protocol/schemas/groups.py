@@ -246,4 +246,20 @@ groups            []ListedGroup  0+        -     One entry per group.
   protocol_type   string         0+        -     Kind of group, such as consumer.
   group_state     string         4+        yes   State of the group by name; empty after an error.
   group_type      string         5+        yes   Kind of the group by name, such as classic or consumer.
+
+DeleteGroupsRequest: API key 42, versions 0-3, flexible 2+
+
+field         type      versions  meaning
+groups_names  []string  0+        Ids of the groups to delete.
+
+DeleteGroupsResponse: API key 42, versions 0-3, flexible 2+
+
+field             type                    versions  null  default  skip  meaning
+throttle_time_ms  int32                   0+        -     -        -     Time in ms that the broker delays the client
+                                                                         because of a quota.
+results           []DeletableGroupResult  0+        -     -        -     One entry per group.
+  group_id        string                  0+        -     -        -     Id of the group.
+  error_code      int16                   0+        -     -        -     Error of this entry as a `kbatch.ErrorCode`; 0
+                                                                         if none.
+  error_message   string                  3+        3+    null     yes   Text of the error; null if there is none.
 """
