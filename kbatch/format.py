@@ -370,9 +370,10 @@ class Limits:
         The most memory, in bytes, of one table (its records, batches, losses and decompressed payloads) with its header
         rows and one view of it, such as `RecordTable.to_arrow`, `to_pandas`, `values` or selected rows. An input that
         is not copied does not count, nor do other views that the caller keeps. It is checked before memory is
-        allocated. None means half of the memory of the machine, the container or the process, whichever is the least,
-        but at least 512 MiB. Readers that return several tables begin a new one instead, and split a large batch; their
-        ``max_bytes`` does not include views, which this limit bounds.
+        allocated. Also the most memory of the objects of one message of `kbatch.protocol`. None means half of the
+        memory of the machine, the container or the process, whichever is the least, but at least 512 MiB. Readers that
+        return several tables begin a new one instead, and split a large batch; their ``max_bytes`` does not include
+        views, which this limit bounds.
 
     References
     ----------

@@ -18,7 +18,7 @@ from kbatch.cli import jsonlines
 from kbatch.cli.inputs import standard_input
 from kbatch.cli.shown import json_bytes
 from kbatch.cli.terminal import print_errors, write_lines
-from kbatch.errors import KbatchError, ProtocolError
+from kbatch.errors import KbatchError, LimitExceededError, ProtocolError
 from kbatch.escaping import escaped_json
 from kbatch.protocol import (
     Message,
@@ -55,7 +55,7 @@ def dump_messages(paths: list[str], max_bytes: int | None) -> int:
                 line: dict[str, Any] = {"file": path, "position": position, "size": len(data)}
                 try:
                     line |= _response(data, pending, max_bytes) if is_response else _request(data, pending, max_bytes)
-                except ProtocolError as error:
+                except (LimitExceededError, ProtocolError) as error:
                     line["error"] = str(error)
                     _report(path, position, error)
                     damaged = True

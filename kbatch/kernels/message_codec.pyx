@@ -7,7 +7,7 @@ the member descriptor; an empty slot is a field with its default.
 
 from uuid import UUID
 
-from kbatch.errors import ProtocolError
+from kbatch.errors import LimitExceededError, ProtocolError
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.long cimport PyLong_AsLongLong
@@ -23,6 +23,8 @@ cdef extern from "structmember.h":
         Py_ssize_t offset
 
 cdef extern from "Python.h":
+    int PyUnicode_KIND(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
     ctypedef struct PyMemberDescrObject:
         PyMemberDef* d_member
     object PyType_GenericAlloc(PyTypeObject* type, Py_ssize_t count)
@@ -34,6 +36,9 @@ cdef enum:
     MAX_STRING = 32767
     # Record batches up to this size are copied: an entry of `sendmsg` costs more than the copy.
     MAX_COPIED = 2048
+    # Bytes of each object, without characters, elements and slots; a list has an eighth more elements than it needs.
+    GC_SIZE = 16, INT_SIZE = 32, FLOAT_SIZE = 32, UUID_SIZE = 112, TEXT_SIZE = 64, BYTES_SIZE = 48, VIEW_SIZE = 192
+    LIST_SIZE = 72, ELEMENT_SIZE = 9, DICT_SIZE = 240, ITEM_SIZE = 64
 
 cdef enum WireKind:
     BOOL, INT8, INT16, UINT16, INT32, UINT32, INT64, FLOAT64, UUID_, STRING, BYTES, RECORDS, STRUCT, ARRAY
@@ -145,6 +150,17 @@ cdef class Decoder(FieldPath):
     cdef const uint8_t* at
     cdef const uint8_t* end
     cdef object view
+    # Bytes of the objects so far, and how many there may be.
+    cdef Py_ssize_t built, limit
+
+    cdef inline int count(self, Py_ssize_t size) except -1:
+        """Count `size` bytes of an object, before it is built if it may be large."""
+        self.built += size
+        if self.built > self.limit:
+            raise LimitExceededError(
+                f"byte {self.at - self.start}, {self.text() or 'message'}: the objects of the message take more than "
+                f"{self.limit} bytes; raise limits=kbatch.Limits(max_table_bytes=...)")
+        return 0
 
     cdef object error(self, str text, Py_ssize_t back=0):
         return ProtocolError(text, position=self.at - back - self.start, field=self.text() or None)
@@ -223,23 +239,29 @@ cdef class Decoder(FieldPath):
     cdef object value(self, Field field):
         cdef int kind = field.kind
         cdef Py_ssize_t size, i
+        cdef int64_t number
         cdef uint64_t bits
         cdef double real
         cdef list elements
         if kind == BOOL:
             return self.integer(BOOL) != 0
         if kind < FLOAT64:
-            return self.integer(kind)
+            number = self.integer(kind)
+            if not -5 <= number <= 256:
+                self.count(INT_SIZE)
+            return number
         if kind == FLOAT64:
+            self.count(FLOAT_SIZE)
             bits = <uint64_t> self.integer(INT64)
             memcpy(&real, &bits, 8)
             return real
         if kind == UUID_:
             self.need(16)
+            self.count(UUID_SIZE)
             self.at += 16
             return UUID(bytes=PyBytes_FromStringAndSize(<const char*> self.at - 16, 16))
         if kind == STRUCT:
-            if field.nullable and field.tag < 0:
+            if field.nullable:
                 size = self.integer(INT8)
                 if size < 0:
                     return None
@@ -248,6 +270,7 @@ cdef class Decoder(FieldPath):
         if size < 0:
             return None
         if kind == ARRAY:
+            self.count(LIST_SIZE + ELEMENT_SIZE * size)
             elements = []
             for i in range(size):
                 self.indexes[self.depth] = i
@@ -256,13 +279,18 @@ cdef class Decoder(FieldPath):
             return elements
         self.at += size
         if kind == STRING:
-            return PyUnicode_DecodeUTF8(<const char*> self.at - size, size, "replace")
+            text = PyUnicode_DecodeUTF8(<const char*> self.at - size, size, "replace")
+            if size > 1:
+                self.count(TEXT_SIZE + PyUnicode_KIND(text) * PyUnicode_GET_LENGTH(text))
+            return text
+        self.count(BYTES_SIZE + size if kind == BYTES else VIEW_SIZE)
         if kind == BYTES:
             return PyBytes_FromStringAndSize(<const char*> self.at - size, size)
         i = self.at - self.start
         return self.view[i - size:i]
 
     cdef object structure(self, Structure plan):
+        self.count(GC_SIZE + (<PyTypeObject*> plan.cls).tp_basicsize)
         cdef object found = PyType_GenericAlloc(<PyTypeObject*> plan.cls, 0)
         cdef object each
         cdef Field field
@@ -300,6 +328,7 @@ cdef class Decoder(FieldPath):
             else:
                 if tag in unknown:
                     raise self.error(f"tag {tag} is repeated", self.at - before)
+                self.count((0 if unknown else DICT_SIZE) + ITEM_SIZE + BYTES_SIZE + size)
                 unknown[tag] = PyBytes_FromStringAndSize(<const char*> self.at, size)
                 self.at += size
                 continue
@@ -317,27 +346,10 @@ cdef class Decoder(FieldPath):
         return 0
 
 
-def decode_structure(Structure plan not None, view not None, Py_ssize_t position, bint whole):
-    """Read one structure.
+def decode_structure(Structure plan not None, view not None, Py_ssize_t position, bint whole, Py_ssize_t limit):
+    """Read the structure at `position` of a view; it must take all bytes if it is `whole`.
 
-    Parameters
-    ----------
-    plan : Structure
-    view : memoryview
-        One dimension of bytes; record batches are slices of it.
-    position : int
-        Where the structure begins.
-    whole : bool
-        Whether it must take all bytes to the end.
-
-    Returns
-    -------
-    tuple of (object, int)
-        What was read, and the position after it.
-
-    Raises
-    ------
-    ProtocolError
+    Return it, the position after it, and the bytes of memory that its objects take, at most `limit`.
     """
     cdef const uint8_t[::1] data = view
     cdef Decoder decoder = Decoder.__new__(Decoder)
@@ -348,11 +360,12 @@ def decode_structure(Structure plan not None, view not None, Py_ssize_t position
     decoder.end = decoder.start + data.shape[0]
     decoder.view = view
     decoder.depth = -1
+    decoder.built, decoder.limit = 0, limit
     found = decoder.structure(plan)
     if whole and decoder.at != decoder.end:
         decoder.depth = 0
         raise decoder.error(f"{decoder.end - decoder.at} trailing bytes after the message")
-    return found, decoder.at - decoder.start
+    return found, decoder.at - decoder.start, decoder.built
 
 
 cdef class Encoder(FieldPath):
@@ -436,7 +449,7 @@ cdef class Encoder(FieldPath):
         elif kind == ARRAY:
             self.array(field, value)
         elif kind == STRUCT:
-            if field.nullable and field.tag < 0:
+            if field.nullable:
                 self.integer(INT8, 1)
             self.structure(field.structure, value)
         else:
@@ -562,23 +575,10 @@ cdef bint is_default(Field field, object value):
 
 
 def encode_structures(list planned not None, bint framed):
-    """Write structures, one after the other.
+    """Write structures, one after the other; `framed` writes their size before them, as an int32.
 
-    Parameters
-    ----------
-    planned : list of (Structure, object)
-    framed : bool
-        Whether their size precedes them, as an int32.
-
-    Returns
-    -------
-    list of buffers
-        To be sent in this order; record batches of more than 2 KiB are views of the caller's bytes.
-
-    Raises
-    ------
-    ValueError
-        If a value has no place in its field; the message begins with the field's path.
+    Return the buffers in order; record batches of more than 2 KiB are views of the caller's bytes. Raise `ValueError`
+    with the field's path if a value has no place in its field.
     """
     cdef Encoder encoder = Encoder.__new__(Encoder)
     cdef Structure plan

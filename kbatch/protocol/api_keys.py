@@ -14,8 +14,8 @@ __all__ = ["ApiKey", "common_versions", "supported_versions"]
 class ApiKey(enum.IntEnum):
     """The APIs of Kafka 4.4, by number.
 
-    kbatch reads the messages that clients send to brokers: see `supported_versions`. A number that is not listed becomes
-    a member too, with the name ``UNKNOWN_`` and the number.
+    kbatch reads the messages that clients send to brokers: see `supported_versions`. A number that is not listed
+    becomes a member too, with the name ``UNKNOWN_`` and the number.
 
     Attributes
     ----------

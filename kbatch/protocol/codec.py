@@ -10,11 +10,13 @@ from typing_extensions import Buffer
 from kbatch.arguments import check_types
 from kbatch.error_codes import ErrorCode
 from kbatch.errors import LimitExceededError, ProtocolError
+from kbatch.format import DEFAULT_LIMITS, Limits
 from kbatch.kernels.message_codec import DEPTH_LIMIT, KINDS, Field, Structure, decode_structure, encode_structures
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import Message, message_class
 from kbatch.protocol.schema import FieldSchema, MessageSchema, message_schemas
 from kbatch.quantities import SizeLike, size_between
+from kbatch.read.budget import table_limit
 
 __all__ = [
     "MAX_MESSAGE_SIZE",
@@ -27,6 +29,7 @@ __all__ = [
     "encode_message",
     "encode_request",
     "encode_response",
+    "message_plan",
 ]
 
 # A broker's default for requests (socket.request.max.bytes), and twice a consumer's for responses (fetch.max.bytes).
@@ -142,7 +145,8 @@ def _structure(
 
 
 @functools.cache
-def _plan(name: str, version: int) -> Structure:
+def message_plan(name: str, version: int) -> Structure:
+    """Return the plan of a message in one version."""
     schema = message_schemas()[name]
     if version not in schema.versions:
         raise ValueError(
@@ -199,7 +203,12 @@ def _api_key(name: str) -> int:
 
 
 def decode_message(
-    cls: type[MessageT], data: Buffer, version: int, *, max_size: SizeLike = MAX_MESSAGE_SIZE
+    cls: type[MessageT],
+    data: Buffer,
+    version: int,
+    *,
+    max_size: SizeLike = MAX_MESSAGE_SIZE,
+    limits: Limits | None = None,
 ) -> MessageT:
     """Read a message without a header.
 
@@ -212,6 +221,8 @@ def decode_message(
     version : int
     max_size : int or str, optional
         The maximum size of the message in bytes.
+    limits : Limits, optional
+        ``max_table_bytes`` is the maximum of memory that the objects of the message take.
 
     Returns
     -------
@@ -222,7 +233,7 @@ def decode_message(
     ProtocolError
         If the bytes are cut, overlong, or not of this version. It states the byte and the field.
     LimitExceededError
-        If there are more than `max_size` bytes.
+        If there are more than `max_size` bytes, or the objects take more memory than the limits allow.
     ValueError
         If Kafka has no such version of the message.
 
@@ -235,7 +246,8 @@ def decode_message(
     kbatch.errors.ProtocolError: byte 4, topics: array of 1 elements, but the remaining 2 bytes hold at most 0
     """
     check_types(decode_message, locals())
-    decoded: MessageT = decode_structure(_plan(_message_name(cls), version), _view(data, max_size), 0, True)[0]
+    plan, view = message_plan(_message_name(cls), version), _view(data, max_size)
+    decoded: MessageT = decode_structure(plan, view, 0, True, table_limit(limits or DEFAULT_LIMITS))[0]
     return decoded
 
 
@@ -259,10 +271,12 @@ def encode_message(message: Message, version: int) -> list[bytearray | memoryvie
         the version lacks and that must not be dropped.
     """
     check_types(encode_message, locals())
-    return encode_structures([(_plan(_message_name(message), version), message)], False)
+    return encode_structures([(message_plan(_message_name(message), version), message)], False)
 
 
-def decode_request(data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Request | UnknownMessage:
+def decode_request(
+    data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE, limits: Limits | None = None
+) -> Request | UnknownMessage:
     """Read a request; its header has the API and the version.
 
     Parameters
@@ -271,6 +285,8 @@ def decode_request(data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Re
         The bytes after the length, as `split_messages` returns them.
     max_size : int or str, optional
         The maximum size of the message in bytes.
+    limits : Limits, optional
+        ``max_table_bytes`` is the maximum of memory that the objects of the message take.
 
     Returns
     -------
@@ -292,16 +308,16 @@ def decode_request(data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Re
     (<ApiKey.HEARTBEAT: 12>, 4, 7, HeartbeatRequest(group_id='g'))
     """
     check_types(decode_request, locals())
-    view = _view(data, max_size)
+    view, limit = _view(data, max_size), table_limit(limits or DEFAULT_LIMITS)
     # The first two fields determine the version of the header itself.
-    start = decode_structure(_plan("RequestHeader", 0), view, 0, False)[0]
+    start = decode_structure(message_plan("RequestHeader", 0), view, 0, False, limit)[0]
     api_key, version = ApiKey(start.request_api_key), start.request_api_version
-    header_plan = _plan("RequestHeader", _request_header_version(api_key, version))
-    header, position = decode_structure(header_plan, view, 0, False)
+    header_plan = message_plan("RequestHeader", _request_header_version(api_key, version))
+    header, position, built = decode_structure(header_plan, view, 0, False, limit)
     name = _known_message(api_key, "Request", version)
     if name is None:
         return UnknownMessage(api_key, version, header, view[position:])
-    message = decode_structure(_plan(name, version), view, position, True)[0]
+    message = decode_structure(message_plan(name, version), view, position, True, limit - built)[0]
     return Request(api_key, version, header, message)
 
 
@@ -340,7 +356,7 @@ def encode_request(
     """
     check_types(encode_request, locals())
     name = _message_name(message)
-    plan = _plan(name, version)
+    plan = message_plan(name, version)
     if header is not None:
         correlation_id, client_id = header.correlation_id, header.client_id
     written = message_class("RequestHeader")(
@@ -350,12 +366,17 @@ def encode_request(
         client_id=client_id,
         unknown_tags=header.unknown_tags if header is not None else None,
     )
-    header_plan = _plan("RequestHeader", _request_header_version(_api_key(name), version))
+    header_plan = message_plan("RequestHeader", _request_header_version(_api_key(name), version))
     return encode_structures([(header_plan, written), (plan, message)], framed)
 
 
 def decode_response(
-    data: Buffer, api_key: int, version: int, *, max_size: SizeLike = MAX_MESSAGE_SIZE
+    data: Buffer,
+    api_key: int,
+    version: int,
+    *,
+    max_size: SizeLike = MAX_MESSAGE_SIZE,
+    limits: Limits | None = None,
 ) -> Response | UnknownMessage:
     """Read a response.
 
@@ -369,6 +390,8 @@ def decode_response(
         Version of the request.
     max_size : int or str, optional
         The maximum size of the message in bytes.
+    limits : Limits, optional
+        ``max_table_bytes`` is the maximum of memory that the objects of the message take.
 
     Returns
     -------
@@ -381,9 +404,9 @@ def decode_response(
     LimitExceededError
     """
     check_types(decode_response, locals())
-    view = _view(data, max_size)
-    header_plan = _plan("ResponseHeader", _response_header_version(api_key, version))
-    header, position = decode_structure(header_plan, view, 0, False)
+    view, limit = _view(data, max_size), table_limit(limits or DEFAULT_LIMITS)
+    header_plan = message_plan("ResponseHeader", _response_header_version(api_key, version))
+    header, position, built = decode_structure(header_plan, view, 0, False, limit)
     # A broker answers an unsupported version of ApiVersionsRequest in version 0, which every client reads.
     may_be_refusal = api_key == ApiKey.API_VERSIONS and view[position : position + 2] == _UNSUPPORTED
     name = _known_message(api_key, "Response", version)
@@ -391,12 +414,12 @@ def decode_response(
         return UnknownMessage(ApiKey(api_key), version, header, view[position:])
     try:
         if name is not None:
-            message = decode_structure(_plan(name, version), view, position, True)[0]
+            message = decode_structure(message_plan(name, version), view, position, True, limit - built)[0]
             return Response(ApiKey(api_key), version, header, message)
     except ProtocolError:
         if not may_be_refusal:
             raise
-    message = decode_structure(_plan("ApiVersionsResponse", 0), view, position, True)[0]
+    message = decode_structure(message_plan("ApiVersionsResponse", 0), view, position, True, limit - built)[0]
     return Response(ApiKey(api_key), 0, header, message)
 
 
@@ -412,5 +435,5 @@ def encode_response(
     check_types(encode_response, locals())
     name = _message_name(message)
     written = header if header is not None else message_class("ResponseHeader")(correlation_id=correlation_id)
-    header_plan = _plan("ResponseHeader", _response_header_version(_api_key(name), version))
-    return encode_structures([(header_plan, written), (_plan(name, version), message)], framed)
+    header_plan = message_plan("ResponseHeader", _response_header_version(_api_key(name), version))
+    return encode_structures([(header_plan, written), (message_plan(name, version), message)], framed)

@@ -124,6 +124,19 @@ def test_messages_of_unknown_apis_and_versions_are_listed_with_their_bytes(tmp_p
     assert run(requests, "--max-bytes-shown", 2)[1][1]["body"] == {"text": "ne", "size": 5}
 
 
+def test_a_message_that_takes_too_much_memory_is_an_error_and_the_listing_continues(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbatch.read.budget.default_table_bytes", lambda: 5000)
+    large = encode_request(ApiVersionsRequest(unknown_tags={9: bytes(6000)}), 3)
+    requests = written(tmp_path / "requests", large, encode_request(ApiVersionsRequest(), 3))
+    status, lines, errors = run(requests)
+    assert (status, len(lines)) == (3, 2)
+    assert "take more than" in lines[0]["error"]
+    assert "message" in lines[1]
+    assert f"{requests}: message at byte 0: byte " in errors
+
+
 def test_damaged_records_are_listed(tmp_path: Path, run: Any) -> None:
     records = bytearray(kbatch.encode([b"v"]))
     records[-1] ^= 1
