@@ -86,8 +86,8 @@ def _schemas() -> dict[str, MessageSchema]:
         for name, module in parents.items():
             module.__path__ = [str(PACKAGE.parent.joinpath(*name.split(".")))]
             sys.modules[name] = module
-        schemas: dict[str, MessageSchema] = importlib.import_module("kbatch.protocol.schema").message_schemas()
-        return schemas
+        schema = importlib.import_module("kbatch.protocol.schema")
+        return {name: schema.message_schemas()[name] for name in schema.PROTOCOL_MESSAGES}
     finally:
         for name in list(sys.modules):
             if name.partition(".")[0] == "kbatch":

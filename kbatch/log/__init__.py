@@ -21,6 +21,7 @@ from kbatch.log.state import (
     read_producer_snapshot,
     read_transaction_index,
 )
+from kbatch.log.stored_records import group_records, remote_log_metadata, share_group_state
 from kbatch.log.write.commit import Written, roll_back
 from kbatch.log.write.compaction import Compaction, compact_log
 from kbatch.log.write.dataframes import write_log
@@ -46,6 +47,7 @@ __all__ = [
     "control_value",
     "convert_log",
     "find_logs",
+    "group_records",
     "metadata_records",
     "read_leader_epochs",
     "read_meta_properties",
@@ -54,7 +56,9 @@ __all__ = [
     "read_producer_snapshot",
     "read_transaction_index",
     "recompress_log",
+    "remote_log_metadata",
     "roll_back",
+    "share_group_state",
     "transaction_state",
     "write_log",
 ]

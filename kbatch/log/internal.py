@@ -18,17 +18,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kbatch.arguments import check_types
-from kbatch.errors import InvalidRecordError, UnsupportedFormatError
+from kbatch.errors import InvalidRecordError, ProtocolError, UnsupportedFormatError
 from kbatch.extras import require
 from kbatch.format import ATTRIBUTE_CONTROL
 from kbatch.protocol.primitives import Reader, WireError
+from kbatch.protocol.stored import unknown_version
 from kbatch.records.display import short_repr
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ConsumerOffsets", "TransactionStates", "consumer_offsets", "metadata_records", "transaction_state"]
+__all__ = [
+    "FRAME_VERSION",
+    "ConsumerOffsets",
+    "TransactionStates",
+    "consumer_offsets",
+    "internal_records",
+    "located_errors",
+    "metadata_records",
+    "transaction_state",
+]
 
 _OFFSET_COMMIT_KEYS = (0, 1)
 _GROUP_METADATA_KEY = 2
@@ -36,7 +46,7 @@ _TRANSACTION_KEY = 0
 _OFFSET_COMMIT_KNOWN, _OFFSET_COMMIT_FLEXIBLE = 4, 4
 _GROUP_METADATA_KNOWN, _GROUP_METADATA_FLEXIBLE = 4, 4
 _TRANSACTION_KNOWN, _TRANSACTION_FLEXIBLE = 1, 1
-_FRAME_VERSION = 1
+FRAME_VERSION = 1
 # Smallest sizes of a group's member, of a topic in a transaction, and of a partition.
 _MIN_MEMBER = 15
 _MIN_TOPIC = 3
@@ -85,6 +95,15 @@ _METADATA_RECORDS = {
 }
 
 
+INTERNAL_TOPICS = {
+    "__cluster_metadata",
+    "__consumer_offsets",
+    "__remote_log_metadata",
+    "__share_group_state",
+    "__transaction_state",
+}
+
+
 class ConsumerOffsets(NamedTuple):
     """The contents of ``__consumer_offsets`` records.
 
@@ -99,7 +118,7 @@ class ConsumerOffsets(NamedTuple):
         protocol_type, generation, protocol, leader, state_timestamp, members``. Members are a list of structures;
         ``subscription`` and ``assignment`` are bytes whose format depends on the protocol type.
     skipped : dict
-        Number of records by each other key type; types 3 and up belong to the newer group protocols.
+        Number of records by each other key type; `group_records` decodes types 3 and up.
     """
 
     offsets: pa.Table
@@ -149,7 +168,8 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     Raises
     ------
     InvalidRecordError
-        If a key is null, or a key or value does not match its schema; with the record's offset.
+        If a key is null, or a key or value does not match its schema; with the record's offset. Also if the table is
+        from another internal topic.
     UnsupportedFormatError
         If the version of a value is unknown.
     MissingDependencyError
@@ -174,8 +194,8 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     offsets: list[dict[str, Any]] = []
     groups: list[dict[str, Any]] = []
     skipped: dict[int, int] = {}
-    for row, key, value in _records(table):
-        with _located_errors(table, row, "key"):
+    for row, key, value in internal_records(table, "__consumer_offsets"):
+        with located_errors(table, row, "key"):
             reader = Reader(key)
             kind = reader.int16()
             if kind in _OFFSET_COMMIT_KEYS:
@@ -188,7 +208,7 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
         row["tombstone"] = value is None
         commit = kind != _GROUP_METADATA_KEY
         if value is not None:
-            with _located_errors(table, row, "OffsetCommitValue" if commit else "GroupMetadataValue"):
+            with located_errors(table, row, "OffsetCommitValue" if commit else "GroupMetadataValue"):
                 row |= _offset_commit(value) if commit else _group_metadata(value)
         (offsets if commit else groups).append(row)
     when = pa.timestamp("ms", "UTC")
@@ -260,7 +280,8 @@ def transaction_state(table: RecordTable) -> TransactionStates:
     Raises
     ------
     InvalidRecordError
-        If a key is null, or a key or value does not match its schema; with the record's offset.
+        If a key is null, or a key or value does not match its schema; with the record's offset. Also if the table is
+        from another internal topic.
     UnsupportedFormatError
         If the version of a value is unknown.
     MissingDependencyError
@@ -282,17 +303,19 @@ def transaction_state(table: RecordTable) -> TransactionStates:
     pa = require("pyarrow", "arrow", "transaction_state()")
     rows: list[dict[str, Any]] = []
     skipped: dict[int, int] = {}
-    for row, key, value in _records(table):
-        with _located_errors(table, row, "key"):
+    for row, key, value in internal_records(table, "__transaction_state"):
+        with located_errors(table, row, "key"):
             reader = Reader(key)
             kind = reader.int16()
             if kind != _TRANSACTION_KEY:
                 skipped[kind] = skipped.get(kind, 0) + 1
                 continue
             row["transactional_id"] = reader.string()
+            if reader.remaining:
+                raise WireError(f"byte {reader.position}: {reader.remaining} trailing bytes")
         row["tombstone"] = value is None
         if value is not None:
-            with _located_errors(table, row, "TransactionLogValue"):
+            with located_errors(table, row, "TransactionLogValue"):
                 row |= _transaction(value)
         rows.append(row)
     when = pa.timestamp("ms", "UTC")
@@ -338,7 +361,8 @@ def metadata_records(table: RecordTable) -> pa.Table:
     Raises
     ------
     InvalidRecordError
-        If a value is null or ends within its frame; with the record's offset.
+        If a value is null or ends within its frame; with the record's offset. Also if the table is from another
+        internal topic.
     UnsupportedFormatError
         If the frame version isn't 1. Version 0 was a preview in Kafka 2.8.
     MissingDependencyError
@@ -359,14 +383,14 @@ def metadata_records(table: RecordTable) -> pa.Table:
     check_types(metadata_records, locals())
     pa = require("pyarrow", "arrow", "metadata_records()")
     rows: list[dict[str, Any]] = []
-    for row, _, value in _records(table, keys=False):
-        with _located_errors(table, row, "metadata record"):
+    for row, _, value in internal_records(table, "__cluster_metadata", keys=False):
+        with located_errors(table, row, "metadata record"):
             if value is None:
                 raise WireError("value is null")
             reader = Reader(value)
             frame = reader.uvarint()
-            if frame != _FRAME_VERSION:
-                raise _unknown_version(frame, "frame", f"supported is {_FRAME_VERSION}")
+            if frame != FRAME_VERSION:
+                raise unknown_version(frame, "frame", f"supported is {FRAME_VERSION}")
             key, version = _uint15(reader), _uint15(reader)
         row |= {
             "frame_version": frame,
@@ -390,8 +414,15 @@ def metadata_records(table: RecordTable) -> pa.Table:
     return pa.Table.from_pylist(rows, schema)
 
 
-def _records(table: RecordTable, *, keys: bool = True) -> Iterator[tuple[dict[str, Any], bytes, bytes | None]]:
+def internal_records(
+    table: RecordTable, topic: str, *, keys: bool = True
+) -> Iterator[tuple[dict[str, Any], bytes, bytes | None]]:
     """Yield the first columns, the key and the value of each record outside control batches."""
+    if table.topic in INTERNAL_TOPICS and table.topic != topic:
+        raise InvalidRecordError(
+            f"{table.source}: these are records of {table.topic}, this function reads records of {topic}",
+            source=table.source,
+        )
     table.require("offset", "timestamp", "key", "value")
     control = table.batches["attributes"][table.records["batch"]] & ATTRIBUTE_CONTROL != 0
     data = table[~control] if np.any(control) else table
@@ -407,20 +438,14 @@ def _where(table: RecordTable, offset: int) -> str:
 
 
 @contextlib.contextmanager
-def _located_errors(table: RecordTable, row: dict[str, Any], schema: str) -> Iterator[None]:
+def located_errors(table: RecordTable, row: dict[str, Any], schema: str) -> Iterator[None]:
     """Add the record's offset and the schema to errors raised in the block."""
     try:
         yield
-    except WireError as error:
+    except (WireError, ProtocolError) as error:
         raise InvalidRecordError(f"{_where(table, row['offset'])}{schema}, {error}", source=table.source) from None
     except UnsupportedFormatError as error:
         raise UnsupportedFormatError(f"{_where(table, row['offset'])}{schema}, {error}", source=table.source) from None
-
-
-def _unknown_version(version: int, of: str, known: str) -> UnsupportedFormatError:
-    return UnsupportedFormatError(
-        f"unsupported {of} version {version}; {known} (a later release of kbatch may read it)"
-    )
 
 
 def _value(value: bytes, known: int, flexible: int) -> tuple[Reader, int]:
@@ -429,7 +454,7 @@ def _value(value: bytes, known: int, flexible: int) -> tuple[Reader, int]:
     if version < 0:
         raise WireError(f"byte 0: version is {version}")
     if version > known:
-        raise _unknown_version(version, "schema", f"supported are 0 to {known}")
+        raise unknown_version(version, "schema", f"supported are 0 to {known}")
     reader.flexible = version >= flexible
     return reader, version
 

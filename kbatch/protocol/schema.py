@@ -1,6 +1,7 @@
 """Schemas of Kafka's messages, read from the tables in `kbatch.protocol.schemas`.
 
-A message is a line ``Name: API key 1, versions 0-18, flexible 12+`` and a table with one row per field, in wire order;
+A message is a line ``Name: API key 1, versions 0-18, flexible 12+``, or ``record type 3`` instead of the API key for a
+key or value that Kafka stores in an internal topic, and a table with one row per field, in wire order;
 fields of a structure follow it, indented by two spaces. Columns are separated by two or more spaces, and a table has
 only the columns that one of its rows fills:
 
@@ -31,7 +32,7 @@ import functools
 import itertools
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from kbatch.protocol.schemas.accounts import ACCOUNTS_TABLES
@@ -46,6 +47,10 @@ from kbatch.protocol.schemas.producers import PRODUCERS_TABLES
 from kbatch.protocol.schemas.records import RECORDS_TABLES
 from kbatch.protocol.schemas.replicas import REPLICAS_TABLES
 from kbatch.protocol.schemas.share_groups import SHARE_GROUPS_TABLES
+from kbatch.protocol.schemas.stored_groups import STORED_GROUPS_TABLES
+from kbatch.protocol.schemas.stored_segments import STORED_SEGMENTS_TABLES
+from kbatch.protocol.schemas.stored_share_states import STORED_SHARE_STATES_TABLES
+from kbatch.protocol.schemas.stored_streams_groups import STORED_STREAMS_GROUPS_TABLES
 from kbatch.protocol.schemas.streams_groups import STREAMS_GROUPS_TABLES
 from kbatch.protocol.schemas.transactions import TRANSACTIONS_TABLES
 
@@ -67,7 +72,13 @@ TABLES = (
     ACLS_TABLES,
     ACCOUNTS_TABLES,
 )
-_TITLE = re.compile(r"(\w+): (?:API key (\d+), )?versions (\S+), flexible (\S+)")
+STORED_TABLES = (
+    STORED_GROUPS_TABLES,
+    STORED_STREAMS_GROUPS_TABLES,
+    STORED_SHARE_STATES_TABLES,
+    STORED_SEGMENTS_TABLES,
+)
+_TITLE = re.compile(r"(\w+): (?:(?:API key|record type) (\d+), )?versions (\S+), flexible (\S+)")
 _ZEROS: dict[str, Any] = {
     "bool": False,
     "float64": 0.0,
@@ -120,7 +131,7 @@ class MessageSchema(NamedTuple):
     ----------
     name : str
     api_key : int or None
-        None for the headers.
+        None for the headers; the record type for keys and values in internal topics.
     versions, flexible : range
         All versions, and the versions in the flexible encoding of KIP-482.
     fields : tuple of FieldSchema
@@ -195,22 +206,22 @@ def _field_rows(rows: list[tuple[int, dict[str, str]]], level: int) -> tuple[Fie
     return tuple(found)
 
 
-def _tables() -> Iterator[tuple[str, str]]:
+def _message_tables(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the title and the table of each message."""
-    for text in TABLES:
+    for text in texts:
         blocks = text.strip().split("\n\n")
         yield from zip(blocks[::2], blocks[1::2], strict=True)
 
 
 # Names of requests, responses and their headers.
-PROTOCOL_MESSAGES = [title.partition(":")[0] for title, _ in _tables()]
+PROTOCOL_MESSAGES = [title.partition(":")[0] for title, _ in _message_tables(TABLES)]
 
 
 @functools.cache
 def message_schemas() -> dict[str, MessageSchema]:
     """Return the schema of every message, by name."""
     found = {}
-    for title, table in _tables():
+    for title, table in _message_tables([*TABLES, *STORED_TABLES]):
         match = _TITLE.fullmatch(title)
         assert match is not None, title
         found[match[1]] = MessageSchema(

@@ -20,7 +20,6 @@ __all__ = [
     "all_definitions",
     "definitions",
     "generate",
-    "jar",
     "parse_versions",
     "sent_by_clients",
     "stable_versions",
@@ -112,26 +111,20 @@ def stable_versions(definition: dict[str, Any]) -> range:
     return valid[:-1] if definition.get("latestVersionUnstable") else valid
 
 
-def jar(directory: Path) -> Path:
-    """Return the kafka-clients jar in a directory."""
-    (found,) = directory.glob("kafka-clients-*.jar")
-    return found
-
-
-def definitions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and definition of the messages in a jar that kbatch reads too."""
-    for name, definition in all_definitions(path):
+def definitions(jars: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and definition of the messages in the jars of a directory that kbatch reads too."""
+    for name, definition in all_definitions(jars):
         if name in message_schemas():
             yield name, definition
 
 
-def all_definitions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and definition of every message in a jar."""
-    with zipfile.ZipFile(path) as archive:
-        for entry in sorted(archive.namelist()):
-            name = Path(entry).stem
-            if Path(entry).suffix != ".json" or "message" not in Path(entry).parts:
-                continue
-            text = archive.read(entry).decode()
-            # Comments are whole lines, or follow a value.
-            yield name, json.loads(re.sub(r"^\s*//.*$|//[^\"\n]*$", "", text, flags=re.MULTILINE))
+def all_definitions(jars: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and definition of every message in the jars of a directory."""
+    for path in sorted(jars.glob("kafka-*.jar")):
+        with zipfile.ZipFile(path) as archive:
+            for entry in sorted(archive.namelist()):
+                name = Path(entry).stem
+                if Path(entry).suffix == ".json" and "message" in Path(entry).parts:
+                    # Comments are whole lines, or follow a value.
+                    text = archive.read(entry).decode()
+                    yield name, json.loads(re.sub(r"^\s*//.*$|//[^\"\n]*$", "", text, flags=re.MULTILINE))

@@ -13,11 +13,27 @@ import org.apache.kafka.common.errors.RetriableException;
 
 /** Reads lines "message version hex" with Kafka's generated classes; prints the bytes that they write, and their JSON. */
 public class Codec {
-    static final String PACKAGE = "org.apache.kafka.common.message.";
+    static final String[] PACKAGES = {
+        "org.apache.kafka.common.message.%sData",
+        "org.apache.kafka.coordinator.group.generated.%s",
+        "org.apache.kafka.coordinator.share.generated.%s",
+        "org.apache.kafka.server.log.remote.metadata.storage.generated.%s",
+    };
+
+    static Class<?> find(String name) throws ClassNotFoundException {
+        for (String each : PACKAGES) {
+            try {
+                return Class.forName(String.format(each, name));
+            } catch (ClassNotFoundException error) {
+                // In another package.
+            }
+        }
+        throw new ClassNotFoundException(name);
+    }
 
     static String one(String name, short version, byte[] data) throws Exception {
         ByteBuffer buffer = ByteBuffer.wrap(data);
-        Class<?> type = Class.forName(PACKAGE + name + "Data");
+        Class<?> type = find(name);
         Message message = (Message) type.getDeclaredConstructor().newInstance();
         message.read(new ByteBufferAccessor(buffer), version);
         if (buffer.hasRemaining())
@@ -25,7 +41,7 @@ public class Codec {
         ObjectSerializationCache cache = new ObjectSerializationCache();
         byte[] bytes = new byte[message.size(cache, version)];
         message.write(new ByteBufferAccessor(ByteBuffer.wrap(bytes)), cache, version);
-        JsonNode json = (JsonNode) Class.forName(PACKAGE + name + "DataJsonConverter")
+        JsonNode json = (JsonNode) Class.forName(type.getName() + "JsonConverter")
             .getMethod("write", type, short.class).invoke(null, message, version);
         return HexFormat.of().formatHex(bytes) + " " + json;
     }
