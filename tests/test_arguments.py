@@ -77,6 +77,7 @@ NOT_CHECKED = {
             "kbatch.protocol.FetchedPartition",
             "kbatch.protocol.Request",
             "kbatch.protocol.Response",
+            "kbatch.protocol.UnknownMessage",
             "kbatch.spark.ExportSummary",
             "kbatch.spark.MapInArrow",
             "kbatch.spark.PartitionSummary",

@@ -188,7 +188,14 @@ def _log_cases(log: str) -> None:
     _case("kbatch.log.compact_log", module.compact_log, log=lambda: log, out=_out)
     _case("kbatch.log.compare_logs", module.compare_logs, a=lambda: log, b=lambda: log)
     _case("kbatch.log.roll_back", module.roll_back, root=lambda: log)
-    for name in ("consumer_offsets", "metadata_records", "transaction_state"):
+    for name in (
+        "consumer_offsets",
+        "group_records",
+        "metadata_records",
+        "remote_log_metadata",
+        "share_group_state",
+        "transaction_state",
+    ):
         _case(f"kbatch.log.{name}", getattr(module, name), table=lambda: kbatch.decode(b""))
     _case("kbatch.log.control_value", module.control_value, type_id=lambda: 0, value=lambda: bytes(6))
     files = {
