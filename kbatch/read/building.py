@@ -566,7 +566,7 @@ class TableBuilder(_TableRows):
         """End the table before the next batch, which does not fit, or split the batch; return its fault otherwise."""
         if not self._budget.splits:
             return self._budget.finding()
-        if self.decoded == 0:
+        if self.decoded == 0 and not self._losses:
             finding = self._split_batch()
             if finding is not None:
                 return finding

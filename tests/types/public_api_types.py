@@ -9,7 +9,7 @@ import io
 import mmap
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, assert_type
 from uuid import UUID
@@ -68,8 +68,7 @@ def table(table: kbatch.RecordTable) -> None:
     assert_type(table.headers, Rows)
     assert_type(table.data, npt.NDArray[np.uint8])
     assert_type(table.columns, tuple[str, ...])
-    losses: Sequence[kbatch.Loss] = table.losses
-    assert_type(losses[0], kbatch.Loss)
+    assert_type((table.losses[0], table.losses[:2]), tuple[kbatch.Loss, list[kbatch.Loss]])
     assert_type(table.pending, list[tuple[int, int]])
     assert_type((table.consumed, table.last_stable_offset), tuple[int, int | None])
     assert_type((table.remaining, table.num_rows), tuple[int, int])
