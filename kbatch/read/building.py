@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -246,24 +246,19 @@ class _TableRows:
         if self._has_bad:
             self._discard_unused()
         data = self._data if self._arena is None else self._arena.array()
-        return self._table(self._records, self.batches.finished(), data, consumed, self._losses, source)
+        at = {"consumed": consumed, "source": source}
+        return self._table(self._records, self.batches.finished(), data, self._losses, **at)
 
     def finish_part(self, rows: PooledRows, *, consumed: int, losses: LossList, source: str | None) -> RecordTable:
         """Return a table of some rows of `split`."""
         assert self.split is not None
-        table = self._table(rows, self.split.batch(), self.split.data, consumed, losses, source)
-        table = table._with(continued=self.split.has_begun)
+        at = {"consumed": consumed, "source": source, "continued": self.split.has_begun}
+        table = self._table(rows, self.split.batch(), self.split.data, losses, **at)
         self.split.has_begun = True
         return table
 
     def _table(
-        self,
-        rows: PooledRows,
-        batches: npt.NDArray[np.void],
-        data: npt.NDArray[np.uint8],
-        consumed: int,
-        losses: LossList,
-        source: str | None,
+        self, rows: PooledRows, batches: npt.NDArray[np.void], data: npt.NDArray[np.uint8], losses: LossList, **at: Any
     ) -> RecordTable:
         records = rows.finished()
         if self.trimmed and "offset" not in self._columns:
@@ -277,11 +272,10 @@ class _TableRows:
             records,
             batches,
             data,
-            consumed=consumed,
             losses=losses,
-            source=source,
             columns=self._options.table_columns,
             memory=self._budget.memory_of(sum(each.nbytes for each in owned)),
+            **at,
         )
 
     # -- capacity

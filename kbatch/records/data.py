@@ -225,9 +225,8 @@ class TableData:
     @classmethod
     def _empty(cls, columns: tuple[str, ...] | None = None, **arguments: Any) -> Self:
         """Return a table without batches, such as one that only reports losses; `arguments` are the constructor's."""
-        data = np.empty(0, np.uint8)
         records = np.empty(0, RECORD_DTYPE if columns is None else record_dtype(columns))
-        return cls(records, np.empty(0, BATCH_DTYPE), data, columns=columns, **arguments)
+        return cls(records, np.empty(0, BATCH_DTYPE), np.empty(0, np.uint8), columns=columns, **arguments)
 
     def _with(self, *, derived: bool | None = None, **arguments: Any) -> Self:
         """Return a table of the same buffers with other `arguments` of the constructor."""
@@ -484,9 +483,8 @@ class TableData:
 
     def _view_memory(self) -> int:
         """Return the memory that a view may take next to the table and its header rows."""
-        if self._memory is None:
-            return INT64_MAX
-        return self._memory.rest - (0 if self._headers is None else self._headers.nbytes)
+        headers = 0 if self._headers is None else self._headers.nbytes
+        return INT64_MAX if self._memory is None else self._memory.rest - headers
 
     def _header_memory(self) -> int:
         """Return the memory that header rows may take."""

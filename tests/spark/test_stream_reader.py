@@ -30,26 +30,20 @@ from kbatch.spark.stream import KbatchStreamReader
 from kbatch.spark.stream_options import parse_stream_options
 
 
-def checksum(writer: Writer, offset: int) -> int:
-    """Return the checksum of the batch that has an offset."""
-    rows = kbatch.Log(writer.path).batches()
-    return int(rows["crc"][rows["last_offset"] >= offset][0])
-
-
 def test_a_stream_starts_at_the_end_and_reads_new_records(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.records()
     query = Query(tmp_path)
     initial = query.reader.initialOffset()
     assert query.reader.initialOffset() == initial
-    assert (initial["t"], initial["$checksums"]) == ({"0": 3}, {"t": {"0": checksum(writer, 2)}})
+    assert (initial["t"], initial["$checksums"]) == ({"0": 3}, {"t": {"0": writer.checksum(2)}})
     assert query.drain() == []
     writer.records()
     writer.roll()
     writer.records()
     assert query.batch() == [3, 4, 5, 6, 7, 8]
     assert query.batch() is None
-    assert query.log[-1] == {"t": {"0": 9}, "$checksums": {"t": {"0": checksum(writer, 8)}}}
+    assert query.log[-1] == {"t": {"0": 9}, "$checksums": {"t": {"0": writer.checksum(8)}}}
 
 
 def test_a_repeated_first_batch_starts_at_the_same_offset(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from transaction_logs import data, marker, txn
 
 pytest.importorskip("pyspark")
 
+import kbatch
 from kbatch.spark.stream import KbatchStreamReader
 from kbatch.spark.stream_options import parse_stream_options
 
@@ -38,6 +39,11 @@ class Writer:
 
     def records(self, count: int = 3) -> None:
         self.append(data(self.next, count=count), count)
+
+    def checksum(self, offset: int) -> int:
+        """Return the checksum of the batch that has an offset."""
+        rows = kbatch.Log(self.path).batches()
+        return int(rows["crc"][rows["last_offset"] >= offset][0])
 
     def txn(self, pid: int, count: int = 1) -> None:
         self.append(txn(self.next, pid, count), count)
