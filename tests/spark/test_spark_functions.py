@@ -160,7 +160,7 @@ def test_losses_of_a_column_are_rows(spark: Any, segments: list[bytes], caplog: 
     rows = [("good", segments[1]), ("bad", bytes(bad)), ("none", None), ("cut", cut)]
     last = int(batches["position"][-1])
     left = (last, len(cut) - last, "the last batch is incomplete", None)
-    skipped = [tuple(loss) for loss in kbatch.decode(bad, on_error="skip").losses]
+    skipped = [loss[:4] for loss in kbatch.decode(bad, on_error="skip").losses]
     assert len(skipped) == 2
     expected = {"bad": skipped, "cut": [*skipped, left]}
     frame = spark.createDataFrame(
