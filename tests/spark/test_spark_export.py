@@ -180,7 +180,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def losses_of(root: Path) -> list[dict[str, Any]]:
     return [
-        {"topic": log.topic, "partition": log.partition, "file": table.source, **loss._asdict()}
+        {"topic": log.topic, "partition": log.partition, **loss._asdict(), "file": table.source}
         for log in kbatch.find_logs(root)
         for table in log.tables(on_error="skip")
         for loss in table.losses

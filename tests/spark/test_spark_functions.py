@@ -178,7 +178,7 @@ def test_losses_of_a_column_are_rows(spark: Any, segments: list[bytes], caplog: 
     stopped = kbatch.spark.decode_in_arrow(table="losses", on_error="stop")
     (batch,) = run(stopped, [pa.record_batch({"value": pa.array([bytes(bad)], pa.binary())})])
     assert [tuple(row.values()) for row in batch.to_pylist()] == [
-        tuple(loss) for loss in kbatch.decode(bad, on_error="stop").losses
+        loss[:4] for loss in kbatch.decode(bad, on_error="stop").losses
     ]
     assert not caplog.records
     list(kbatch.spark.decode_batches(on_error="skip")(values))

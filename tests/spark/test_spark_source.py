@@ -320,7 +320,7 @@ def damaged_logs(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def losses_of(path: str, **options: Any) -> list[Row]:
     return [
-        (log.topic, log.partition, table.source, *loss)
+        (log.topic, log.partition, table.source, *loss[:4])
         for log in kbatch.find_logs(path)
         for table in log.tables(**{"on_error": "skip", **options})
         for loss in table.losses
