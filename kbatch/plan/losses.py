@@ -56,7 +56,7 @@ class LossRows:
         same = {"topic": split.topic, "partition": split.partition, "file": split.path}
         for name, value in same.items():
             self._columns[name] += [value] * n
-        for name in Loss._fields:
+        for name in ("position", "length", "reason", "base_offset"):
             self._columns[name] += [getattr(loss, name) for loss in losses]
 
     def take(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
