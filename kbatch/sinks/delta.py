@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -155,7 +155,7 @@ class DeltaTable:
         """Add or replace the files, with the positions, in one transaction."""
         from deltalake.transaction import CommitProperties, create_table_with_add_actions
 
-        actions = [self._action(file) for file in commit.files]
+        actions: Any = _Actions(commit.files, self._action)
         properties = CommitProperties(
             custom_metadata={_RUN_KEY: run}, app_transactions=self._identifiers(run, commit), max_commit_retries=15
         )
@@ -242,6 +242,20 @@ class DeltaTable:
         kinds = {"topic": pa.string(), "partition": pa.int32(), "date": pa.date32()}
         columns = pa.schema([*schema, *((name, kinds[name]) for name in self._partition_by)])
         return self._lib.Schema.from_arrow(columns)
+
+
+class _Actions(Sequence[Any]):
+    """The actions of files, which deltalake copies one by one."""
+
+    def __init__(self, files: Sequence[CommittedFile], action: Callable[[CommittedFile], Any]) -> None:
+        self._files = files
+        self._action = action
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._action(self._files[index])
 
 
 def _run_number(run: str) -> int:

@@ -10,7 +10,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -37,7 +37,7 @@ from kbatch.sinks.names import LOSSES, TRANSACTIONS
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.reports import RunRecord, RunReport
 from kbatch.sinks.sizing import task_bytes
-from kbatch.sinks.summary import MAX_LISTED, ExportSummary, summarize
+from kbatch.sinks.summary import MAX_LISTED, ExportSummary, LogFacts, summarize
 from kbatch.sinks.tables import TableTarget
 from kbatch.sinks.task import ExportJob, TaskReport, output_schema
 from kbatch.sinks.working import RUN_DIGITS, WorkDirectory
@@ -51,6 +51,8 @@ __all__ = ["Executor", "ExportRun", "open_target"]
 _COUNTERS = "_counters"
 
 Range = tuple[int | None, int | None]
+# By the number of the log.
+_Pending = dict[int, tuple[Log, Transactions, LogRange]]
 
 
 class Executor(Protocol):
@@ -75,8 +77,10 @@ class Executor(Protocol):
     def mapper(self) -> LogMapper | None:
         """Plans the reads of logs in parallel, if they are many."""
 
-    def run(self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None) -> list[TaskReport]:
-        """Run the job for each task; return the reports in the order of the tasks."""
+    def run(
+        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None
+    ) -> Iterator[TaskReport]:
+        """Run the job for each task to its end; return the reports in the order of the tasks."""
 
 
 def open_target(out: OutputPlace, writing: WriteOptions, *, table: str | None, catalog: str | None) -> RunTarget:
@@ -110,6 +114,42 @@ class _Planned:
     ranges: list[Range]
     transactions: list[Transactions | None]
     tasks: list[tuple[Split, ...]]
+
+
+class _Outcome:
+    """What the commit needs of the reports: data files, files of losses, and the positions after the run."""
+
+    def __init__(self, logs: LogFacts, before: Positions, changes: Sequence[LogChange]) -> None:
+        self.files: list[CommittedFile] = []
+        self.loss_files: list[str] = []
+        self.positions = dict(before)
+        names = zip(logs.names, logs.topic_ids, strict=True)
+        self._ids = {name: topic_id for name, topic_id in names if topic_id is not None}
+        for change in changes:
+            key = (change.topic, change.partition)
+            self.positions[key] = Position(change.resumed_at, None, self._ids.get(key))
+
+    def kept(self, reports: Iterable[TaskReport]) -> Iterator[TaskReport]:
+        """Yield the reports, of which the fields are kept."""
+        for report in reports:
+            self.files += [CommittedFile(report.topic, report.partition, written) for written in report.files]
+            if report.losses_file is not None:
+                self.loss_files.append(report.losses_file)
+            self._advance(report)
+            yield report
+
+    def _advance(self, report: TaskReport) -> None:
+        key, end = (report.topic, report.partition), report.end_offset
+        known = self.positions.get(key)
+        if end is None or (known is not None and end <= known.next_offset):
+            return
+        topic_id = self._ids.get(key)
+        if known is None or report.has_batches:
+            position = Position(end, report.leader_epoch, topic_id, report.batch_crc, report.record_crc)
+        else:
+            # Only missing offsets were found.
+            position = Position(end, known.leader_epoch, topic_id)
+        self.positions[key] = position
 
 
 class ExportRun:
@@ -243,28 +283,33 @@ class ExportRun:
         planned = self._planned(self._reads or [], self._options) if executor is None else self._plan(executor, job)
         at = time.monotonic()
         summary.plan_seconds = round(self._plan_seconds + at - began, 3)
-        reports: list[TaskReport] = []
-        if planned.tasks:
+        # Logs and splits take as much memory as all else of the run. Without them there is room for what the reports
+        # contain, and for the commit of a table, which needs most.
+        facts, tasks, held = LogFacts(self._logs), planned.tasks, self._pending_logs(planned)
+        transactions = planned.transactions
+        self._logs, self._reads, planned = (), None, None
+        reports: Iterable[TaskReport] = ()
+        if tasks:
             assert executor is not None
-            reports = self._run_tasks(executor, job, planned, progress)
+            reports = self._run_tasks(executor, job, tasks, progress)
+        del tasks
         summary.task_seconds = round(time.monotonic() - at, 3)
-        summarize(summary, self._logs, planned.transactions, reports, self._starts)
+        outcome = _Outcome(facts, self._before, self._changes)
+        summarize(summary, facts, transactions, outcome.kept(reports), self._starts)
         parsed = summary.records * len(self._options.values.parsed)
         summary.too_many_bad = not self._writing.tolerates(summary.bad, parsed)
-        self._commit = self._collect(planned, reports, summary)
-        # Tables need most memory when they commit, and logs and splits as much as all else of the run.
-        self._logs, self._reads = (), None
+        self._commit = self._collect(held, outcome, summary)
 
     def _run_tasks(
-        self, executor: Executor, job: ExportJob, planned: _Planned, progress: Progress | None
-    ) -> list[TaskReport]:
+        self, executor: Executor, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None
+    ) -> Iterator[TaskReport]:
         assert self._work is not None
         if progress is None or not self._target.out.local:
-            return executor.run(job, planned.tasks, progress)
+            return executor.run(job, tasks, progress)
         counters = self._work.place.at(_COUNTERS)
         counters.make()
         try:
-            return executor.run(replace(job, counters=counters.path()), planned.tasks, progress)
+            return executor.run(replace(job, counters=counters.path()), tasks, progress)
         finally:
             counters.remove_all()
 
@@ -284,10 +329,8 @@ class ExportRun:
             divide_splits([(log, read.splits) for log, read in zip(self._logs, reads, strict=True)], options),
         )
 
-    def _collect(self, planned: _Planned, reports: Sequence[TaskReport], summary: ExportSummary) -> Commit:
-        files = [
-            CommittedFile(report.topic, report.partition, written) for report in reports for written in report.files
-        ]
+    def _collect(self, pending: _Pending, outcome: _Outcome, summary: ExportSummary) -> Commit:
+        files, positions = outcome.files, outcome.positions
         summary.mode = self._writing.mode
         summary.run = self._target.run
         summary.manifest = self._target.manifest
@@ -297,8 +340,7 @@ class ExportRun:
         summary.changes = [change._asdict() for change in self._changes]
         summary.unseen_reports = self._unseen
         summary._record = self._record
-        side_files = self._side_tables(planned, reports, summary)
-        positions = self._positions(reports)
+        side_files = self._side_tables(pending, outcome.loss_files, summary)
         replaces = self._writing.mode == "overwrite" and self._exists
         is_new = bool(files) or replaces or not self._exists or positions != dict(self._before)
         summary.action = "replaced" if replaces else "created" if not self._exists else "continued"
@@ -334,33 +376,11 @@ class ExportRun:
         self._target.names().place.write(name, json.dumps(report.to_dict(), indent=1).encode())
         return name
 
-    def _positions(self, reports: Sequence[TaskReport]) -> dict[tuple[str, int], Position]:
-        """Return the positions of all logs after the run."""
-        positions = dict(self._before)
-        resumed = {(change.topic, change.partition): change.resumed_at for change in self._changes}
-        ids = {(log.topic, log.partition): _log_name(log).topic_id for log in self._logs}
-        ends: dict[tuple[str, int], TaskReport] = {}
-        for report in reports:
-            key = (report.topic, report.partition)
-            if report.end_offset is not None and (key not in ends or report.end_offset > (ends[key].end_offset or 0)):
-                ends[key] = report
-        for key, offset in resumed.items():
-            positions[key] = Position(offset, None, ids[key])
-        for key, report in ends.items():
-            known = positions.get(key)
-            end = report.end_offset or 0
-            if known is None or (known.next_offset < end and report.has_batches):
-                positions[key] = Position(end, report.leader_epoch, ids[key], report.batch_crc, report.record_crc)
-            elif known.next_offset < end:
-                # Only missing offsets were found.
-                positions[key] = Position(end, known.leader_epoch, ids[key])
-        return positions
-
-    def _side_tables(self, planned: _Planned, reports: Sequence[TaskReport], summary: ExportSummary) -> list[str]:
+    def _side_tables(self, pending: _Pending, loss_files: Sequence[str], summary: ExportSummary) -> list[str]:
         """Write the side tables, and list the first losses; return the names of their files."""
         names = self._target.names()
         place = names.place
-        side = [report.losses_file for report in reports if report.losses_file is not None]
+        side = list(loss_files)
         if side:
             summary.losses_table = names.side + LOSSES
         for name in side:
@@ -371,7 +391,7 @@ class ExportRun:
                         break
             if len(summary.losses) == MAX_LISTED:
                 break
-        rows = self._withheld(planned, summary)
+        rows = self._withheld(pending, summary)
         if rows is not None and rows.num_rows:
             sink = io.BytesIO()
             pyarrow.parquet.write_table(rows, sink, compression="zstd")
@@ -381,17 +401,21 @@ class ExportRun:
             summary.transactions_table = names.side + TRANSACTIONS
         return side
 
-    def _withheld(self, planned: _Planned, summary: ExportSummary) -> Any:
+    def _pending_logs(self, planned: _Planned) -> _Pending:
+        """Return by number the logs whose transactions may withhold records."""
+        rows = enumerate(zip(self._logs, planned.transactions, planned.ranges, strict=True))
+        return {
+            number: (log, known, LogRange(log.path, *ends))
+            for number, (log, known, ends) in rows
+            if known is not None and known.pending
+        }
+
+    def _withheld(self, pending: _Pending, summary: ExportSummary) -> Any:
         """Return the transactions for which records were withheld, as a table."""
-        if not any(each is not None and each.pending for each in planned.transactions):
+        if not pending:
             return None
         # Only partitions with withheld batches are listed.
-        parts = zip(self._logs, planned.transactions, planned.ranges, summary.partitions, strict=True)
-        held = [
-            (log, known, LogRange(log.path, *ends))
-            for log, known, ends, part in parts
-            if known is not None and part.undecided_batches
-        ]
+        held = [row for number, row in pending.items() if summary.partitions[number].undecided_batches]
         return pending_table(held, self._options)
 
 

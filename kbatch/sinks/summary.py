@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
+
+import numpy as np
 
 from kbatch.log import Log
 from kbatch.read.decode_options import Isolation
@@ -15,7 +17,7 @@ from kbatch.sinks.write_options import ExportMode, OutputFormat
 from kbatch.transactions import Transactions
 from kbatch.values.deviations import DeviationTable
 
-__all__ = ["MAX_LISTED", "ExportSummary", "PartitionSummary", "summarize"]
+__all__ = ["MAX_LISTED", "ExportSummary", "LogFacts", "PartitionSummary", "summarize"]
 
 # The maximum number of losses that a summary lists, and of gaps; the side table has all of them.
 MAX_LISTED = 100
@@ -312,35 +314,69 @@ class ExportSummary:
         return {"records_per_second": round(self.records_per_second)}
 
 
+class LogFacts:
+    """What a summary and positions contain of logs, in columns.
+
+    Objects of the logs, or objects that are created between theirs, would keep the blocks of memory of all logs in use.
+
+    Attributes
+    ----------
+    names : list of (topic, partition)
+        Created when they are asked for.
+    topic_ids : list of str or None
+    """
+
+    def __init__(self, logs: Sequence[Log]) -> None:
+        topics: dict[str, str] = {}
+        ids: dict[str, str] = {}
+        self._topics: list[str] = []
+        self.topic_ids: list[str | None] = []
+        for log in logs:
+            assert log.topic is not None
+            topic = topics.get(log.topic) or topics.setdefault(log.topic, log.topic[:1] + log.topic[1:])
+            self._topics.append(topic)
+            topic_id = None if log.topic_id is None else str(log.topic_id)
+            self.topic_ids.append(None if topic_id is None else ids.setdefault(topic_id, topic_id))
+        self._partitions = np.fromiter((log.partition for log in logs), np.int64, len(logs))
+        tails = (log.tail for log in logs)
+        self._unfinished = np.fromiter((tail.size * (tail.kind == "partial") for tail in tails), np.int64, len(logs))
+
+    @property
+    def names(self) -> list[tuple[str, int]]:
+        """The topic-partitions."""
+        return list(zip(self._topics, self._partitions.tolist(), strict=True))
+
+    def summaries(
+        self, transactions: Sequence[Transactions | None], starts: Sequence[int | None]
+    ) -> Iterator[PartitionSummary]:
+        """Yield the summaries of logs without what tasks report."""
+        rows = zip(self.names, self._unfinished.tolist(), transactions, starts, strict=True)
+        for name, unfinished, known, start in rows:
+            part = PartitionSummary(*name, continued_from=start, next_offset=start, unfinished_bytes=unfinished)
+            if known is not None:
+                part.last_stable_offset = known.last_stable_offset
+                part.open_count = len(known.open)
+                part.open_transactions = [
+                    {"producer_id": each.producer_id, "first_offset": each.first_offset}
+                    for each in known.open[:_LISTED_TRANSACTIONS]
+                ]
+                part.undecided_count = len(known.undecided)
+                part.undecided_transactions = [
+                    {name: int(row[name]) for name in ("producer_id", "first_offset", "last_offset")}
+                    for row in known.undecided[:_LISTED_TRANSACTIONS]
+                ]
+            yield part
+
+
 def summarize(
     summary: ExportSummary,
-    logs: Sequence[Log],
+    logs: LogFacts,
     transactions: Sequence[Transactions | None],
-    reports: Sequence[TaskReport],
+    reports: Iterable[TaskReport],
     starts: Sequence[int | None],
 ) -> None:
     """Fill in the summary from the logs, the reports of the tasks, and the offsets at which the logs continue."""
-    partitions: dict[tuple[str, int], PartitionSummary] = {}
-    for log, known, start in zip(logs, transactions, starts, strict=True):
-        assert log.topic is not None
-        assert log.partition is not None
-        part = PartitionSummary(log.topic, log.partition, continued_from=start, next_offset=start)
-        partitions[log.topic, log.partition] = part
-        tail = log.tail
-        if tail.kind == "partial":
-            part.unfinished_bytes = tail.size
-        if known is not None:
-            part.last_stable_offset = known.last_stable_offset
-            part.open_count = len(known.open)
-            part.open_transactions = [
-                {"producer_id": each.producer_id, "first_offset": each.first_offset}
-                for each in known.open[:_LISTED_TRANSACTIONS]
-            ]
-            part.undecided_count = len(known.undecided)
-            part.undecided_transactions = [
-                {name: int(row[name]) for name in ("producer_id", "first_offset", "last_offset")}
-                for row in known.undecided[:_LISTED_TRANSACTIONS]
-            ]
+    partitions = {(part.topic, part.partition): part for part in logs.summaries(transactions, starts)}
     codecs: Counter[str] = Counter()
     deviations = DeviationTable()
     for report in reports:

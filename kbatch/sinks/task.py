@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -121,6 +121,10 @@ class TaskReport:
         """Whether batches were read, omitted or withheld, and not only missing offsets found."""
         return self.log_bytes + self.aborted_bytes + self.undecided_bytes > 0
 
+    def to_json(self) -> str:
+        """Return the report for `reports_of`, without defaults: the driver holds the texts of all tasks together."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]})
+
     def add(self, table: RecordTable, *, bad_crc_accepted: bool, limit: int | None = None) -> None:
         """Add a table. Batches with a wrong checksum count as read if they were accepted, else they are losses.
 
@@ -204,6 +208,10 @@ class TaskReport:
             self.batch_crc, self.record_crc = int(batches["crc"][row]), None
 
 
+# The names of a report are always sent.
+_DEFAULTS = asdict(TaskReport(0, "", 0)) | dict.fromkeys(("task", "topic", "partition"))
+
+
 @dataclass
 class _LogShare:
     """The bytes of a log that a task reads, and those that it has read."""
@@ -255,7 +263,7 @@ class ExportJob:
         """Run tasks, each given with its number; yield a report, as JSON, for each topic-partition of a task."""
         for task, splits in tasks:
             for report in self._run(task, splits):
-                yield json.dumps(asdict(report))
+                yield report.to_json()
 
     def _run(self, task: int, splits: Sequence[Split]) -> list[TaskReport]:
         try:
@@ -390,12 +398,21 @@ class _LossFile:
             self._writer.write_batch(batch)
 
 
-def reports_of(rows: Iterable[str]) -> list[TaskReport]:
-    """Parse the reports of all tasks; return them in the order of the tasks, and within a task in its order."""
-    reports = [TaskReport(**json.loads(row)) for row in rows]
-    for report in reports:
+def reports_of(rows: Iterable[str]) -> Iterator[TaskReport]:
+    """Run the tasks to their end, if `rows` is an iterator, and return their reports in the same order.
+
+    Each report is parsed when it is asked for, and its text is dropped.
+    """
+    return _parsed(deque(rows))
+
+
+def _parsed(texts: deque[str]) -> Iterator[TaskReport]:
+    topics: dict[str, str] = {}
+    while texts:
+        report = TaskReport(**json.loads(texts.popleft()))
+        report.topic = topics.setdefault(report.topic, report.topic)
         report.files = [WrittenFile(**file) for file in report.files]  # type: ignore[arg-type]
-    return sorted(reports, key=lambda report: report.task)
+        yield report
 
 
 def smaller(a: int | None, b: int | None) -> int | None:

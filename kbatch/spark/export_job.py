@@ -273,7 +273,9 @@ class SparkExecutor:
         walk = segment_walker(self._spark)
         return lambda segments, options: run_job(self._spark, lambda: walk(segments, options))
 
-    def run(self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None) -> list[TaskReport]:
+    def run(
+        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None
+    ) -> Iterator[TaskReport]:
         """Run the job for each task; return the reports in the order of the tasks."""
         context = self._spark.sparkContext
         counted = _CountedJob(job, context.accumulator(0), context.accumulator(0))

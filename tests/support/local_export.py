@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ class LocalExecutor:
     walker: SegmentWalker | None = None
     mapper: LogMapper | None = None
 
-    def run(self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None) -> list[TaskReport]:
+    def run(
+        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None
+    ) -> Iterator[TaskReport]:
         return reports_of(job(enumerate(tasks)))
 
 
