@@ -287,7 +287,8 @@ class ExportRun:
         # contain, and for the commit of a table, which needs most.
         facts, tasks, held = LogFacts(self._logs), planned.tasks, self._pending_logs(planned)
         transactions = planned.transactions
-        self._logs, self._reads, planned = (), None, None
+        self._logs, self._reads = (), None
+        del planned
         reports: Iterable[TaskReport] = ()
         if tasks:
             assert executor is not None
