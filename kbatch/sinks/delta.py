@@ -303,7 +303,7 @@ def _stats(file: WrittenFile) -> str:
         "maxValues": maximum,
         "nullCount": {"offset": 0, "timestamp": file.null_timestamps},
     }
-    return json.dumps(stats)
+    return json.dumps(stats, separators=(",", ":"))
 
 
 def delta_storage(storage: Mapping[str, str]) -> dict[str, str] | None:
