@@ -68,12 +68,6 @@ class UnreadExecutor:
                 report.codecs = {"none": 10}
                 report.first_offset, report.last_offset = 0, last
                 report.begin_offset, report.end_offset = 0, self._end
-                report.log_bytes, report.leader_epoch, report.batch_crc, report.record_crc = (
-                    split.end,
-                    3,
-                    1 << 31,
-                    1 << 30,
-                )
                 yield report.to_json()
 
 
