@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +47,8 @@ from kbatch.transactions import (
     follow_batches,
     lost_bytes,
 )
-from kbatch.tuning import SMALL_TABLE_BYTES
+from kbatch.transactions.tracker import MAX_TABLE_BYTES
+from kbatch.tuning import MIN_SPLIT_TABLE, SMALL_TABLE_BYTES
 
 __all__ = [
     "SegmentTransactions",
@@ -58,6 +60,26 @@ __all__ = [
 ]
 
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
+# Events that are joined at once, and the least size of a table whose transactions are followed.
+_JOINED = 16384
+_MIN_TABLE = 256 << 10
+
+
+class _Budget(NamedTuple):
+    """The most memory of transactions, or None, and the parameter that raises it."""
+
+    max_bytes: int | None
+    name: str = MAX_TABLE_BYTES
+
+    def less(self, used: int) -> _Budget:
+        return self if self.max_bytes is None else self._replace(max_bytes=max(self.max_bytes - used, 0))
+
+
+def _budget(limits: Limits, max_bytes: int | None = None) -> _Budget:
+    limit = table_limit(limits)
+    if max_bytes is None or max(max_bytes, MIN_SPLIT_TABLE) >= limit:
+        return _Budget(limit)
+    return _Budget(max(max_bytes, MIN_SPLIT_TABLE), "max_bytes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +158,7 @@ def follow_transactions(
     *,
     start_offset: int | None = None,
     stop_offset: int | None = None,
+    max_bytes: int | None = None,
     walk: Walk = map,
 ) -> Transactions:
     """Follow the transactions of a log over its batches.
@@ -151,6 +174,9 @@ def follow_transactions(
         Return only transactions that overlap these offsets. If producer snapshots list the open transactions, the walk
         begins at the segment of `start_offset` or the one before. It ends where all transactions that began below
         `stop_offset` are decided.
+    max_bytes : int, optional
+        The most memory of the transactions, from 16 MiB on; by default, and at most, the limit of a table. Beyond it,
+        LimitExceededError.
     walk : callable, optional
         Walks segments concurrently. Called with a function and the numbers of segments in order, it returns an iterable
         of the results in the same order. The iterable may not be exhausted.
@@ -178,11 +204,14 @@ def follow_transactions(
     first, already_open = 0, list[OpenTransaction]()
     if start_offset is not None and options.on_error != "skip":
         first, already_open = open_before(segments, segment_before(segments, start_offset), options)
-    joined = _JoinedSegments(already_open, max_bytes=table_limit(options.limits))
+    budget = _budget(options.limits, max_bytes)
+    joined = _JoinedSegments(already_open, budget=budget)
     after = first
 
     def follow(number: int) -> SegmentTransactions:
-        return segment_transactions(segments[number], _below(segments, number), options)
+        # What is held of earlier segments counts too.
+        rest = budget.less(joined.tracker.used_bytes)
+        return segment_transactions(segments[number], _below(segments, number), options, budget=rest)
 
     for part in walk(follow, range(first, len(segments))):
         joined.add(part)
@@ -209,17 +238,17 @@ class _JoinedSegments:
         The transactions open before the first segment.
     last_offset : int, optional
         The last offset before the first segment, if a batch is known.
-    max_bytes : int, optional
-        As for `TransactionTracker`.
+    budget : _Budget, optional
     """
 
     def __init__(
         self,
         already_open: Iterable[OpenTransaction] = (),
         last_offset: int | None = None,
-        max_bytes: int | None = None,
+        budget: _Budget | None = None,
     ) -> None:
-        self.tracker = TransactionTracker(already_open, max_bytes=max_bytes)
+        max_bytes, name = budget or _Budget(None)
+        self.tracker = TransactionTracker(already_open, max_bytes=max_bytes, limit_name=name)
         self._last_offset = last_offset
         self._segments: dict[str, tuple[int, int]] = {}
         self._end = 0
@@ -229,10 +258,11 @@ class _JoinedSegments:
             if self._last_offset is not None and part.offsets[0] <= self._last_offset:
                 self.tracker.replay_events(lost_bytes(self._last_offset), self._end - 1)
             self._last_offset = part.offsets[1]
-        events = part.events.copy()
-        events["position"] = np.minimum(events["position"], part.size - 1) + self._end
-        with _naming(part.path):
-            self.tracker.replay(events)
+        for begin in range(0, len(part.events), _JOINED):
+            events = part.events[begin : begin + _JOINED].copy()
+            events["position"] = np.minimum(events["position"], part.size - 1) + self._end
+            with _naming(part.path):
+                self.tracker.replay(events)
         self._segments[part.path] = self._end, part.size
         self._end += part.size
 
@@ -244,6 +274,7 @@ def join_transactions(
     parts: Iterable[SegmentTransactions],
     already_open: Iterable[OpenTransaction] = (),
     last_offset: int | None = None,
+    limits: Limits | None = None,
 ) -> Transactions:
     """Return the transactions of consecutive segments.
 
@@ -254,8 +285,10 @@ def join_transactions(
         The transactions open before the first segment.
     last_offset : int, optional
         The last offset before the first segment, if a batch is known.
+    limits : Limits, optional
+        The transactions count towards `max_table_bytes`.
     """
-    joined = _JoinedSegments(already_open, last_offset)
+    joined = _JoinedSegments(already_open, last_offset, None if limits is None else _budget(limits))
     for part in parts:
         joined.add(part)
     return joined.result()
@@ -295,7 +328,7 @@ def open_before(segments: Sequence[Segment], number: int, options: DecodeOptions
     if begun is None or ended is None:
         return 0, []
     followed = segment_transactions(segments[before], _below(segments, before), options)
-    return (before, begun) if join_transactions([followed], begun).open == ended else (0, [])
+    return (before, begun) if join_transactions([followed], begun, limits=options.limits).open == ended else (0, [])
 
 
 def _snapshot(segments: Sequence[Segment], number: int, options: DecodeOptions) -> list[OpenTransaction] | None:
@@ -350,7 +383,12 @@ def _batches_at(
 
 
 def segment_transactions(
-    segment: Segment, below: int | None, options: DecodeOptions, since: SegmentTransactions | None = None
+    segment: Segment,
+    below: int | None,
+    options: DecodeOptions,
+    since: SegmentTransactions | None = None,
+    *,
+    budget: _Budget | None = None,
 ) -> SegmentTransactions:
     """Follow the transactions of one segment of a log.
 
@@ -362,14 +400,19 @@ def segment_transactions(
     options : DecodeOptions
     since : SegmentTransactions, optional
         The result for an earlier, shorter state of the segment's file, to resume from.
+    budget : _Budget, optional
+        By default, `options.limits.max_table_bytes`.
     """
+    max_bytes, limit_name = budget or _budget(options.limits)
     # A read with "raise" or "stop" that begins after damage returns no record that one from the start withholds.
     skips = options.on_error == "skip"
     entries = _read_index(segment, below) if skips else _NO_ENTRIES
     known = None if since is None else since.resumption
     if known is None or not np.array_equal(known.entries, _entries_below(entries, known.next_offset)):
         known = _Resumption(0, 0, 0, segment.base_offset, None, np.empty(0, EVENT_DTYPE), _NO_ENTRIES)
-    recorder = TransactionRecorder(limits=options.limits, max_bytes=table_limit(options.limits), events=known.events)
+    recorder = TransactionRecorder(
+        limits=options.limits, max_bytes=max_bytes, limit_name=limit_name, events=known.events
+    )
     event_count = len(known.events)
     lost = LossFollower(known.next_offset, entries, is_after_batch=known.end > 0, is_final=not skips)
     offsets = (
@@ -377,8 +420,10 @@ def segment_transactions(
     )
     tracking = tracking_options(replace(options, on_error="skip"))
     suspect_end = 0
-    for table in read_tables(segment, known.last, segment.size, tracking, SMALL_TABLE_BYTES):
-        rows = table.batches[table.batches["position"] >= known.end]
+    # The headers of the batches of a table are held several times.
+    table_bytes = SMALL_TABLE_BYTES if max_bytes is None else min(SMALL_TABLE_BYTES, max(max_bytes // 16, _MIN_TABLE))
+    for table in read_tables(segment, known.last, segment.size, tracking, table_bytes):
+        rows = table.batches[np.searchsorted(table.batches["position"], known.end) :]
         good = counts_for_transactions(rows, tracking)
         suspect_end = max(suspect_end, _suspect_end(segment, rows[~good], table.losses, options.limits))
         steps = lost.follow(rows, good, table.losses)

@@ -75,7 +75,8 @@ class LogSelection:
         """Return the offset of the first of the last `count` records that `choose` keeps, or of the first record."""
         transactions = None
         if options.isolation == "read_committed":
-            transactions = follow_transactions(self.segments, options)
+            limit = self.max_bytes if options.is_strict else None
+            transactions = follow_transactions(self.segments, options, max_bytes=limit)
         first = max(self.start_offset or 0, self.segments[0].base_offset or 0)
         stop = self.stop_offset
         start = end = end_offset if stop is None else min(stop, end_offset)
@@ -151,7 +152,11 @@ def _range_tables(
     if options.isolation == "read_committed":
         if transactions is None:
             transactions = follow_transactions(
-                segments, options, start_offset=options.start_offset, stop_offset=options.stop_offset
+                segments,
+                options,
+                start_offset=options.start_offset,
+                stop_offset=options.stop_offset,
+                max_bytes=max_bytes if options.is_strict else None,
             )
         withheld = transactions.withheld_of_log()
         about |= {"pending": lambda: transactions.pending, "last_stable_offset": transactions.last_stable_offset}

@@ -23,6 +23,7 @@ from kbatch.format import (
 from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
+from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionTracker
@@ -138,7 +139,7 @@ class LogStatistics:
         Counts of records, without control records. Tombstones are records with a key and a null value.
     committed, aborted, open : int
         Transactions by their markers. A transaction with no remaining batch is counted only if committed.
-    open_transactions : list of OpenTransaction
+    open_transactions : sequence of OpenTransaction
         The open ones, by first offset.
     producers : int
         Number of producer ids.
@@ -164,7 +165,7 @@ class LogStatistics:
         self.null_keys = self.null_values = self.tombstones = self.headers = self.records_with_headers = 0
         self.control_records = 0
         self.committed = self.aborted = 0
-        self.open_transactions: list[OpenTransaction] = []
+        self.open_transactions: Sequence[OpenTransaction] = []
         self.losses = self.lost_bytes = self.missing_offsets = 0
         self._producers: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -381,7 +382,7 @@ def log_statistics(
         framing_only=headers_only,
         crc="skip" if headers_only else "verify",
     )
-    tracker = TransactionTracker(limits=options.limits)
+    tracker = TransactionTracker(limits=options.limits, max_bytes=table_limit(options.limits))
     markers = 0
     done = 0
     gaps = SegmentGaps(segments)

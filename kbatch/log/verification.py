@@ -353,7 +353,8 @@ def _aborted(segments: Sequence[Segment], options: DecodeOptions) -> npt.NDArray
         begun = [OpenTransaction(*row) for row in zip(*columns, strict=True)]
     # The checksums were verified before, and the index is not to be used.
     options = replace(options, on_error="raise", crc="skip")
-    return join_transactions([segment_transactions(each, None, options) for each in segments], begun).aborted
+    followed = (segment_transactions(each, None, options) for each in segments)
+    return join_transactions(followed, begun, limits=options.limits).aborted
 
 
 def _compare(

@@ -192,7 +192,7 @@ class FollowedLog:
         self._files: dict[int, tuple[int, int]] = {}
         self._first: int | None = None
         # The transactions open before that, and the last offset there.
-        self._open: list[OpenTransaction] = []
+        self._open: Sequence[OpenTransaction] = []
         self._last_offset: int | None = None
 
     def follow(self, log: Log, start: int) -> Transactions:
@@ -231,7 +231,7 @@ class FollowedLog:
                 self._parts[base] = segment_transactions(segment, below, self._options, part)
                 self._files[base] = (segment.size, inode)
         parts = [self._parts[base] for base in bases[first:]]
-        transactions = join_transactions(parts, self._open, self._last_offset)
+        transactions = join_transactions(parts, self._open, self._last_offset, self._options.limits)
         self._forget(bases, segment_before(segments, start))
         return transactions
 
@@ -242,7 +242,7 @@ class FollowedLog:
         if number <= first or self._options.on_error == "skip":
             return
         dropped = [self._parts.pop(base) for base in bases[first:number]]
-        self._open = join_transactions(dropped, self._open, self._last_offset).open
+        self._open = join_transactions(dropped, self._open, self._last_offset, self._options.limits).open
         for part in dropped:
             if part.offsets is not None:
                 self._last_offset = part.offsets[1]

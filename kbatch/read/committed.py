@@ -113,7 +113,7 @@ def decide(
 
 def with_pending(table: RecordTable, transactions: Transactions) -> RecordTable:
     """Return `table` with the transactions of its source that are withheld."""
-    return table._with(pending=transactions.pending, last_stable_offset=transactions.last_stable_offset)
+    return table._with(pending=lambda: transactions.pending, last_stable_offset=transactions.last_stable_offset)
 
 
 def decode_committed(

@@ -39,22 +39,25 @@ class _StreamTracker(TransactionTracker):
         super().__init__(limits=options.limits, max_bytes=table_limit(options.limits))
         self.pending = PendingTransactions()
 
-    def replay(self, events: npt.NDArray[np.void]) -> None:
+    def _replay(self, events: npt.NDArray[np.void]) -> None:
         """Apply events, and note which open transactions have changed."""
         is_open = self._open
         before = {producer_id: is_open.get(producer_id) for producer_id in events["producer_id"].tolist()}
         lost = events["producer_id"][events["kind"] == LOST_BYTES].tolist()
-        if len(lost) != len(is_open.keys() & lost):
-            # The lost marker may have ended any open transaction.
-            before |= is_open
-        super().replay(events)
+        # The lost marker may have ended any open transaction.
+        every = is_open.rows() if any(producer_id not in is_open for producer_id in lost) else None
+        super()._replay(events)
         for producer_id, earlier in before.items():
             now = is_open.get(producer_id)
-            if now is not earlier:
+            if now != earlier:
                 if earlier is not None:
                     self.pending.end(producer_id)
                 if now is not None:
-                    self.pending.begin(producer_id, now[1])
+                    self.pending.begin(producer_id, now.first_offset)
+        for row in [] if every is None else every:
+            producer_id = int(row[2])
+            if producer_id not in before and producer_id not in is_open:
+                self.pending.end(producer_id)
 
 
 class StableFront:

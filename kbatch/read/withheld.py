@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.transactions.opened import ProducerIndex, as_array
 
 __all__ = ["EndedTransactions", "PendingSnapshot", "PendingTransactions"]
 
@@ -61,11 +67,11 @@ class PendingTransactions:
 
     def __init__(self) -> None:
         # Producer id and first offset of each transaction, and the time at which it ended.
-        self._rows: list[tuple[int, int]] = []
-        self._ends: list[int] = []
+        self._rows = array("q")
+        self._ends = array("q")
         self._time = 0
         # Rows by producer id, and rows with the position at which they are released.
-        self._open: dict[int, int] = {}
+        self._open = ProducerIndex()
         self._undecided: deque[tuple[int, int]] = deque()
         self._snapshot: PendingSnapshot | None = None
 
@@ -74,7 +80,7 @@ class PendingTransactions:
 
     def begin(self, producer_id: int, first_offset: int) -> None:
         """Add an open transaction; the producer has no other one."""
-        self._open[producer_id] = self._add(producer_id, first_offset)
+        self._open.add(producer_id, self._add(producer_id, first_offset))
 
     def end(self, producer_id: int) -> None:
         """Remove the open transaction of a producer."""
@@ -92,7 +98,7 @@ class PendingTransactions:
     def snapshot(self) -> PendingSnapshot:
         """Return a snapshot of the transactions that are pending now."""
         if self._snapshot is None:
-            if len(self._rows) > 2 * len(self) + _SPARE_ROWS:
+            if len(self._ends) > 2 * len(self) + _SPARE_ROWS:
                 self._forget_ended()
             self._snapshot = PendingSnapshot(self._rows, self._ends, self._time)
             self._time += 1
@@ -100,9 +106,9 @@ class PendingTransactions:
 
     def _add(self, producer_id: int, first_offset: int) -> int:
         self._snapshot = None
-        self._rows.append((producer_id, first_offset))
+        self._rows.extend((producer_id, first_offset))
         self._ends.append(_NOT_ENDED)
-        return len(self._rows) - 1
+        return len(self._ends) - 1
 
     def _remove(self, row: int) -> None:
         self._snapshot = None
@@ -110,9 +116,17 @@ class PendingTransactions:
 
     def _forget_ended(self) -> None:
         """Begin another history with the transactions that have not ended; snapshots keep the earlier one."""
-        rows, self._rows, self._ends = self._rows, [], []
-        self._open = {producer_id: self._add(*rows[row]) for producer_id, row in self._open.items()}
-        self._undecided = deque((self._add(*rows[row]), end) for row, end in self._undecided)
+        rows, ends = _columns(self._rows, self._ends)
+        kept = ends == _NOT_ENDED
+        places = np.cumsum(kept) - 1
+        ids, numbers = self._open.columns()
+        self._rows, self._ends = as_array(rows[kept]), as_array(ends[kept])
+        self._open = ProducerIndex(ids, places[numbers])
+        self._undecided = deque((int(places[row]), end) for row, end in self._undecided)
+
+
+def _columns(rows: array[int], ends: array[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    return np.array(rows, np.int64).reshape(-1, 2), np.array(ends, np.int64)
 
 
 class PendingSnapshot:
@@ -123,11 +137,14 @@ class PendingSnapshot:
 
     __slots__ = ("_count", "_ends", "_rows", "_time")
 
-    def __init__(self, rows: list[tuple[int, int]], ends: list[int], time: int) -> None:
+    def __init__(self, rows: array[int], ends: array[int], time: int) -> None:
         self._rows, self._ends, self._time = rows, ends, time
-        self._count = len(rows)
+        self._count = len(ends)
 
     def __call__(self) -> list[tuple[int, int]]:
         """Return the transactions."""
-        alive = [row for row, end in zip(self._rows[: self._count], self._ends, strict=False) if end > self._time]
-        return sorted(alive, key=lambda pair: pair[1])
+        # Slices of arrays are copies, so that the stream may go on while one is read.
+        rows, ends = _columns(self._rows[: 2 * self._count], self._ends[: self._count])
+        alive = rows[ends > self._time]
+        ordered = alive[np.argsort(alive[:, 1], kind="stable")]
+        return list(map(tuple, ordered.tolist()))

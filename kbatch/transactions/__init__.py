@@ -8,9 +8,9 @@ response follow the consumer (``CompletedFetch``).
 from kbatch.transactions.aborted import AbortedRanges, ListedAborts, Withheld, WithheldOfLog
 from kbatch.transactions.control import control_records
 from kbatch.transactions.lost import LossFollower, Step, follow_batches, lost_bytes
+from kbatch.transactions.opened import OpenTransaction, OpenTransactions
 from kbatch.transactions.tracker import (
     EVENT_DTYPE,
-    OpenTransaction,
     TransactionRecorder,
     Transactions,
     TransactionTracker,
@@ -22,6 +22,7 @@ __all__ = [
     "ListedAborts",
     "LossFollower",
     "OpenTransaction",
+    "OpenTransactions",
     "Step",
     "TransactionRecorder",
     "TransactionTracker",

@@ -140,7 +140,8 @@ class LossFollower:
         list of Step
             By row of ``batches[is_good]``.
         """
-        good, bad = batches[is_good], batches[~is_good]
+        # Without bad batches, which is usual, the headers are not copied.
+        good, bad = (batches, batches[:0]) if is_good.all() else (batches[is_good], batches[~is_good])
         firsts, lasts = first_offsets(good), good["last_offset"]
         descents = self._descents(firsts, lasts)
         if not len(bad) and not losses and not self._is_lost and not len(descents):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from kbatch.format import (
 from kbatch.records.display import short_repr
 from kbatch.transactions.aborted import AbortedRanges, Withheld, WithheldOfLog
 from kbatch.transactions.control import marker_types
+from kbatch.transactions.opened import OPEN_BYTES, Begun, OpenedRows, OpenTransaction, OpenTransactions
 
 __all__ = [
     "EVENT_DTYPE",
@@ -32,7 +32,6 @@ __all__ = [
     "LOST_BYTES",
     "LOST_MARKER",
     "NO_PRODUCER",
-    "OpenTransaction",
     "Spans",
     "TransactionRecorder",
     "TransactionTracker",
@@ -62,41 +61,17 @@ EVENT_DTYPE = np.dtype(
         ("position", "<i8"),
     ]
 )
-# The memory of an open transaction as objects of the tracker and of its result, and of one that has ended as rows.
-_OPEN_BYTES = 768
-_ENDED_BYTES = 448
+# The memory of a transaction that has ended: 48 bytes for the row and its positions and 24 for the marker, the former
+# also in the result; and the range that is made of it, as three sorted columns and the arrays of two sorts.
+ENDED_BYTES = (48 + 24) + 48 + 72
+# The memory of a recorded event: once in its part, and once in the array of all of them.
+EVENT_BYTES = 2 * EVENT_DTYPE.itemsize
+MAX_TABLE_BYTES = "limits=kbatch.Limits(max_table_bytes=...)"
 # Batches that are followed at once, as several arrays, and events that are applied at once, as tuples.
 _FOLLOWED = 16384
 _REPLAYED = 4096
 # The position of a transaction that began before the bytes that are followed.
 _BEFORE = -1
-
-
-class OpenTransaction(NamedTuple):
-    """A transaction that no marker has decided yet.
-
-    Attributes
-    ----------
-    producer_id : int
-    first_offset : int
-        Base offset of its first batch (LSO-R3).
-    first_timestamp : int
-        Base timestamp of that batch, in milliseconds since the epoch; -1 if unknown.
-
-    References
-    ----------
-    Rules such as LSO-R3 are listed in ``docs/format-rules.md``.
-
-    Examples
-    --------
-    >>> import kbatch
-    >>> kbatch.Log("tests/golden/logs/txn-0").transactions().open[0]
-    OpenTransaction(producer_id=1002, first_offset=362, first_timestamp=1700000040000)
-    """
-
-    producer_id: int
-    first_offset: int
-    first_timestamp: int = NO_TIMESTAMP
 
 
 class Spans(NamedTuple):
@@ -156,7 +131,7 @@ class Transactions:
     ----------
     aborted : ndarray of ABORTED_DTYPE
         Aborted transactions in the order of their markers, as in the log's ``.txnindex`` files (TXI-R5).
-    open : list of OpenTransaction
+    open : sequence of OpenTransaction
         Transactions without a marker, by first offset.
     last_stable_offset : int or None
         The smallest first offset of an open transaction: records at or after it are undecided (LSO-R2). None if no
@@ -179,7 +154,7 @@ class Transactions:
     """
 
     aborted: npt.NDArray[np.void]
-    open: list[OpenTransaction]
+    open: Sequence[OpenTransaction]
     last_stable_offset: int | None
     undecided: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, ABORTED_DTYPE))
     _spans: Spans = field(default_factory=_no_spans)
@@ -203,7 +178,7 @@ class Transactions:
         """Return the transactions that overlap an offset range; undecided ones only need to begin before its end."""
         chosen = (self.aborted["last_offset"] >= start) & (self.aborted["first_offset"] < stop)
         before = self.undecided["first_offset"] < stop
-        still = [each for each in self.open if each.first_offset < stop]
+        still = OpenTransactions.of(self.open).below(stop)
         spans = self._spans._replace(aborted=self._spans.aborted[chosen], undecided=self._spans.undecided[before])
         return Transactions(
             self.aborted[chosen],
@@ -216,9 +191,10 @@ class Transactions:
     @property
     def pending(self) -> list[tuple[int, int]]:
         """Producer id and first offset of the open and undecided transactions, by first offset."""
-        still = [(each.producer_id, each.first_offset) for each in self.open]
-        lost = zip(self.undecided["producer_id"].tolist(), self.undecided["first_offset"].tolist(), strict=True)
-        return sorted([*still, *lost], key=lambda pair: pair[1])
+        rows = OpenTransactions.of(self.open).rows, self.undecided
+        producers, offsets = (np.concatenate([each[name] for each in rows]) for name in ("producer_id", "first_offset"))
+        order = np.argsort(offsets, kind="stable")
+        return list(zip(producers[order].tolist(), offsets[order].tolist(), strict=True))
 
 
 class Drained(NamedTuple):
@@ -281,6 +257,13 @@ class TransactionTracker:
         Limits for compressed control batches, which no known producer writes.
     max_bytes : int, optional
         The most memory of the transactions; LimitExceededError beyond.
+    limit_name : str
+        The parameter that raises it, for the error.
+
+    Attributes
+    ----------
+    used_bytes : int
+        The memory of the transactions, as it is compared to `max_bytes`.
 
     Notes
     -----
@@ -308,16 +291,17 @@ class TransactionTracker:
         *,
         limits: Limits | None = None,
         max_bytes: int | None = None,
+        limit_name: str = MAX_TABLE_BYTES,
     ) -> None:
         self._limits = limits if limits is not None else Limits()
         self._max_bytes = max_bytes
-        # (position, first offset, producer id, first timestamp) by producer id. The queue gives the smallest; it also
-        # contains some that are already decided.
-        self._open: dict[int, tuple[int, int, int, int]] = {}
-        for transaction in open:
-            producer_id, first_offset, first_timestamp = map(int, OpenTransaction(*transaction))
-            self._open[producer_id] = (_BEFORE, first_offset, producer_id, first_timestamp)
-        self._queue = sorted(self._open.values())
+        self._limit_name = limit_name
+        self.used_bytes = 0
+        self._open = OpenedRows()
+        begun = OpenTransactions.of(open).rows
+        for row in np.argsort(begun["first_offset"], kind="stable").tolist():
+            producer_id, first_offset, first_timestamp = begun[row].tolist()
+            self._open.begin(Begun(_BEFORE, first_offset, producer_id, first_timestamp))
         self._aborted = _Ended()
         self._undecided = _Ended()
         # The columns of `abort_markers`.
@@ -389,15 +373,18 @@ class TransactionTracker:
         """
         for begin in range(0, len(events), _REPLAYED):
             self._replay(events[begin : begin + _REPLAYED])
-            self._check_memory(len(self._markers[0]) + len(self._undecided))
+            self._check_memory()
 
-    def _check_memory(self, ended: int) -> None:
-        """Raise LimitExceededError if the open transactions and the `ended` ones take too much memory."""
-        size = len(self._open) * _OPEN_BYTES + ended * _ENDED_BYTES
+    def _ended_bytes(self) -> int:
+        return (len(self._markers[0]) + len(self._undecided)) * ENDED_BYTES
+
+    def _check_memory(self) -> None:
+        """Raise LimitExceededError if the transactions take too much memory."""
+        self.used_bytes = size = len(self._open) * OPEN_BYTES + self._ended_bytes()
         if self._max_bytes is not None and size > self._max_bytes:
             raise LimitExceededError(
                 f"the transactions, {len(self._open):,} of them open, take more than {self._max_bytes} bytes of "
-                "memory; raise limits=kbatch.Limits(max_table_bytes=...), or read with isolation='read_uncommitted'"
+                f"memory; raise {self._limit_name}, or read with isolation='read_uncommitted'"
             )
 
     def _replay(self, events: npt.NDArray[np.void]) -> None:
@@ -409,26 +396,17 @@ class TransactionTracker:
         for producer_id, offset, last_offset, timestamp, kind, position in events.tolist():
             if kind == _DATA:
                 if producer_id not in is_open:
-                    is_open[producer_id] = transaction = (position, offset, producer_id, timestamp)
-                    heapq.heappush(self._queue, transaction)
-                continue
-            if kind == INDEXED_ABORT:
+                    is_open.begin(Begun(position, offset, producer_id, timestamp))
+            elif kind == INDEXED_ABORT:
                 self._abort(producer_id, offset, last_offset, position)
-                continue
-            if kind == LOST_BYTES and producer_id not in is_open:
-                for still in sorted(is_open.values()):
-                    del is_open[still[2]]
+            elif kind == LOST_BYTES and producer_id not in is_open:
+                while (still := is_open.first()) is not None:
+                    is_open.end(still.producer_id)
                     self._record(self._undecided, still, offset, position)
-                continue
-            ended = is_open.pop(producer_id, None)
-            if ended is not None and kind == ControlType.ABORT:
-                self._record(self._aborted, ended, offset, position)
-            elif ended is not None and kind != ControlType.COMMIT:
-                self._record(self._undecided, ended, offset, position)
-        if len(self._queue) > 2 * len(is_open) + 64:
-            self._queue = sorted(is_open.values())
+            elif (ended := is_open.end(producer_id)) is not None and kind != ControlType.COMMIT:
+                self._record(self._aborted if kind == ControlType.ABORT else self._undecided, ended, offset, position)
 
-    def _record(self, ends: _Ended, ended: tuple[int, int, int, int], offset: int, position: int) -> None:
+    def _record(self, ends: _Ended, ended: Begun, offset: int, position: int) -> None:
         first_position, first_offset, producer_id, _ = ended
         stable = self.last_stable_offset
         stable = min(offset + 1, INT64_MAX) if stable is None else stable
@@ -446,10 +424,10 @@ class TransactionTracker:
         is lost too.
         """
         transaction = self._open.get(producer_id)
-        if transaction is None or transaction[1] >= last_offset:
+        if transaction is None or transaction.first_offset >= last_offset:
             return
-        del self._open[producer_id]
-        if transaction[1] < first_offset:
+        self._open.end(producer_id)
+        if transaction.first_offset < first_offset:
             self._record(self._undecided, transaction, last_offset, position)
             return
         for column, value in zip(self._markers, (producer_id, last_offset, position), strict=True):
@@ -458,32 +436,26 @@ class TransactionTracker:
 
     def result(self, segments: Mapping[str, tuple[int, int]] | None = None) -> Transactions:
         """Return the transactions of the batches so far; `segments` is as for `Spans`."""
-        still = sorted(self._open.values())
+        _, offsets, producer_ids, timestamps = self._open.rows().T
         return Transactions(
             self._aborted.rows(),
-            [OpenTransaction(producer_id, offset, timestamp) for _, offset, producer_id, timestamp in still],
-            still[0][1] if still else None,
+            OpenTransactions(producer_ids, offsets, timestamps),
+            self.last_stable_offset,
             self._undecided.rows(),
-            Spans(self._aborted.spans(), self._undecided.spans(), still[0][0] if still else None, segments or {}),
+            Spans(self._aborted.spans(), self._undecided.spans(), self.stable_position, segments or {}),
         )
 
     @property
     def last_stable_offset(self) -> int | None:
         """The first offset of the earliest open transaction, or None."""
-        first = self._earliest()
-        return None if first is None else first[1]
+        first = self._open.first()
+        return None if first is None else first.first_offset
 
     @property
     def stable_position(self) -> int | None:
         """The position of the first batch of the earliest open transaction, or None."""
-        first = self._earliest()
-        return None if first is None else first[0]
-
-    def _earliest(self) -> tuple[int, int, int, int] | None:
-        queue = self._queue
-        while queue and self._open.get(queue[0][2]) is not queue[0]:
-            heapq.heappop(queue)
-        return queue[0] if queue else None
+        first = self._open.first()
+        return None if first is None else first.position
 
     @property
     def abort_markers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -518,7 +490,7 @@ class TransactionRecorder(TransactionTracker):
 
     Parameters
     ----------
-    limits, max_bytes
+    limits, max_bytes, limit_name
         As for the tracker.
     events : ndarray of EVENT_DTYPE, optional
         Events of an earlier recorder, to resume from.
@@ -541,9 +513,10 @@ class TransactionRecorder(TransactionTracker):
         *,
         limits: Limits | None = None,
         max_bytes: int | None = None,
+        limit_name: str = MAX_TABLE_BYTES,
         events: npt.NDArray[np.void] | None = None,
     ) -> None:
-        super().__init__(limits=limits, max_bytes=max_bytes)
+        super().__init__(limits=limits, max_bytes=max_bytes, limit_name=limit_name)
         self.event_count = 0
         self._parts: list[npt.NDArray[np.void]] = []
         if events is not None:
@@ -552,9 +525,10 @@ class TransactionRecorder(TransactionTracker):
     @property
     def events(self) -> npt.NDArray[np.void]:
         """The events recorded so far."""
-        return np.concatenate([np.empty(0, EVENT_DTYPE), *self._parts])
+        self._parts = [np.concatenate([np.empty(0, EVENT_DTYPE), *self._parts])]
+        return self._parts[0]
 
-    def replay(self, events: npt.NDArray[np.void]) -> None:
+    def _replay(self, events: npt.NDArray[np.void]) -> None:
         """Record events, except repeated opening events of open transactions."""
         interrupted = np.flatnonzero(events["kind"] == LOST_BYTES)
         if len(interrupted):
@@ -576,11 +550,13 @@ class TransactionRecorder(TransactionTracker):
             producer_id, offset, _, timestamp, kind, position = event
             if kind != _DATA:
                 # An index entry may or may not end the transaction; recording the next batch again is harmless.
-                self._open.pop(producer_id, None)
+                self._open.end(producer_id)
             elif producer_id not in self._open:
-                self._open[producer_id] = (position, offset, producer_id, timestamp)
+                self._open.begin(Begun(position, offset, producer_id, timestamp))
         self._append(events[kept])
-        self._check_memory(self.event_count)
+
+    def _ended_bytes(self) -> int:
+        return self.event_count * EVENT_BYTES
 
     def _append(self, events: npt.NDArray[np.void]) -> None:
         self._parts.append(events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 import sys
 from collections.abc import Callable
@@ -16,7 +17,8 @@ import kbatch
 from kbatch import LimitExceededError, Limits
 from kbatch.kernels.checksum import crc32c
 from kbatch.transactions import EVENT_DTYPE, ListedAborts, TransactionRecorder, TransactionTracker
-from kbatch.transactions.tracker import _ENDED_BYTES, _OPEN_BYTES
+from kbatch.transactions.opened import OPEN_BYTES, Begun, OpenedRows, OpenTransaction, OpenTransactions, ProducerIndex
+from kbatch.transactions.tracker import EVENT_BYTES
 
 LIMIT = 24 * MIB
 WINDOW = 8 * MIB
@@ -46,22 +48,26 @@ def log_of(directory: Path, data: bytes) -> Path:
 
 @linux
 def test_open_transactions_count_towards_the_limit_of_a_table(tmp_path: Path) -> None:
-    """A batch of 68 bytes opens a transaction, which takes hundreds of bytes as an object."""
-    data = b"".join(transactional(number, number) for number in range(100_000))
-    few = data[: len(data) // 50]
+    """A batch of 68 bytes opens a transaction. A log has the limit `max_bytes` if it is given."""
+    data = b"".join(transactional(number, number) for number in range(200_000))
+    few = data[: len(data) // 100]
     log, limits = log_of(tmp_path / "t-0", data), Limits(max_table_bytes=LIMIT)
     drained(log_of(tmp_path / "few-0", few))
-    routes: dict[str, Callable[[], int]] = {
-        "decode": lambda: len(kbatch.decode(data, isolation="read_committed", limits=limits)),
-        "Log.tables": lambda: drained(log, limits=limits, max_bytes=16 * MIB),
+    table_bytes = "limits=kbatch.Limits(max_table_bytes=...)"
+    routes: dict[str, tuple[Callable[[], int], int, str]] = {
+        "decode": (lambda: len(kbatch.decode(data, isolation="read_committed", limits=limits)), LIMIT, table_bytes),
+        "Log.tables of 24 MiB": (lambda: drained(log, limits=limits), LIMIT, table_bytes),
+        "Log.tables of 16 MiB": (lambda: drained(log, max_bytes=16 * MIB), 16 * MIB, "max_bytes"),
     }
-    for name, call in routes.items():
+    for name, (call, limit, raises) in routes.items():
         increase, result = measured(call)
-        assert increase <= LIMIT * 13 // 10 + WINDOW, name
+        assert increase <= limit * 13 // 10 + WINDOW, name
         assert isinstance(result, str), name
         assert "of them open, take more than " in result
-        assert "bytes of memory; raise limits=kbatch.Limits(max_table_bytes=...)" in result
-        assert (str(log) in result) == (name == "Log.tables")
+        assert f"bytes of memory; raise {raises}, or read with" in result
+        assert (f"{log}/" in result) == (f"more than {limit} bytes" in result) == name.startswith("Log.tables")
+    increase, result = measured(lambda: drained(log, max_bytes=128 * MIB))
+    assert (increase <= 128 * MIB * 13 // 10 + WINDOW, result) == (True, 0)
     assert len(kbatch.decode(few, isolation="read_committed", limits=limits).pending) == 2000
     with pytest.raises(LimitExceededError, match="of them open, take more than"):
         list(kbatch.decode_stream([data], isolation="read_committed", limits=limits))
@@ -69,13 +75,13 @@ def test_open_transactions_count_towards_the_limit_of_a_table(tmp_path: Path) ->
 
 @linux
 def test_ended_transactions_count_towards_the_limit_of_a_table(tmp_path: Path) -> None:
-    data = b"".join(transactional(5, 2 * number) + abort(5, 2 * number + 1) for number in range(50_000))
+    data = b"".join(transactional(5, 2 * number) + abort(5, 2 * number + 1) for number in range(100_000))
     log = log_of(tmp_path / "t-0", data)
     drained(log_of(tmp_path / "few-0", data[:1000]))
     increase, result = measured(lambda: drained(log, limits=Limits(max_table_bytes=LIMIT), max_bytes=16 * MIB))
-    assert increase <= LIMIT * 13 // 10 + WINDOW
+    assert increase <= 16 * MIB * 13 // 10 + WINDOW
     assert isinstance(result, str)
-    assert f"0 of them open, take more than {LIMIT} bytes of memory" in result
+    assert f"0 of them open, take more than {16 * MIB} bytes of memory; raise max_bytes" in result
     assert drained(log, limits=Limits(max_table_bytes=4 * LIMIT)) == 0
 
 
@@ -84,12 +90,79 @@ def test_transactions_that_take_exactly_the_limit_are_followed() -> None:
     events = np.zeros(count, EVENT_DTYPE)
     events["producer_id"] = events["offset"] = events["position"] = np.arange(count)
     events["kind"] = 2
-    TransactionTracker(max_bytes=count * _OPEN_BYTES).replay(events)
-    TransactionRecorder(max_bytes=count * (_OPEN_BYTES + _ENDED_BYTES)).replay(events)
+    TransactionTracker(max_bytes=count * OPEN_BYTES).replay(events)
+    TransactionRecorder(max_bytes=count * (OPEN_BYTES + EVENT_BYTES)).replay(events)
     with pytest.raises(LimitExceededError, match="the transactions, 10,000 of them open"):
-        TransactionTracker(max_bytes=count * _OPEN_BYTES - 1).replay(events)
+        TransactionTracker(max_bytes=count * OPEN_BYTES - 1).replay(events)
     with pytest.raises(LimitExceededError, match="the transactions, 10,000 of them open"):
-        TransactionRecorder(max_bytes=count * (_OPEN_BYTES + _ENDED_BYTES) - 1).replay(events)
+        TransactionRecorder(max_bytes=count * (OPEN_BYTES + EVENT_BYTES) - 1).replay(events)
+
+
+@linux
+@pytest.mark.parametrize("followed", [TransactionTracker, TransactionRecorder])
+def test_open_transactions_take_at_most_the_memory_that_is_counted(followed: type[TransactionTracker]) -> None:
+    count = 300_000
+    events = np.zeros(count, EVENT_DTYPE)
+    events["producer_id"] = events["offset"] = events["position"] = np.arange(count) * 7919 % count
+    events["kind"] = 2
+
+    def call() -> int:
+        tracker = followed()
+        tracker.replay(events)
+        kept = tracker.events if isinstance(tracker, TransactionRecorder) else tracker.result().open
+        return len(kept) and tracker.used_bytes
+
+    increase, used = measured(call)
+    assert increase <= used
+    assert used <= 256 * count
+
+
+def test_an_index_of_producers_finds_what_a_dict_finds() -> None:
+    """Also after it has sorted its producers, and for producers that were removed and added again."""
+    random = np.random.default_rng(1)
+    index, expected = ProducerIndex(), dict[int, int]()
+    for step in range(12_000):
+        producer = int(random.integers(6000)) - 3000
+        assert index.find(producer) == expected.get(producer, -1)
+        if producer in expected and step % 3:
+            assert index.pop(producer) == expected.pop(producer)
+        elif producer not in expected:
+            assert index.pop(producer) == -1
+            index.add(producer, step)
+            expected[producer] = step
+        assert len(index) == len(expected)
+    ids, numbers = index.columns()
+    assert dict(zip(ids.tolist(), numbers.tolist(), strict=True)) == expected
+
+
+def test_rows_of_ended_transactions_are_forgotten() -> None:
+    opened, still = OpenedRows(), dict[int, Begun]()
+    random = np.random.default_rng(2)
+    for step in range(8000):
+        producer = int(random.integers(40))
+        assert opened.get(producer) == still.get(producer)
+        if producer in still:
+            assert opened.end(producer) == still.pop(producer)
+        else:
+            still[producer] = Begun(step, step + 5, producer, -1)
+            opened.begin(still[producer])
+        assert opened.first() == min(still.values(), default=None)
+        assert len(opened._is_open) <= 1024 + 2 * 40
+    assert opened.end(41) is None
+    assert opened.rows().tolist() == [list(each) for each in sorted(still.values())]
+    opened.clear()
+    assert (len(opened), opened.first(), len(opened.rows())) == (0, None, 0)
+
+
+def test_open_transactions_are_a_sequence_of_tuples() -> None:
+    rows = [OpenTransaction(number, 10 * number, -1) for number in range(2500)]
+    found = OpenTransactions.of(rows)
+    assert found == rows
+    assert list(found) == rows
+    assert (found[1], found[-1], found[3:5]) == (rows[1], rows[-1], rows[3:5])
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert (found == OpenTransactions.of(rows[1:]), found == rows[1:], found == tuple(rows)) == (False, False, False)
+    assert (rows[7] in found, len(found.below(30)), repr(found.below(11))) == (True, 3, repr(rows[:2]))
 
 
 @linux

@@ -97,7 +97,7 @@ def test_snapshots_keep_what_was_pending_and_their_history_is_bounded(seed: int)
         expected = sorted([*still.items(), *((each[0], each[1]) for each in lost)], key=lambda pair: pair[1])
         assert len(pending) == len(expected)
         taken.append((snapshot, expected))
-        longest = max(longest, len(pending._rows) - 2 * len(pending))
+        longest = max(longest, len(pending._ends) - 2 * len(pending))
     assert [snapshot() for snapshot, _ in taken] == [expected for _, expected in taken]
     assert longest == 64
 

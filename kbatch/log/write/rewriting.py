@@ -28,6 +28,7 @@ from kbatch.log.write.side_files import copy_side_files, side_files
 from kbatch.log.write.staging import staged
 from kbatch.options import RaiseOrSkip
 from kbatch.quantities import SizeLike, size_between
+from kbatch.read.budget import table_limit
 from kbatch.rewrite.conversion import Conversion, Lossy
 from kbatch.rewrite.recompression import Recompression
 from kbatch.rewrite.rewriter import Rewriter, RewriteReport, rewrite_batches, valid_batches
@@ -212,7 +213,7 @@ class _Rewriting:
         self._max_bytes = max_bytes
         self._progress = progress
         self._keeps_markers = rewriter.keeps_producers
-        self._tracker = TransactionTracker(limits=rewriter.limits)
+        self._tracker = TransactionTracker(limits=rewriter.limits, max_bytes=table_limit(rewriter.limits))
         self._done = 0
 
     def run(self) -> None:
