@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from kbatch.transactions import (
     Withheld,
     follow_batches,
 )
+from kbatch.transactions.opened import INDEX_BYTES, OPEN_BYTES
 from kbatch.transactions.tracker import LOST_BYTES
 
 __all__ = ["StableFront"]
@@ -34,6 +35,9 @@ __all__ = ["StableFront"]
 
 class _StreamTracker(TransactionTracker):
     """A tracker that also keeps the open transactions as a history."""
+
+    # In addition, a row of the history with its index, and the position and producer of the batch.
+    _open_bytes = OPEN_BYTES + 24 * 9 // 8 + INDEX_BYTES + 16 * 9 // 8
 
     def __init__(self, options: DecodeOptions) -> None:
         super().__init__(limits=options.limits, max_bytes=table_limit(options.limits))
@@ -171,11 +175,14 @@ class StableFront:
         """
         if self._listed is not None:
             return {}
-        pending: Any = self._tracker.pending.snapshot()
+        pending: Callable[[], list[tuple[int, int]]] = self._tracker.pending.snapshot()
         if is_finished:
-            lost = np.frombuffer(self._all_undecided.tobytes(), np.int64).reshape(-1, 2).tolist()
-            still = self._tracker.result().pending
-            pending = sorted([*still, *map(tuple, lost)], key=lambda pair: pair[1])
+            lost = np.array(self._all_undecided, np.int64).reshape(-1, 2)
+            transactions = self._tracker.result()
+
+            def pending() -> list[tuple[int, int]]:
+                return sorted([*transactions.pending, *map(tuple, lost.tolist())], key=lambda pair: pair[1])
+
         return {"pending": pending, "last_stable_offset": self.last_stable_offset}
 
     @property
@@ -196,7 +203,7 @@ class StableFront:
             Position of ``data[0]`` in the stream.
         """
         good = counts_for_transactions(table.batches, self.reader.options)
-        batches = table.batches[good]
+        batches = table.batches if good.all() else table.batches[good]
         steps = [] if self._losses is None else self._losses.follow(table.batches, good, table.losses)
         follow_batches(self._tracker, batches, steps, lambda _: (data, origin))
         if len(batches):

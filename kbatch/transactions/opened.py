@@ -12,19 +12,30 @@ import numpy.typing as npt
 
 from kbatch.format import NO_TIMESTAMP
 
-__all__ = ["OPEN_BYTES", "Begun", "OpenTransaction", "OpenTransactions", "OpenedRows", "ProducerIndex", "as_array"]
+__all__ = [
+    "INDEX_BYTES",
+    "OPEN_BYTES",
+    "Begun",
+    "OpenTransaction",
+    "OpenTransactions",
+    "OpenedRows",
+    "ProducerIndex",
+    "as_array",
+]
 
 _OPEN_DTYPE = np.dtype([("producer_id", "<i8"), ("first_offset", "<i8"), ("first_timestamp", "<i8")])
 # Producers that an index adds one by one before it sorts them, as a part of the sorted ones and at least.
 _RECENT_PART = 8
 _RECENT = 1024
+# Rows of ended transactions that are kept, beside a part of as many as there are open ones.
+_SPARE_ROWS = 64
 # The memory of an open transaction: a row with its flag, and a quarter of one that has ended or that an array reserves;
 # an entry of the sorted index, and a part of one of the unsorted index (a dict of two int objects takes up to 192 bytes
 # for each); and a row of the result with a copy, or the arrays of a sort.
 _FIELDS = 4
 _ROW_BYTES = (8 * _FIELDS + 1) * 5 // 4
-_INDEX_BYTES = 16 * 9 // 8 + 192 // _RECENT_PART
-OPEN_BYTES = _ROW_BYTES + _INDEX_BYTES + 8 * _FIELDS + _OPEN_DTYPE.itemsize + 21
+INDEX_BYTES = 16 * 9 // 8 + 192 // _RECENT_PART
+OPEN_BYTES = _ROW_BYTES + INDEX_BYTES + 8 * _FIELDS + _OPEN_DTYPE.itemsize + 21
 
 
 class OpenTransaction(NamedTuple):
@@ -226,7 +237,7 @@ class OpenedRows:
 
     def begin(self, transaction: Begun) -> None:
         """Add a transaction; the producer has no open one, and it begins after the others."""
-        if len(self._is_open) > len(self) + len(self) // _RECENT_PART + _RECENT:
+        if len(self._is_open) > len(self) + len(self) // _RECENT_PART + _SPARE_ROWS:
             self._forget_ended()
         self._index.add(transaction.producer_id, len(self._is_open))
         self._rows.extend(transaction)

@@ -285,6 +285,9 @@ class TransactionTracker:
     True
     """
 
+    # The memory of an open transaction.
+    _open_bytes = OPEN_BYTES
+
     def __init__(
         self,
         open: Iterable[OpenTransaction] = (),
@@ -380,7 +383,7 @@ class TransactionTracker:
 
     def _check_memory(self) -> None:
         """Raise LimitExceededError if the transactions take too much memory."""
-        self.used_bytes = size = len(self._open) * OPEN_BYTES + self._ended_bytes()
+        self.used_bytes = size = len(self._open) * self._open_bytes + self._ended_bytes()
         if self._max_bytes is not None and size > self._max_bytes:
             raise LimitExceededError(
                 f"the transactions, {len(self._open):,} of them open, take more than {self._max_bytes} bytes of "

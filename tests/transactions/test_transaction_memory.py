@@ -147,7 +147,7 @@ def test_rows_of_ended_transactions_are_forgotten() -> None:
             still[producer] = Begun(step, step + 5, producer, -1)
             opened.begin(still[producer])
         assert opened.first() == min(still.values(), default=None)
-        assert len(opened._is_open) <= 1024 + 2 * 40
+        assert len(opened._is_open) <= 64 + 2 * 40
     assert opened.end(41) is None
     assert opened.rows().tolist() == [list(each) for each in sorted(still.values())]
     opened.clear()

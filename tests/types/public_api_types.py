@@ -216,7 +216,7 @@ def internal_topics(table: kbatch.RecordTable) -> None:
 
 def transactions(table: kbatch.RecordTable, found: kbatch.Transactions) -> None:
     assert_type(kbatch.control_records(table), Rows)
-    assert_type(found.open, list[kbatch.OpenTransaction])
+    assert_type(found.open, Sequence[kbatch.OpenTransaction])
     assert_type(found.last_stable_offset, int | None)
     assert_type(found.aborted, Rows)
 
