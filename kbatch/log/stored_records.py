@@ -139,6 +139,13 @@ def remote_log_metadata(table: RecordTable) -> StoredRecords:
         If the version of a value is unknown.
     MissingDependencyError
         Without pyarrow.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> from kbatch.log import remote_log_metadata
+    >>> list(remote_log_metadata(kbatch.decode(b"")).tables)[:2]
+    ['RemoteLogSegmentMetadataRecord', 'RemoteLogSegmentMetadataUpdateRecord']
     """
     check_types(remote_log_metadata, locals())
     pa = require("pyarrow", "arrow", "remote_log_metadata()")

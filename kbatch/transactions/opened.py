@@ -28,14 +28,14 @@ _OPEN_DTYPE = np.dtype([("producer_id", "<i8"), ("first_offset", "<i8"), ("first
 _RECENT_PART = 8
 _RECENT = 1024
 # Rows of ended transactions that are kept, beside a part of as many as there are open ones.
-_SPARE_ROWS = 64
+_SPARE_OPEN_ROWS = 64
 # The memory of an open transaction: a row with its flag, and a quarter of one that has ended or that an array reserves;
 # an entry of the sorted index, and a part of one of the unsorted index (a dict of two int objects takes up to 192 bytes
 # for each); and a row of the result with a copy, or the arrays of a sort.
-_FIELDS = 4
-_ROW_BYTES = (8 * _FIELDS + 1) * 5 // 4
+_OPEN_FIELDS = 4
+_OPEN_ROW_BYTES = (8 * _OPEN_FIELDS + 1) * 5 // 4
 INDEX_BYTES = 16 * 9 // 8 + 192 // _RECENT_PART
-OPEN_BYTES = _ROW_BYTES + INDEX_BYTES + 8 * _FIELDS + _OPEN_DTYPE.itemsize + 21
+OPEN_BYTES = _OPEN_ROW_BYTES + INDEX_BYTES + 8 * _OPEN_FIELDS + _OPEN_DTYPE.itemsize + 21
 
 
 class OpenTransaction(NamedTuple):
@@ -237,7 +237,7 @@ class OpenedRows:
 
     def begin(self, transaction: Begun) -> None:
         """Add a transaction; the producer has no open one, and it begins after the others."""
-        if len(self._is_open) > len(self) + len(self) // _RECENT_PART + _SPARE_ROWS:
+        if len(self._is_open) > len(self) + len(self) // _RECENT_PART + _SPARE_OPEN_ROWS:
             self._forget_ended()
         self._index.add(transaction.producer_id, len(self._is_open))
         self._rows.extend(transaction)
@@ -263,11 +263,11 @@ class OpenedRows:
 
     def rows(self) -> npt.NDArray[np.int64]:
         """Return the fields of all transactions in order, as a new array of shape (transactions, 4)."""
-        rows = np.frombuffer(self._rows, np.int64).reshape(-1, _FIELDS)
+        rows = np.frombuffer(self._rows, np.int64).reshape(-1, _OPEN_FIELDS)
         return rows[np.frombuffer(self._is_open, np.bool_)]
 
     def _row(self, row: int) -> Begun:
-        return Begun(*self._rows[_FIELDS * row : _FIELDS * (row + 1)])
+        return Begun(*self._rows[_OPEN_FIELDS * row : _OPEN_FIELDS * (row + 1)])
 
     def _forget_ended(self) -> None:
         rows = self.rows()

@@ -74,6 +74,21 @@ def test_open_transactions_count_towards_the_limit_of_a_table(tmp_path: Path) ->
 
 
 @linux
+def test_open_transactions_of_a_stream_stay_within_the_limit_of_a_table() -> None:
+    data = b"".join(transactional(number, number) for number in range(200_000))
+    limits = Limits(max_table_bytes=LIMIT)
+
+    def streamed() -> int:
+        chunks = (data[begin : begin + 65536] for begin in range(0, len(data), 65536))
+        return sum(map(len, kbatch.decode_stream(chunks, isolation="read_committed", limits=limits)))
+
+    list(kbatch.decode_stream([data[:68000]], isolation="read_committed", limits=limits))
+    increase, result = measured(streamed)
+    assert f"of them open, take more than {LIMIT} bytes of memory" in result
+    assert increase <= LIMIT * 13 // 10 + WINDOW
+
+
+@linux
 def test_ended_transactions_count_towards_the_limit_of_a_table(tmp_path: Path) -> None:
     data = b"".join(transactional(5, 2 * number) + abort(5, 2 * number + 1) for number in range(100_000))
     log = log_of(tmp_path / "t-0", data)

@@ -9,7 +9,7 @@ import io
 import mmap
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, assert_type
 from uuid import UUID
