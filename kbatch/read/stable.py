@@ -181,7 +181,9 @@ class StableFront:
             transactions = self._tracker.result()
 
             def pending() -> list[tuple[int, int]]:
-                return sorted([*transactions.pending, *map(tuple, lost.tolist())], key=lambda pair: pair[1])
+                return sorted(
+                    [*transactions.pending, *((one, first) for one, first in lost.tolist())], key=lambda pair: pair[1]
+                )
 
         return {"pending": pending, "last_stable_offset": self.last_stable_offset}
 
