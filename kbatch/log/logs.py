@@ -300,8 +300,9 @@ class Log(TablesOfLog):
             three quarters of the limit, or if payload and compressed bytes together take more than seven eighths. The
             memory of the process grows by at most 1.3 times the limit, plus 8 MiB. Views of a table, such as
             `to_arrow` and `to_pandas`, come on top: ``limits.max_table_bytes`` limits a table with one view. A limit
-            below 16 MiB only ends tables. Under read_committed the same limit, at least 16 MiB, applies to the transactions
-            before records are decoded (``limits.max_table_bytes`` without it). Default is about 64 MiB, or more if a batch is larger.
+            below 16 MiB only ends tables. Under read_committed the same limit, at least 16 MiB, applies to the
+            transactions before records are decoded (``limits.max_table_bytes`` without it). Default is about 64 MiB, or
+            more if a batch is larger.
 
         Yields
         ------
