@@ -133,7 +133,7 @@ class _Dump:
         withheld = None
         if self.filters.committed:
             transactions = follow_transactions(segments, self.options, start_offset=start, stop_offset=stop)
-            withheld = transactions.withheld_of_log()
+            withheld = transactions._withheld_of_log()
             self._report_withheld(each.path, transactions.pending)
         for i, segment in enumerate(segments):
             follows = segments[i + 1].base_offset if i + 1 < len(segments) else None

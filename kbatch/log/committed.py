@@ -223,7 +223,7 @@ def follow_transactions(
     transactions = joined.result()
     if start_offset is None and stop_offset is None:
         return transactions
-    return transactions.within(start_offset or 0, INT64_MAX if stop_offset is None else stop_offset)
+    return transactions._within(start_offset or 0, INT64_MAX if stop_offset is None else stop_offset)
 
 
 class _JoinedSegments:

@@ -196,8 +196,8 @@ class Log(TablesOfLog):
         entry = None
         if self._root is not None and (entry := self._root.get(START_CHECKPOINT)) is None:
             return None
-        offsets = checkpoint_offsets(os.path.dirname(self._directory), START_CHECKPOINT, self._storage, entry)
-        offset = offsets.get((self.topic, self.partition), 0)
+        known = checkpoint_offsets(os.path.dirname(self._directory), START_CHECKPOINT, self._storage, entry)
+        offset = known.get((self.topic, self.partition), 0)
         return offset if first < offset <= self.end_offset else None
 
     @property
@@ -290,8 +290,7 @@ class Log(TablesOfLog):
             Only the last records, at most this number, among those that the other arguments select. Records are
             counted, not offsets: compacted and transactional logs have gaps.
         isolation : {"read_uncommitted", "read_committed"}
-            As for `kbatch.decode`, with the markers of the whole log. Before the first table all batches are followed
-            once (see `transactions`).
+            As for `kbatch.decode`, with the markers of the whole log, which is followed first: see `transactions`.
         include_control, crc, on_error, limits, columns, threads
             As for `kbatch.decode`. With ``on_error="stop"`` damage ends the read of the whole log.
         max_bytes : int or str, optional
@@ -300,9 +299,8 @@ class Log(TablesOfLog):
             three quarters of the limit, or if payload and compressed bytes together take more than seven eighths. The
             memory of the process grows by at most 1.3 times the limit, plus 8 MiB. Views of a table, such as
             `to_arrow` and `to_pandas`, come on top: ``limits.max_table_bytes`` limits a table with one view. A limit
-            below 16 MiB only ends tables. Under read_committed the same limit, at least 16 MiB, applies to the
-            transactions before records are decoded (``limits.max_table_bytes`` without it). Default is about 64 MiB, or
-            more if a batch is larger.
+            below 16 MiB only ends tables. Under read_committed a limit from 16 MiB on also applies to the transactions
+            (by default ``limits.max_table_bytes`` does). Default is about 64 MiB, or more if a batch is larger.
 
         Yields
         ------

@@ -158,7 +158,7 @@ def _range_tables(
                 stop_offset=options.stop_offset,
                 max_bytes=max_bytes if options.is_strict else None,
             )
-        withheld = transactions.withheld_of_log()
+        withheld = transactions._withheld_of_log()
         about |= {"pending": lambda: transactions.pending, "last_stable_offset": transactions.last_stable_offset}
     last_segment = None if options.stop_offset is None else segments[segment_before(segments, options.stop_offset)]
     gaps = SegmentGaps(segments)

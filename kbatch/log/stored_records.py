@@ -110,6 +110,13 @@ def share_group_state(table: RecordTable) -> StoredRecords:
         If the version of a value is unknown.
     MissingDependencyError
         Without pyarrow.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> from kbatch.log import share_group_state
+    >>> list(share_group_state(kbatch.decode(b"")).tables)
+    ['ShareSnapshot', 'ShareUpdate']
     """
     check_types(share_group_state, locals())
     return _keyed(table, "__share_group_state", ("ShareSnapshot", "ShareUpdate"), "share_group_state()")

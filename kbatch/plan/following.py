@@ -145,7 +145,7 @@ def raise_damage(
 
     With `transactions`, it is the first error of a read: also in the records that these transactions do not withhold.
     """
-    withheld = None if transactions is None else transactions.withheld_of_log()
+    withheld = None if transactions is None else transactions._withheld_of_log()
     limits = Limits(max_decompressed_bytes=max_decompressed_bytes)
     for segment in log.segments:
         options = DecodeOptions(crc=crc, framing_only=True)

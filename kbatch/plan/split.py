@@ -295,7 +295,7 @@ def _segment_splits(
     log: Log, start: int | None, stop: int | None, transactions: Transactions | None
 ) -> Iterator[Split]:
     """Yield the byte range of each segment of a log that holds the offsets from `start` to `stop`, in order."""
-    withheld = None if transactions is None else transactions.withheld_of_log()
+    withheld = None if transactions is None else transactions._withheld_of_log()
     stable = None if transactions is None else transactions.last_stable_offset
     if start is not None and stop is not None and start >= stop:
         return

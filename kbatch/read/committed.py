@@ -108,7 +108,7 @@ def decide(
     if aborted is not None:
         return replace(options, withheld=Withheld(_aborted_ranges(aborted, batches[good], tracker))), None
     transactions = tracker.result()
-    return replace(options, withheld=transactions.withheld()), transactions
+    return replace(options, withheld=transactions._withheld()), transactions
 
 
 def with_pending(table: RecordTable, transactions: Transactions) -> RecordTable:

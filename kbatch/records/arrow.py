@@ -138,7 +138,9 @@ def to_arrow(
     """
     pa = require("pyarrow", "arrow", "to_arrow()")
     schema = view_schema(view_columns(table, columns, table.columns), binary=binary)
-    if binary == "binary_view" and len(table.data) >= TRIM_MIN_BYTES:
+    # Keys and values of all records are most of the data.
+    is_part = table._derived or not {"key", "value"} <= set(schema.names)
+    if binary == "binary_view" and is_part and len(table.data) >= TRIM_MIN_BYTES:
         used = table.select(schema.names)
         if pays(used):
             table = trimmed_bytes(used)

@@ -361,7 +361,7 @@ class ExportRun:
         if summary.action != "unchanged":
             assert self._commit is not None
             summary.report = self._write_report(summary)
-            commit = replace(self._commit, summary=summary.manifest_fields(), report=summary.report or None)
+            commit = replace(self._commit, summary=summary._manifest_fields(), report=summary.report or None)
             self._target.commit(commit)
             self.committed = True
         summary.commit_seconds = round(time.monotonic() - began, 3)

@@ -305,7 +305,7 @@ class ExportSummary:
         """Return the summary as plain values, for JSON."""
         return {**asdict(self), **self._computed()}
 
-    def manifest_fields(self) -> dict[str, Any]:
+    def _manifest_fields(self) -> dict[str, Any]:
         """Return the fields for the manifest, as `to_dict` but for `json_parts`, without reports of earlier runs."""
         names = [each.name for each in fields(self) if each.name != "unseen_reports"]
         return {**{name: getattr(self, name) for name in names}, **self._computed()}

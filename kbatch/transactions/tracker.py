@@ -162,7 +162,7 @@ class Transactions:
     def __repr__(self) -> str:
         return short_repr(self, (name for name in self.__dataclass_fields__ if not name.startswith("_")))
 
-    def withheld(self) -> Withheld:
+    def _withheld(self) -> Withheld:
         """Return the batches that read_committed does not return, by positions in the bytes that were followed."""
         return Withheld(
             AbortedRanges(self.aborted["producer_id"], *self._spans.aborted.T, by="position"),
@@ -170,11 +170,11 @@ class Transactions:
             self._spans.stable_position,
         )
 
-    def withheld_of_log(self) -> WithheldOfLog:
+    def _withheld_of_log(self) -> WithheldOfLog:
         """Return the same for a log whose segments were followed one after the other."""
-        return WithheldOfLog(self.withheld(), self._spans.segments)
+        return WithheldOfLog(self._withheld(), self._spans.segments)
 
-    def within(self, start: int, stop: int) -> Transactions:
+    def _within(self, start: int, stop: int) -> Transactions:
         """Return the transactions that overlap an offset range; undecided ones only need to begin before its end."""
         chosen = (self.aborted["last_offset"] >= start) & (self.aborted["first_offset"] < stop)
         before = self.undecided["first_offset"] < stop

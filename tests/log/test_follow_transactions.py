@@ -45,7 +45,7 @@ def within(transactions: Transactions, start: int | None, stop: int | None) -> T
     return (
         transactions
         if start is None and stop is None
-        else transactions.within(start or 0, INT64_MAX if stop is None else stop)
+        else transactions._within(start or 0, INT64_MAX if stop is None else stop)
     )
 
 
@@ -264,7 +264,7 @@ def test_a_damaged_segment_that_grows_is_followed_from_where_it_ended(
         fresh = segment_transactions(segment, None, options)
         resumed_result, fresh_result = join_transactions([since]), join_transactions([fresh])
         assert plain(resumed_result) == plain(fresh_result), count
-        assert resumed_result.withheld() == fresh_result.withheld(), count
+        assert resumed_result._withheld() == fresh_result._withheld(), count
         assert since.offsets == fresh.offsets
     assert resumed < 12 * path.stat().st_size
 

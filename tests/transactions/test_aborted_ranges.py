@@ -93,11 +93,11 @@ def test_ranges_are_sorted_and_read_only() -> None:
 
 def test_empty_ranges_abort_no_batch() -> None:
     nothing = Transactions(np.empty(0, ABORTED_DTYPE), [], None)
-    assert nothing.withheld_of_log().segments == {}
+    assert nothing._withheld_of_log().segments == {}
     for ranges in (
         AbortedRanges([], [], []),
         AbortedRanges.from_list([], rows_of([(7, 1, 0)]), ([7], [1])),
-        nothing.withheld().aborted,
+        nothing._withheld().aborted,
     ):
         assert len(ranges) == len(ranges.within(0, 10)) == 0
         assert ranges.mask(rows_of([(7, 0, 1)])).tolist() == [False]

@@ -182,7 +182,7 @@ def test_txn_r15_any_window_returns_its_committed_records(txn_log: bytes, truth:
 
 def test_txn_r15_the_markers_of_a_log_decide_its_transactions(txn_log: bytes, truth: dict[str, Any]) -> None:
     """The markers of the log decide, without an aborted list."""
-    ranges = track(txn_log).result().withheld().aborted
+    ranges = track(txn_log).result()._withheld().aborted
     offsets, next_offset = committed(txn_log, ranges)
     assert [o for o in offsets if o < truth["lastStableOffset"]] == truth["readCommittedOffsets"]
     assert next_offset == truth["logEndOffset"]
@@ -266,7 +266,7 @@ def test_txi_r6_tracking_may_start_at_any_segment(base: int, txn_log: bytes, tru
     assert outcome(track(log)) == fold(oracle.decode(log).batches)
     # Both omit the same existing batches.
     batches = kbatch.scan(log)
-    masks = [one.withheld().aborted.mask(batches).tolist() for one in (result, alone)]
+    masks = [one._withheld().aborted.mask(batches).tolist() for one in (result, alone)]
     assert masks[0] == masks[1]
 
 
@@ -339,7 +339,7 @@ def test_offsets_may_reach_the_end_of_int64() -> None:
     log = txn(INT64_MAX - 1, INT64_MAX) + marker(INT64_MAX, INT64_MAX, ABORT)
     result = track(log).result()
     assert result.aborted.tolist() == [(INT64_MAX, INT64_MAX - 1, INT64_MAX, INT64_MAX)]
-    assert result.withheld().aborted.mask(kbatch.scan(log)).tolist() == [True, False]
+    assert result._withheld().aborted.mask(kbatch.scan(log)).tolist() == [True, False]
 
 
 def test_markers_outside_of_the_bytes_are_rejected() -> None:
@@ -414,7 +414,7 @@ def test_generated_logs_agree_with_the_model(
     assert outcome(tracker) == expected
     rows = scan_part(byte_array(log)).batches
     listed = [(pid, first) for pid, first, _, _ in expected.aborted]
-    gone = tracker.result().withheld().aborted.mask(rows)
+    gone = tracker.result()._withheld().aborted.mask(rows)
     assert gone.tolist() == listed_ranges(listed, rows, tracker).mask(rows).tolist()
     kept = set(rows["base_offset"][~gone].tolist())
     offsets = [r.offset for b in seen if b.base_offset in kept and not b.attributes & CONTROL for r in b.records]

@@ -226,7 +226,7 @@ class _Reading:
         total: int,
     ) -> None:
         self._options = options
-        self._withheld = transactions.withheld_of_log()
+        self._withheld = transactions._withheld_of_log()
         self._max_bytes = max_bytes
         self._progress = progress
         self._total = total
