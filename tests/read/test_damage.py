@@ -222,7 +222,7 @@ def test_bad_batches_are_skipped_by_their_length_whatever_the_window(tmp_path: P
     assert len(table) == 3 * 2999
     tables = list(kbatch.Log(path).tables(crc=crc, on_error="skip", max_bytes=max_bytes))  # type: ignore[arg-type]
     assert [offset for each in tables for offset in offsets_of(each)] == offsets_of(table)
-    assert [loss for each in tables for loss in each.losses] == table.losses
+    assert [loss[:4] for each in tables for loss in each.losses] == [loss[:4] for loss in table.losses]
 
 
 def test_a_damaged_length_in_a_live_log_is_an_error_not_the_end_of_the_log(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_stream_of_short_transactions_takes_bounded_memory() -> None:
         kept = (front._positions, front._producers, front._aborted, front._undecided, front._tracker._aborted.rows())
         assert sum(map(len, kept)) == 0
         assert [len(column) for column in front._tracker._markers] == [0, 0, 0]
-        assert len(front._tracker._queue) < 100
+        assert len(front._tracker._open._is_open) < 100
 
 
 def overlapping_transactions(count: int, span: int) -> Iterator[bytes]:
@@ -96,10 +96,10 @@ def operations(stream: bytes, monkeypatch: pytest.MonkeyPatch, **options: Any) -
     count = 0
     make_ranges = AbortedRanges.__init__
 
-    def counted_ranges(self: AbortedRanges, *columns: Any) -> None:
+    def counted_ranges(self: AbortedRanges, *columns: Any, **order: Any) -> None:
         nonlocal count
         count += len(columns[0])
-        make_ranges(self, *columns)
+        make_ranges(self, *columns, **order)
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal count
