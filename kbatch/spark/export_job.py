@@ -314,7 +314,7 @@ class _CountedJob:
     def __call__(self, tasks: Iterable[tuple[int, Sequence[Split]]]) -> Iterator[str]:
         for number, splits in tasks:
             for report in self.job([(number, splits)]):
-                self.records.add(json.loads(report)["records"])
+                self.records.add(json.loads(report).get("records", 0))
                 yield report
             self.bytes.add(_split_size(splits))
 

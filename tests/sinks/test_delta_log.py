@@ -32,7 +32,7 @@ from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 # V2 checkpoints have such names.
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 # Bytes of Python's memory for each position, of which 400 are measured: 100,000 positions are read in 500 MB.
-MAX_BYTES = 1000
+MAX_BYTES = 1100
 
 
 def write(place: OutputPlace, offsets: Mapping[int, int], topic: str = "txn", *, replace: bool = False) -> DeltaTable:

@@ -284,7 +284,7 @@ def test_files_that_the_driver_cannot_see_are_an_error(tmp_path: Path, monkeypat
 
     class Elsewhere(local_export.LocalExecutor):
         def run(self, job: Any, tasks: Any, progress: Any) -> Any:
-            reports = super().run(job, tasks, progress)
+            reports = list(super().run(job, tasks, progress))
             job.names.place.remove(reports[0].files[0].name)
             return reports
 
