@@ -138,7 +138,9 @@ def test_a_log_loses_the_batch_and_nothing_else(log_path: Path, indexes: bool) -
             expected = [
                 row for i, rows in enumerate([*ROWS, LAST]) if i != bad for row in rows if start <= row[0] < stop
             ]
-            losses = [each for table in tables for each in lost(table)]
+            # A wrong offset before the next segment may look like a gap, which has no bytes.
+            damaged = [table for table in tables if any(loss.length for loss in table.losses)]
+            losses = [each for table in damaged for each in lost(table)]
             if unchecked(bad, at):
                 # The damaged offset may be outside the bounds. A message set is selected by its last offset.
                 assert losses == [], (bit, given)
