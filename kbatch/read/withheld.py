@@ -116,7 +116,7 @@ class PendingTransactions:
 
     def _forget_ended(self) -> None:
         """Begin another history with the transactions that have not ended; snapshots keep the earlier one."""
-        rows, ends = _span_columns(self._rows, self._ends)
+        rows, ends = _history_arrays(self._rows, self._ends)
         kept = ends == _NOT_ENDED
         places = np.cumsum(kept) - 1
         ids, numbers = self._open.columns()
@@ -125,7 +125,8 @@ class PendingTransactions:
         self._undecided = deque((int(places[row]), end) for row, end in self._undecided)
 
 
-def _span_columns(rows: array[int], ends: array[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _history_arrays(rows: array[int], ends: array[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the rows of a history as pairs, and the times at which they ended."""
     return np.array(rows, np.int64).reshape(-1, 2), np.array(ends, np.int64)
 
 
@@ -144,7 +145,7 @@ class PendingSnapshot:
     def __call__(self) -> list[tuple[int, int]]:
         """Return the transactions."""
         # Slices of arrays are copies, so that the stream may go on while one is read.
-        rows, ends = _span_columns(self._rows[: 2 * self._count], self._ends[: self._count])
+        rows, ends = _history_arrays(self._rows[: 2 * self._count], self._ends[: self._count])
         alive = rows[ends > self._time]
         ordered = alive[np.argsort(alive[:, 1], kind="stable")]
         return list(map(tuple, ordered.tolist()))

@@ -52,7 +52,7 @@ _COUNTERS = "_counters"
 
 Range = tuple[int | None, int | None]
 # By the number of the log.
-_PendingReport = dict[int, tuple[Log, Transactions, LogRange]]
+_PendingLogs = dict[int, tuple[Log, Transactions, LogRange]]
 
 
 class Executor(Protocol):
@@ -330,7 +330,7 @@ class ExportRun:
             divide_splits([(log, read.splits) for log, read in zip(self._logs, reads, strict=True)], options),
         )
 
-    def _collect(self, pending: _PendingReport, outcome: _Outcome, summary: ExportSummary) -> Commit:
+    def _collect(self, pending: _PendingLogs, outcome: _Outcome, summary: ExportSummary) -> Commit:
         files, positions = outcome.files, outcome.positions
         summary.mode = self._writing.mode
         summary.run = self._target.run
@@ -377,7 +377,7 @@ class ExportRun:
         self._target.names().place.write(name, json.dumps(report.to_dict(), indent=1).encode())
         return name
 
-    def _side_tables(self, pending: _PendingReport, loss_files: Sequence[str], summary: ExportSummary) -> list[str]:
+    def _side_tables(self, pending: _PendingLogs, loss_files: Sequence[str], summary: ExportSummary) -> list[str]:
         """Write the side tables, and list the first losses; return the names of their files."""
         names = self._target.names()
         place = names.place
@@ -402,7 +402,7 @@ class ExportRun:
             summary.transactions_table = names.side + TRANSACTIONS
         return side
 
-    def _pending_logs(self, planned: _Planned) -> _PendingReport:
+    def _pending_logs(self, planned: _Planned) -> _PendingLogs:
         """Return by number the logs whose transactions may withhold records."""
         rows = enumerate(zip(self._logs, planned.transactions, planned.ranges, strict=True))
         return {
@@ -411,7 +411,7 @@ class ExportRun:
             if known is not None and known.pending
         }
 
-    def _withheld(self, pending: _PendingReport, summary: ExportSummary) -> Any:
+    def _withheld(self, pending: _PendingLogs, summary: ExportSummary) -> Any:
         """Return the transactions for which records were withheld, as a table."""
         if not pending:
             return None

@@ -403,10 +403,10 @@ def reports_of(rows: Iterable[str]) -> Iterator[TaskReport]:
 
     Each report is parsed when it is asked for, and its text is dropped.
     """
-    return _parsed_fields(deque(rows))
+    return _parsed_reports(deque(rows))
 
 
-def _parsed_fields(texts: deque[str]) -> Iterator[TaskReport]:
+def _parsed_reports(texts: deque[str]) -> Iterator[TaskReport]:
     topics: dict[str, str] = {}
     while texts:
         report = TaskReport(**json.loads(texts.popleft()))
