@@ -73,6 +73,12 @@ class Position:
     batch_crc: int | None = None
     record_crc: int | None = None
 
+    def changed_id(self, topic_id: str | None) -> str:
+        """Return what shows that a topic with this id is another one, or "" if nothing does."""
+        if None in (self.topic_id, topic_id) or self.topic_id == topic_id:
+            return ""
+        return f"the topic was created again: its id was {self.topic_id}, and is now {topic_id}"
+
 
 # By topic and partition.
 Positions: TypeAlias = Mapping[tuple[str, int], Position]
@@ -176,9 +182,8 @@ def _change_of(log: Log, position: Position, unrecognized: list[str]) -> LogChan
     topic_id = None if log.topic_id is None else str(log.topic_id)
     kind: ChangeKind
     name = f"{log.topic}-{log.partition}"
-    if position.topic_id is not None and topic_id is not None and position.topic_id != topic_id:
+    if text := position.changed_id(topic_id):
         kind, resumed = "recreated", first
-        text = f"the topic was created again: its id was {position.topic_id}, and is now {topic_id}"
     elif end < next_offset:
         kind, resumed = "truncated", max(first, _end_of_epoch(log, position, end))
         text = f"the log was truncated: its end is now offset {end}"

@@ -239,7 +239,7 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         """Return the offsets to resume from: those of the last micro-batch, or the start of a topic with another id."""
         begin = {key: place.next_offset for key, place in before.items()}
         for key, state in self._states.items():
-            if key in before and _has_other_id(before[key], state.topic_id):
+            if key in before and before[key].changed_id(state.topic_id):
                 begin[key] = state.start_offset
         return begin
 
@@ -251,7 +251,7 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         # A copy of a log may lack the id for a while.
         topic_id = state.topic_id or (None if before is None else before.topic_id)
         crc = state.batch_crc if offset == state.end_offset else None
-        if before is not None and before.next_offset == offset and not _has_other_id(before, topic_id):
+        if before is not None and before.next_offset == offset and not before.changed_id(topic_id):
             if crc is None or before.batch_crc in (None, crc):
                 return before
         elif crc is None and offset > state.start_offset:
@@ -346,7 +346,7 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
             if start < stop:
                 self._lose(f"{name}: the log no longer exists; offsets {start} to {stop - 1} were not read")
             return None
-        is_other = _has_other_id(until, state.topic_id)
+        is_other = bool(until.changed_id(state.topic_id))
         changed = ""
         if before is not None and not is_other:
             changed = _made_again(name, log, before, until.topic_id, min(stop, state.end_offset))
@@ -535,15 +535,11 @@ def _name(key: TopicPartition) -> str:
 
 def _made_again(name: str, log: Log, place: Position, topic_id: str | None, end: int) -> str:
     """Return what shows that a log, which has this id and end, is not that of a place in it; or nothing."""
-    if _has_other_id(place, topic_id):
-        return f"the topic was created again: its id was {place.topic_id}, and is now {topic_id}"
+    if other := place.changed_id(topic_id):
+        return other
     if place.batch_crc is None or place.next_offset > end:
         return ""
     changed = changed_identity(log, place, batch_with(log, place.next_offset - 1))
     if changed is None:
         report_unrecognized([name])
     return changed or ""
-
-
-def _has_other_id(place: Position, topic_id: str | None) -> bool:
-    return place.topic_id is not None and topic_id is not None and place.topic_id != topic_id
