@@ -152,10 +152,12 @@ class Broker:
         The directory of its topic-partitions (``log.dirs``).
     """
 
-    def __init__(self, directory: Path, *, jvm: Sequence[str] = JVM, settings: Mapping[str, str] = SETTINGS) -> None:
+    def __init__(
+        self, directory: Path, *, jvm: Sequence[str] = JVM, settings: Mapping[str, str] = SETTINGS, pom: Path = POM
+    ) -> None:
         self._jvm = jvm
         self._java = find_java()
-        self._jars = find_jars()
+        self._jars = find_jars(pom)
         self.directory = directory
         self.log_dir = directory / "logs"
         self._properties = directory / "server.properties"

@@ -16,7 +16,7 @@ try:
 
     from broker.clients import librdkafka, plain, send
     from broker.scenario import ROLL
-    from broker.server import SETTINGS, Broker, Unavailable
+    from broker.server import POM, SETTINGS, Broker, Unavailable
 except ImportError as error:
     pytest.skip(f"a client of Kafka is missing: {error}", allow_module_level=True)
 
@@ -41,7 +41,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         "remote.log.manager.task.interval.ms": "500",
     }
     try:
-        broker = Broker(directory, settings=settings)
+        broker = Broker(directory, settings=settings, pom=POM.with_name("tiered.xml"))
     except Unavailable as error:
         pytest.skip(str(error))
     root = directory / "tier" / "kafka-tiered-storage"
