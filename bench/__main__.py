@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.floors import FOREIGN, floors
+from bench.load import BUSY, OtherWork, other_work
 from bench.results import Results, compact, foreign_versions
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"bench: {error}; run pip install -e '.[bench]'") from None
 
     recorder = Recorder()
+    others = OtherWork()
     with tempfile.TemporaryDirectory() as scratch:
         # pytest-benchmark calls the recorder only if it is given a file to write.
         arguments = [str(HERE), "-q", "--benchmark-quiet", "-p", "no:cacheprovider", "--disable-warnings"]
@@ -100,6 +102,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "versions": found | foreign_versions(recorder.found),
         "size": default_size(),
         "quick": options.quick,
+        "other_work": others.processors(),
         "skipped": [*(f"{name} is not installed" for name in PACKAGES if name not in found), *recorder.skipped],
         "failed": recorder.failed,
         "live": {},
@@ -114,6 +117,15 @@ def run_live(options: argparse.Namespace) -> dict[str, Any]:
         command = [sys.executable, "-m", "bench.live", f"--json={figures}"]
         subprocess.run(command + ["--quick"] * options.quick, cwd=HERE.parent, check=True)
         return json.loads(figures.read_text())["records_per_second"]
+
+
+def refuse_busy(processors: float | None, when: str) -> None:
+    """Exit if other work takes so much of the machine that figures are not those of a quiet one."""
+    if processors is not None and processors > BUSY:
+        raise SystemExit(
+            f"bench: other processes {when} {processors:.2f} processors, and --readme accepts at most {BUSY}: end them, "
+            "or wait, and measure again"
+        )
 
 
 def verdict(results: Results, options: argparse.Namespace) -> int:
@@ -162,6 +174,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.read:
         results = Results.read(options.read)
     else:
+        if options.readme:
+            refuse_busy(other_work(), "use")
         document = run(options)
         # If this fails, the measurements above are still written.
         try:
@@ -183,6 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(text)
     print("written:", target, options.out / "report.md", *charts)
     if options.readme:
+        refuse_busy(results.other_work, "used")
         from bench.readme import renew
 
         print("renewed:", *renew(results))

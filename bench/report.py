@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from bench.floors import Floor, floors
+from bench.load import BUSY
 from bench.results import ALONE, IN_TURNS, KBATCH, PEERS, Result, Results
 
 __all__ = ["about", "details", "floors_table", "live_table", "ratio_table", "report", "short_table", "summary"]
@@ -38,9 +39,19 @@ def short(value: float | None) -> str:
 
 
 def about(results: Results) -> str:
-    """Return the machine and the versions."""
+    """Return the machine, its other work during the run, and the versions."""
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    return f"{results.machine}. {versions}."
+    return f"{results.machine}. {other_work(results)} {versions}."
+
+
+def other_work(results: Results) -> str:
+    """Return a sentence about the processors that other processes used during the run."""
+    processors = results.other_work
+    if processors is None:
+        return "How busy the machine was is not known."
+    if processors > BUSY:
+        return f"**The machine was busy: other processes used {processors:.2f} processors, which distorts figures.**"
+    return f"Other processes used {processors:.2f} processors."
 
 
 def ratios_to_others(results: Results, stage: str, corpus: str) -> list[str]:

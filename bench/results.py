@@ -73,8 +73,8 @@ class Results:
     Parameters
     ----------
     document : dict
-        The document that `bench.__main__` writes: ``machine``, ``versions``, ``size``, ``quick``, ``skipped``,
-        ``failed``, ``live`` (records per second by topic, client and kind of result) and ``results``, the entries of
+        The document that `bench.__main__` writes: ``machine``, ``versions``, ``size``, ``quick``, ``other_work``
+        (processors that other processes used, or None), ``skipped``, ``failed``, ``live`` (records per second by topic, client and kind of result) and ``results``, the entries of
         `compact`.
     """
 
@@ -83,6 +83,7 @@ class Results:
         self.machine: str = document["machine"]
         self.versions: dict[str, str] = document["versions"]
         self.quick: bool = document["quick"]
+        self.other_work: float | None = document["other_work"]
         self.skipped: list[str] = document["skipped"]
         self.failed: list[str] = document["failed"]
         self.live: dict[str, dict[str, dict[str, float]]] = document["live"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import floors, readme, report
+from bench import floors, load, readme, report
 from bench.__main__ import main, run
 from bench.results import Results, compact
 
@@ -23,6 +24,7 @@ def document(results: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         "versions": {"Python": "3"},
         "size": 32_000_000,
         "quick": False,
+        "other_work": 0.01,
         "skipped": [],
         "failed": [],
         "live": {},
@@ -215,6 +217,51 @@ def test_readme_accepts_only_complete_timed_runs(part: list[str], capsys: pytest
     with pytest.raises(SystemExit):
         main(["--readme", *part])
     assert "complete, timed runs" in capsys.readouterr().err
+
+
+def test_readme_refuses_figures_of_a_busy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.chart.draw", lambda results, directory: [])
+    given = tmp_path / "given.json"
+    Results(document(everything(), other_work=2 * load.BUSY)).write(given)
+    with pytest.raises(SystemExit, match=r"^bench: other processes used 0\.20 processors, .* at most 0\.1"):
+        main(["--readme", "--from", str(given), "--out", str(tmp_path)])
+    # Before a run, too.
+    monkeypatch.setattr("bench.__main__.other_work", lambda: 2 * load.BUSY)
+    monkeypatch.setattr("bench.__main__.run", lambda options: pytest.fail("measured on a busy machine"))
+    with pytest.raises(SystemExit, match=r"^bench: other processes use 0\.20 processors"):
+        main(["--readme", "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize(("processors", "text"), [
+    (load.BUSY, "Other processes used 0.10 processors."),
+    (load.BUSY + 0.01, "**The machine was busy: other processes used 0.11 processors"),
+    (None, "How busy the machine was is not known."),
+])  # fmt: skip
+def test_the_report_says_how_busy_the_machine_was(processors: float | None, text: str) -> None:
+    assert text in report.report(Results(document([], other_work=processors)))
+
+
+def test_other_work_is_the_use_of_the_processors_without_this_process_and_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    monkeypatch.setattr(load, "STAT", tmp_path / "stat")
+
+    def at(seconds: float, *, others: float, own: float) -> None:
+        fields = [int(ticks * each) for each in (others + own, 0, 0, 100 + seconds, 7, 0, 0, 0)]
+        load.STAT.write_text(f"cpu  {' '.join(map(str, fields))} 0 0\ncpu0 1 2 3\n")
+        monkeypatch.setattr("bench.load.os.times", lambda: (own / 2, 0, own / 2, 0, seconds))
+        monkeypatch.setattr("bench.load.time.monotonic", lambda: seconds)
+
+    at(10, others=3, own=1)
+    work = load.OtherWork()
+    at(20, others=3, own=19)
+    assert work.processors() == 0
+    at(30, others=13, own=19)
+    assert work.processors() == 0.5
+    load.STAT.unlink()
+    assert work.processors() is None
+    assert load.OtherWork().processors() is None
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
