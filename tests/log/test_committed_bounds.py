@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 from generated_logs import snapshot
 from log_batches import segment_path, write_segment
-from oracle import three
+from oracle import DELETE_HORIZON, TRANSACTIONAL, encode_record, three
 from tables import offsets_of
-from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
+from transaction_logs import ABORT, COMMIT, control, damaged, data, marker, txn
 
 import kbatch
 from kbatch.log import committed
 from kbatch.log.committed import follow_transactions, open_before, segment_before, segment_transactions
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.transactions import Transactions
+from kbatch.transactions.opened import OPEN_BYTES
+from kbatch.transactions.tracker import EVENT_BYTES
 
 SKIP = DecodeOptions(on_error="skip")
 
@@ -120,6 +122,15 @@ def test_both_snapshots_are_needed(tmp_path: Path, missing: int) -> None:
     assert begins(log_with(tmp_path, {base: each for base, each in STATES.items() if base != missing}), 2) == (0, [])
 
 
+def test_a_transaction_of_a_snapshot_has_no_timestamp_if_its_batch_has_a_delete_horizon_lso_r4(tmp_path: Path) -> None:
+    """The base timestamp of the batch is then the horizon."""
+    for horizon, expected in (0, 1000), (DELETE_HORIZON, -1):
+        records = [encode_record(), encode_record(1)]
+        batch = control(1, 8, records, base_timestamp=1000, attributes=TRANSACTIONAL | horizon)
+        _, already = open_before(log_with(tmp_path, STATES, at1=batch).segments, 2, DecodeOptions())
+        assert {each.producer_id: each.first_timestamp for each in already}[8] == expected
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_a_snapshot_lists_any_number_of_open_transactions(tmp_path: Path, count: int) -> None:
     write_segment(tmp_path, 0, [txn(number, number) for number in range(count)])
@@ -133,13 +144,15 @@ def test_a_snapshot_lists_any_number_of_open_transactions(tmp_path: Path, count:
 # -- segments that are joined
 
 
-@pytest.mark.parametrize(("first", "is_certain"), [(3, False), (5, False), (6, True)])
+@pytest.mark.parametrize(
+    ("base", "first", "is_certain"), [(3, 3, False), (3, 5, False), (3, 6, True), (8, 6, True), (8, 5, False)]
+)
 def test_a_transaction_continues_in_a_segment_that_begins_after_the_last_offset_dsk_r1(
-    tmp_path: Path, first: int, is_certain: bool
+    tmp_path: Path, base: int, first: int, is_certain: bool
 ) -> None:
-    """Otherwise segments overlap, or an offset is wrong: its marker may be anywhere."""
+    """Otherwise segments overlap, or an offset is wrong: its marker may be anywhere. The name shows nothing."""
     write_segment(tmp_path, 0, [txn(0, 7), data(5)])
-    write_segment(tmp_path, 3, [marker(first, 7, COMMIT), data(9)])
+    write_segment(tmp_path, base, [marker(first, 7, COMMIT), data(9)])
     found = follow_transactions(kbatch.Log(tmp_path).segments, SKIP)
     assert found.undecided["producer_id"].tolist() == ([] if is_certain else [7])
     assert (found.aborted.tolist(), found.open) == ([], [])
@@ -156,15 +169,18 @@ def test_a_marker_lost_at_the_end_of_a_segment_ends_no_transaction_of_the_next_o
 # -- ranges of offsets
 
 
-def walked(log: kbatch.Log, start: int | None, stop: int | None) -> tuple[Transactions, list[int]]:
+def walked(
+    log: kbatch.Log, start: int | None, stop: int | None, on_error: Any = "raise"
+) -> tuple[Transactions, list[int]]:
     asked: list[int] = []
+    options = DecodeOptions(on_error=on_error)
 
     def walk(one: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[Any]:
         for number in numbers:
             asked.append(number)
             yield one(number)
 
-    return follow_transactions(log.segments, DecodeOptions(), start_offset=start, stop_offset=stop, walk=walk), asked
+    return follow_transactions(log.segments, options, start_offset=start, stop_offset=stop, walk=walk), asked
 
 
 @pytest.mark.parametrize(
@@ -208,9 +224,59 @@ def test_a_walk_ends_before_a_segment_that_begins_at_the_stop(tmp_path: Path, st
     assert walked(kbatch.Log(tmp_path), None, stop)[1] == numbers
 
 
-@pytest.mark.parametrize(("start", "first"), [(0, 0), (6, 0), (7, 1)])
-def test_a_walk_begins_at_the_segment_before_that_of_the_start(tmp_path: Path, start: int, first: int) -> None:
-    assert walked(log_with(tmp_path, STATES), start, None)[1][0] == first
+@pytest.mark.parametrize(("start", "on_error", "first"), [
+    (0, "raise", 0), (6, "raise", 0), (7, "raise", 1), (7, "stop", 1), (7, "skip", 0)
+])
+def test_a_walk_begins_at_the_segment_before_that_of_the_start(
+    tmp_path: Path, start: int, on_error: Any, first: int
+) -> None:
+    """With "skip" at the beginning of the log: lost markers may be anywhere."""
+    assert walked(log_with(tmp_path, STATES), start, None, on_error)[1][0] == first
+
+
+# -- memory
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "limit", "name"),
+    [
+        (None, 5000, "Limits(max_table_bytes=...)"),
+        (3000, 3000, "max_bytes"),
+        (10, 2000, "max_bytes"),
+        (4999, 4999, "max_bytes"),
+        (5000, 5000, "Limits(max_table_bytes=...)"),
+        (9000, 5000, "Limits(max_table_bytes=...)"),
+    ],
+)
+def test_transactions_have_the_limit_of_a_table_or_a_lower_max_bytes_from_a_minimum_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int | None, limit: int, name: str
+) -> None:
+    """The error names the one to raise."""
+    monkeypatch.setattr(committed, "MIN_SPLIT_TABLE", 2000)
+    write_segment(tmp_path, 0, [txn(number, number) for number in range(100)])
+    options = DecodeOptions(limits=kbatch.Limits(max_table_bytes=5000))
+    with pytest.raises(kbatch.LimitExceededError, match=f"more than {limit} bytes of memory; raise .*") as caught:
+        follow_transactions(kbatch.Log(tmp_path).segments, options, max_bytes=max_bytes)
+    assert f"{name}, or read with" in str(caught.value).split("; raise ")[1]
+    assert ("Limits" in str(caught.value)) == ("Limits" in name)
+
+
+def test_a_segment_is_followed_in_the_memory_that_earlier_ones_leave(tmp_path: Path) -> None:
+    """It ends there, and not when it is joined."""
+    for base in (0, 60):
+        write_segment(tmp_path, base, [txn(number, number) for number in range(base, base + 60)])
+    followed = []
+
+    def walk(one: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[Any]:
+        for number in numbers:
+            part = one(number)
+            followed.append(number)
+            yield part
+
+    options = DecodeOptions(limits=kbatch.Limits(max_table_bytes=61 * (OPEN_BYTES + EVENT_BYTES)))
+    with pytest.raises(kbatch.LimitExceededError, match=f"{60:020}.log: .*more than"):
+        follow_transactions(kbatch.Log(tmp_path).segments, options, walk=walk)
+    assert followed == [0]
 
 
 # -- index entries of a damaged segment
@@ -242,6 +308,52 @@ def test_an_entry_replaces_a_lost_marker_if_it_is_possible_in_its_segment_txi_r2
     assert found.open == []
     assert found.aborted["producer_id"].tolist() == [7] * is_aborted
     assert found.undecided["producer_id"].tolist() == [7] * (not is_aborted)
+
+
+@pytest.mark.parametrize(("number", "last", "is_aborted"), [(0, 2, True), (1, 5, True), (2, 8, True), (1, 2, False)])
+def test_the_index_of_each_segment_replaces_its_own_lost_markers(
+    tmp_path: Path, number: int, last: int, is_aborted: bool
+) -> None:
+    """Also of the first, of the last, and of one between them."""
+    for each in range(4):
+        first = 3 * each
+        end = marker(first + 2, 7, ABORT)
+        batches = [data(first), txn(first + 1, 7), damaged(end) if each == number else end]
+        path = write_segment(tmp_path, first, batches)
+        if each == number:
+            path.with_suffix(".txnindex").write_bytes(entry(7, last - 1, last))
+    found = follow_transactions(kbatch.Log(tmp_path).segments, SKIP)
+    assert (3 * number + 1 in found.aborted["first_offset"]) == is_aborted
+    assert found.undecided["first_offset"].tolist() == [3 * number + 1] * (not is_aborted)
+    assert len(found.aborted) == 3 + is_aborted
+
+
+@pytest.mark.parametrize(("last", "is_aborted"), [(2, True), (3, False), (4, False)])
+def test_an_entry_beyond_its_segment_is_ignored_where_a_wrong_offset_is_too(
+    tmp_path: Path, last: int, is_aborted: bool
+) -> None:
+    path = write_segment(tmp_path, 0, [data(0), txn(1, 7), damaged(marker(2, 7, ABORT)), data(9)])
+    path.with_suffix(".txnindex").write_bytes(entry(7, 1, last))
+    write_segment(tmp_path, 3, [data(3)])
+    found = follow_transactions(kbatch.Log(tmp_path).segments, SKIP)
+    assert found.aborted["producer_id"].tolist() == [7] * is_aborted
+    assert found.undecided["producer_id"].tolist() == [7] * (not is_aborted)
+
+
+@pytest.mark.parametrize(
+    ("listed", "aborted", "undecided"),
+    [((7, 1, 2), [7], []), ((7, 2, 2), [], [7, 8]), ((7, 3, 2), [], [7, 8]), ((-1, 1, 2), [], [7, 8])],
+)
+def test_an_impossible_entry_does_not_explain_a_missing_offset_txi_r2(
+    tmp_path: Path, listed: tuple[int, int, int], aborted: list[int], undecided: list[int]
+) -> None:
+    """A transaction begins before its marker, and has a producer. Without the entry, any transaction may have ended."""
+    path = write_segment(tmp_path, 0, [txn(0, 8), txn(1, 7)])
+    path.write_bytes(path.read_bytes() + b"\xff" * 40 + data(3))
+    path.with_suffix(".txnindex").write_bytes(entry(*listed))
+    found = follow_transactions(kbatch.Log(tmp_path).segments, SKIP)
+    assert found.aborted["producer_id"].tolist() == aborted
+    assert sorted(found.undecided["producer_id"].tolist()) == undecided
 
 
 def test_a_producer_id_of_0_is_one(tmp_path: Path) -> None:
@@ -306,7 +418,7 @@ def test_a_segment_that_grows_has_the_transactions_of_the_whole_file(
     options = DecodeOptions(on_error=on_error)
     path = segment_path(tmp_path, 0)
     known = []
-    for stop in [*(sum(map(len, batches[:count])) for count in range(len(batches))), len(whole) - 1]:
+    for stop in [*(sum(map(len, batches[:count])) for count in range(len(batches))), len(whole) - 1, len(whole)]:
         path.write_bytes(whole[:stop])
         known.append(segment_transactions(kbatch.Log(tmp_path).segments[0], None, options))
     path.write_bytes(whole)
@@ -314,10 +426,12 @@ def test_a_segment_that_grows_has_the_transactions_of_the_whole_file(
     for below in (None, 7):
         expected = segment_transactions(segment, below, options)
         assert expected.is_closed == (below is not None)
+        assert expected.offsets == (0, 6)
         for since in known:
             found = segment_transactions(segment, below, options, since)
             assert found.events.tolist() == expected.events.tolist()
             assert found.end == expected.end
+            assert found.offsets == expected.offsets
 
 
 def test_a_segment_whose_index_has_changed_is_followed_from_its_beginning(tmp_path: Path) -> None:
