@@ -224,9 +224,9 @@ def test_a_walk_ends_before_a_segment_that_begins_at_the_stop(tmp_path: Path, st
     assert walked(kbatch.Log(tmp_path), None, stop)[1] == numbers
 
 
-@pytest.mark.parametrize(("start", "on_error", "first"), [
-    (0, "raise", 0), (6, "raise", 0), (7, "raise", 1), (7, "stop", 1), (7, "skip", 0)
-])
+@pytest.mark.parametrize(
+    ("start", "on_error", "first"), [(0, "raise", 0), (6, "raise", 0), (7, "raise", 1), (7, "stop", 1), (7, "skip", 0)]
+)
 def test_a_walk_begins_at_the_segment_before_that_of_the_start(
     tmp_path: Path, start: int, on_error: Any, first: int
 ) -> None:
@@ -402,6 +402,37 @@ def test_a_segment_is_resumed_before_a_length_that_may_turn_out_to_be_right(
     size = len(batches[0])
     batches[1] = damaged(with_length(batches[1], min(2 * size + extra, (1 << 31) - 1 - 12) - 12))
     assert end_of(tmp_path, batches) == resumes_at * size
+
+
+@pytest.mark.usefixtures("_small_tables")
+@pytest.mark.parametrize("form", ["wrong length", "wrong length and magic"])
+@pytest.mark.parametrize(("limit", "resumes_at"), [(0, 1), (-1, 5)])
+def test_a_length_up_to_the_limit_may_turn_out_to_be_right(
+    tmp_path: Path, form: str, limit: int, resumes_at: int
+) -> None:
+    batches = [three(3 * number) for number in range(5)]
+    size = len(batches[0])
+    long = damaged(with_length(batches[1], 9 * size - 12))
+    batches[1] = damaged(long, 16) if form == "wrong length and magic" else long
+    write_segment(tmp_path, 0, batches)
+    options = DecodeOptions(on_error="skip", limits=kbatch.Limits(max_batch_bytes=9 * size + limit))
+    found = segment_transactions(kbatch.Log(tmp_path).segments[0], None, options)
+    assert found.offsets == (0, 14)
+    assert found.end == resumes_at * size
+
+
+@pytest.mark.parametrize("form", ["junk", "a bad batch"])
+def test_markers_after_damage_at_the_beginning_of_a_segment_decide(tmp_path: Path, form: str) -> None:
+    path = write_segment(tmp_path, 0, [])
+    batches = [
+        b"\xff" * 50 if form == "junk" else damaged(data(0)),
+        *(txn(1, 7), txn(2, 8), data(3), marker(4, 7, ABORT), data(5), marker(6, 8, COMMIT), txn(7, 9)),
+    ]
+    path.write_bytes(b"".join(batches))
+    found = follow_transactions(kbatch.Log(tmp_path).segments, SKIP)
+    assert found.aborted[["producer_id", "first_offset", "last_offset"]].tolist() == [(7, 1, 4)]
+    assert [each.producer_id for each in found.open] == [9]
+    assert len(found.undecided) == 0
 
 
 @pytest.mark.usefixtures("_small_tables")
