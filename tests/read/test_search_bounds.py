@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from oracle import build_batch, build_message, encode_record
+from oracle import build_batch, build_message, encode_record, with_crc
 from tables import lost, offsets_of
 
 import kbatch
@@ -281,6 +281,29 @@ def test_a_lower_limit_does_not_hide_a_batch_from_the_search(codec: str) -> None
     else:
         assert found == [(len(first), 30), (len(first) + 30, len(second))]
         assert "max_decompressed_bytes" in table.losses[1].reason
+
+
+@pytest.mark.parametrize(("count", "is_found"), [(1 << 24, True), ((1 << 31) - 1, False)])
+def test_a_compressed_batch_with_more_records_than_the_largest_payload_is_not_found(count: int, is_found: bool) -> None:
+    """With a possible count, its loss is one of its own."""
+    first = build_batch([encode_record(value=b"v")])
+    second = build_batch([encode_record()], base_offset=1, codec="gzip", record_count=count)
+    table = kbatch.decode(first + b"\xff" * 30 + second, on_error="skip")
+    assert [(loss.position, loss.length) for loss in table.losses] == (
+        [(len(first), 30), (len(first) + 30, len(second))] if is_found else [(len(first), 30 + len(second))]
+    )
+
+
+@pytest.mark.parametrize("crc", ["skip", "mark"])
+def test_any_header_after_a_bad_batch_shows_that_its_length_is_right_unless_checksums_are_verified(crc: Any) -> None:
+    """Also that of a batch with a wrong checksum, which a search would not find."""
+    bad = with_crc(FAULTS["an invalid record"], 1)
+    unverified = with_crc(build_batch([encode_record(value=b"v")], base_offset=1), 1)
+    table = kbatch.decode(BATCH + bad + unverified + b"\xff" * 20, crc=crc, on_error="skip")
+    assert table.records["offset"].tolist() == [0, 1]
+    assert lost(table)[0] == (len(BATCH), len(BATCH) + len(bad))
+    verified = kbatch.decode(BATCH + bad + unverified + b"\xff" * 20, on_error="skip")
+    assert lost(verified) == [(len(BATCH), len(BATCH) + len(bad) + len(unverified) + 20)]
 
 
 FAULTS = {
