@@ -10,7 +10,7 @@ from support import bombs
 
 import kbatch
 from kbatch import LimitExceededError, Limits
-from kbatch.format import BATCH_DTYPE, HEADER_DTYPE, RECORD_DTYPE
+from kbatch.format import BATCH_DTYPE, HEADER_DTYPE, RECORD_DTYPE, record_dtype
 from kbatch.read import budget
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
@@ -142,3 +142,81 @@ def test_a_table_does_not_depend_on_the_size_that_is_expected_of_it(
     assert found.records.tolist() == whole.records.tolist()
     assert found.batches.tolist() == whole.batches.tolist()
     assert found.values() == whole.values()
+
+
+# -- what a table has
+
+
+@pytest.mark.parametrize(
+    "columns", [("offset",), ("value",), ("offset", "value"), ("key", "timestamp"), ("timestamp",)]
+)
+@pytest.mark.parametrize("start", [None, 3])
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_table_has_the_requested_columns_and_only_bytes_that_they_point_into(
+    codec: str, start: int | None, columns: tuple[str, ...]
+) -> None:
+    """Also if offsets decide which records are read. Nothing in it can be changed."""
+    data = b"".join(batches(codec, [3, 3, 3]))
+    table = kbatch.decode(data, columns=columns, start_offset=start)
+    assert table.records.dtype.names == record_dtype(columns).names
+    assert len(table) == 9 - (start or 0)
+    assert not table.records.flags.writeable
+    assert not table.data.flags.writeable
+    if {"key", "value"}.isdisjoint(columns):
+        assert len(table.data) == 0
+    elif "value" in columns:
+        assert table.values() == [b"v" * 20] * len(table)
+
+
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("junk", [b"", b"\xff" * 30])
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_compressed_batches_may_follow_uncompressed_ones_of_a_table(codec: str, junk: bytes, before: int) -> None:
+    """The values of both are in its data, wherever in the source the table begins."""
+    made = [bombs.batch(bombs.record(b"%03d" % each) * 2, 2, offset=2 * each) for each in range(100)]
+    packed = [bombs.batch(bombs.record(b"%03d" % each) * 2, 2, codec, offset=2 * each) for each in range(100, 110)]
+    parts = [*made[before:], junk, *packed[:5], made[0], *packed[5:]]
+    windows = BufferWindows(np.frombuffer(b"".join([*made[:before], *parts]), np.uint8))
+    reader = BatchReader(DecodeOptions(on_error="skip"), position=sum(map(len, made[:before])))
+    table = reader.read(windows)
+    values = [b"%03d" % each for each in [*range(before, 105), 0, *range(105, 110)] for _ in range(2)]
+    assert table.values() == values
+    assert [(loss.position, loss.length) for loss in table.losses] == (
+        [(sum(map(len, made)), len(junk))] if junk else []
+    )
+
+
+@pytest.mark.parametrize("max_bytes", [None, 3_000_000, 20_000_000])
+@pytest.mark.parametrize("splits", [False, True])
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_a_payload_of_any_ratio_is_decompressed(codec: str, splits: bool, max_bytes: int | None) -> None:
+    """Also if it is larger than the memory reserved for the payloads, by the ratio that is usual or that of others."""
+    values = [bytes([each]) * (10 if each % 10 else 300_000) for each in range(40)]
+    data = b"".join(bombs.batch(bombs.record(value), 1, codec, offset=each) for each, value in enumerate(values))
+    windows, found = BufferWindows(np.frombuffer(data, np.uint8)), []
+    reader = BatchReader(DecodeOptions())
+    while len(found) < len(values):
+        found += reader.read(windows, max_bytes=max_bytes, splits=splits).values()
+    assert found == values
+
+
+@pytest.mark.parametrize("junk", [0, 40])
+@pytest.mark.parametrize("limit", [50_000, 51_234])
+def test_headers_without_records_and_losses_fit_the_limit(
+    limit: int, junk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of headers, by which transactions are followed, is not small either."""
+    monkeypatch.setattr(budget, "MIN_SPLIT_TABLE", 1)
+    unit = bombs.batch(bombs.record(), 1)
+    data = (unit * 4 + b"\xff" * junk) * 500
+    windows = BufferWindows(np.frombuffer(data, np.uint8))
+    reader = BatchReader(DecodeOptions(framing_only=True, on_error="skip"))
+    sizes, good, lost = [], 0, 0
+    while reader.position < len(data):
+        table = reader.read(windows, max_bytes=limit)
+        sizes.append(table.batches.nbytes + table.losses.nbytes)
+        lost += sum(loss.length for loss in table.losses)
+        good += int(np.count_nonzero(table.batches["base_offset"] == 0))
+    assert (good, lost) == (2000, junk * 500)
+    assert max(sizes) <= limit
+    assert min(sizes[:-1]) > limit // 4
