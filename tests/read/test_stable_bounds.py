@@ -1,0 +1,122 @@
+"""A stream of transactions: which batches are withheld at each flush, wherever they are in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tables import offsets_of
+from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
+
+import kbatch
+
+COMMITTED: dict[str, Any] = {"isolation": "read_committed"}
+
+
+def flushed(decoder: kbatch.StreamDecoder, parts: list[bytes]) -> list[list[int]]:
+    """Return the offsets of each flush after a part."""
+    offsets = []
+    for part in parts:
+        decoder.feed(part)
+        offsets.append(offsets_of(decoder.flush()))
+    return offsets
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 5])
+def test_an_aborted_batch_is_withheld_where_a_later_transaction_is_open_txn_r8(before: int) -> None:
+    """Also as the first batch of the stream, or the only one that can be decoded."""
+    first = [data(offset) for offset in range(before)]
+    at = before
+    decoder = kbatch.StreamDecoder(**COMMITTED)
+    assert flushed(decoder, first) == [[offset] for offset in range(before)]
+    parts = [txn(at, 7) + txn(at + 1, 8) + marker(at + 2, 7, ABORT), data(at + 3), marker(at + 4, 8, COMMIT)]
+    assert flushed(decoder, parts) == [[], [], [at + 1, at + 3]]
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_a_listed_transaction_is_withheld_from_its_first_batch_on_txn_r8(before: int) -> None:
+    decoder = kbatch.StreamDecoder(**COMMITTED, aborted=[(7, before), (8, before + 1)])
+    parts = [txn(before, 7), txn(before + 1, 8), data(before + 2), marker(before + 3, 8, ABORT), txn(before + 4, 8)]
+    assert flushed(decoder, [data(offset) for offset in range(before)]) == [[offset] for offset in range(before)]
+    assert flushed(decoder, parts) == [[], [], [before + 2], [], [before + 4]]
+
+
+def log_of(seed: int, *, damage: bool) -> list[bytes]:
+    """Return batches of three producers and their markers; some are damaged."""
+    random = np.random.default_rng(seed)
+    parts, offset = [], 0
+    for _ in range(40):
+        producer = int(random.integers(7, 10))
+        kind = int(random.integers(5))
+        part = marker(offset, producer, kind) if kind < 2 else txn(offset, producer) if kind < 4 else data(offset)
+        parts.append(damaged(part) if damage and random.integers(8) == 0 else part)
+        offset += 1 + int(random.integers(8) == 0)
+    return parts
+
+
+def assert_equal(tables: list[kbatch.RecordTable], whole: kbatch.RecordTable) -> None:
+    columns = ["base_offset", "status"]
+    rows = [row for table in tables for row in table.batches[columns].tolist()]
+    assert rows == whole.batches[columns].tolist()
+    assert [offset for table in tables for offset in offsets_of(table)] == offsets_of(whole)
+    assert [loss for table in tables for loss in table.losses] == whole.losses
+    assert tables[-1].last_stable_offset == whole.last_stable_offset
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("on_error", ["raise", "skip", "stop"])
+@pytest.mark.parametrize("every", [1, 3, 100])
+def test_flushes_return_what_one_decode_returns(every: int, on_error: Any, seed: int) -> None:
+    parts = log_of(seed, damage=on_error != "raise")
+    decoder = kbatch.StreamDecoder(**COMMITTED, on_error=on_error)
+    tables = []
+    for number, part in enumerate(parts, start=1):
+        decoder.feed(part)
+        if number % every == 0:
+            tables.append(decoder.flush())
+    tables.append(decoder.finish())
+    whole = kbatch.decode(b"".join(parts), **COMMITTED, on_error=on_error)
+    assert_equal(tables, whole)
+    assert tables[-1].pending == whole.pending
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("on_error", ["raise", "skip", "stop"])
+def test_small_tables_of_a_stream_return_what_one_decode_returns(on_error: Any, seed: int) -> None:
+    """Several tables are decoded from the same bytes. Each has the transactions that are undecided from it on."""
+    data = b"".join(log_of(seed, damage=on_error != "raise"))
+    options = COMMITTED | {"on_error": on_error}
+    # With "stop", the bytes that follow the damage by then are lost.
+    for chunks in [[data]] if on_error == "stop" else [[data], [data[:900], data[900:]]]:
+        tables = list(kbatch.decode_stream(chunks, **options, max_bytes=400))
+        whole = kbatch.decode(data, **options)
+        assert len(tables) > 1
+        assert_equal(tables, whole)
+        assert {pair for table in tables for pair in table.pending} >= set(whole.pending)
+        assert set(tables[-1].pending) <= set(whole.pending)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flush_reports_the_transactions_that_a_decode_of_the_same_batches_reports(seed: int) -> None:
+    parts = log_of(seed, damage=False)
+    decoder = kbatch.StreamDecoder(**COMMITTED)
+    for number, part in enumerate(parts, start=1):
+        decoder.feed(part)
+        table, whole = decoder.flush(), kbatch.decode(b"".join(parts[:number]), **COMMITTED)
+        assert (table.pending, table.last_stable_offset) == (whole.pending, whole.last_stable_offset)
+
+
+def test_transactions_whose_markers_are_lost_are_pending_at_the_end_dsk_r1() -> None:
+    """By offset, with those that are still open."""
+    decoder = kbatch.StreamDecoder(**COMMITTED, on_error="skip")
+    lost = damaged(marker(4, 7, ABORT))
+    decoder.feed(txn(0, 7) + txn(1, 8) + txn(2, 9) + data(3) + lost + data(5))
+    table = decoder.flush()
+    assert offsets_of(table) == []
+    assert table.pending == [(7, 0), (8, 1), (9, 2)]
+    decoder.feed(marker(6, 9, ABORT) + txn(7, 6))
+    table = decoder.finish()
+    assert offsets_of(table) == []
+    assert table.pending == [(7, 0), (8, 1), (6, 7)]
+    assert table.last_stable_offset == 1
