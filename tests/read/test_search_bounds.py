@@ -41,6 +41,94 @@ def test_an_entry_after_damage_is_found_at_every_byte(good: bytes, junk: bytes) 
         assert len(table) == 2
 
 
+# Entries with a valid checksum, and whether a writer may have made them.
+SMALLEST = [encode_record(delta) for delta in range(3)]
+POSSIBLE: dict[str, tuple[bytes, bool]] = {
+    "as many records as the bytes allow": (build_batch(SMALLEST), True),
+    "one record more than the bytes allow": (build_batch(SMALLEST, record_count=4), False),
+    "one record more than the bytes and a part of a record allow": (
+        build_batch(payload=b"".join(SMALLEST) + bytes(6), record_count=4),
+        False,
+    ),
+    "fewer records than the bytes allow": (build_batch(SMALLEST, record_count=0), True),
+    "less than no records": (build_batch(SMALLEST, record_count=-1), False),
+    "a record in no bytes": (build_batch([], record_count=1), False),
+    "no records": (build_batch([]), True),
+    "the last codec": (build_batch(SMALLEST, codec="zstd"), True),
+    "less than no records, compressed": (build_batch(SMALLEST, codec="zstd", record_count=-1), False),
+    "an unknown codec": (build_batch(SMALLEST, attributes=5), False),
+    "an unknown magic": (build_message(b"k", b"v", magic=3), False),
+}
+for _magic in (0, 1):
+    POSSIBLE |= {
+        f"{name}, magic {_magic}": (build_message(key, value, magic=_magic, offset=1, **fields), is_found)
+        for name, key, value, fields, is_found in [
+            ("neither key nor value", None, None, {}, True),
+            ("key and value", b"k", b"v", {}, True),
+            ("key only", b"key", None, {}, True),
+            ("an empty key and value", b"", b"", {}, True),
+            ("as many bytes after the value as are accepted", b"k", b"v", {"extra": bytes(1024)}, True),
+            ("more bytes after the value", b"k", b"v", {"extra": bytes(1025)}, False),
+            ("a value of one byte more", b"k", b"v", {"value_length": 2}, False),
+            ("a key that takes the bytes of the value's length", b"key", None, {"key_length": 7}, False),
+            ("a key of one byte more", b"key", None, {"key_length": 4}, False),
+            ("the longest key", bytes(1 << 20), b"v", {}, True),
+            ("a longer key", bytes((1 << 20) + 1), b"v", {}, False),
+            ("the last codec", None, b"v", {"attributes": 3}, True),
+            ("an unknown codec", None, b"v", {"attributes": 4}, False),
+        ]
+    }
+
+
+@pytest.mark.parametrize("name", POSSIBLE)
+def test_an_entry_that_no_writer_makes_is_not_found_whatever_its_checksum(name: str) -> None:
+    """Others are, with records or as a loss of their own; at the end of the source too."""
+    entry, is_found = POSSIBLE[name]
+    first, junk = BATCH, b"\xff" * 30
+    for after in (b"", BATCH):
+        table = kbatch.decode(first + junk + entry + after, on_error="skip")
+        loss = table.losses[0]
+        assert (loss.position, loss.length) == (len(first), len(junk) + (0 if is_found else len(entry)))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (entry, is_found) in POSSIBLE.items() if len(entry) < 500 and is_found]
+)
+def test_an_entry_of_which_only_a_part_is_known_may_be_possible(name: str) -> None:
+    """A stream is searched up to any byte of its header, and goes on with more bytes."""
+    entry, _ = POSSIBLE[name]
+    for cut in range(len(entry)):
+        decoder = kbatch.StreamDecoder(on_error="skip")
+        decoder.feed(BATCH + b"\xff" * 30 + entry[:cut])
+        tables = [decoder.flush(), decoder.flush()]
+        decoder.feed(entry[cut:] + BATCH)
+        tables += [decoder.flush(), decoder.finish()]
+        loss = next(each for table in tables for each in table.losses)
+        assert (loss.position, loss.length) == (len(BATCH), 30), cut
+
+
+@pytest.mark.parametrize("junk", [b"\xff", b"\0"], ids=["ones", "zeros"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        # Bytes of no other position look like a length or a magic.
+        build_batch([encode_record(value=b"v")], base_offset=0x7F7F7F7F7F7F7F7F),
+        build_batch([encode_record(value=b"v")], base_offset=0, partition_leader_epoch=0),
+        build_batch([encode_record(value=bytes(178))], base_offset=0, partition_leader_epoch=0),
+        build_message(None, None, magic=0),
+        build_message(None, bytes(242), magic=0),
+        build_message(None, bytes(65536 - 14), magic=0),
+    ],
+    ids=["high offset", "low offset", "256 bytes", "shortest message", "message of 256", "message of 65536"],
+)
+def test_an_entry_is_found_at_every_place_of_a_block_that_looks_empty(entry: bytes, junk: bytes) -> None:
+    """Without a good entry before it, any offset may follow."""
+    assert (entry[8:12] == bytes([0, 0, 1, 0])) == (entry[10] == 1)
+    for length in range(1, 2 * 64 + 2):
+        table = kbatch.decode(junk * length + entry, on_error="skip")
+        assert (lost(table), len(table)) == ([(0, length)], 1)
+
+
 def crafted(offset: int) -> bytes:
     """Build a message whose bytes look like the header of another message one byte earlier.
 
@@ -98,6 +186,10 @@ def test_a_search_up_to_a_known_end_needs_no_more_bytes() -> None:
 def test_the_kernel_refuses_entries_outside_of_the_window(origin: int, lowest: int, position: int, size: int) -> None:
     window = np.frombuffer(bytes(10) + BATCH, np.uint8)
     assert EntryChecksums().holds(window, 10, 20, len(BATCH), lowest=20)
+    # Only entries of magic 2 have a header of this size.
+    for magic in (0, 1, 3):
+        unknown = np.frombuffer(bytes(16) + bytes([magic]), np.uint8)
+        assert not EntryChecksums().holds(unknown, 10, 10, MIN_ENTRY_SIZE, lowest=10)
     with pytest.raises(IndexError, match="out of range"):
         EntryChecksums().holds(window, origin, position, size, lowest=lowest)
 
