@@ -16,7 +16,13 @@ from transaction_logs import ABORT, COMMIT, control, damaged, data, marker, txn
 
 import kbatch
 from kbatch.log import committed
-from kbatch.log.committed import follow_transactions, open_before, segment_before, segment_transactions
+from kbatch.log.committed import (
+    follow_transactions,
+    join_transactions,
+    open_before,
+    segment_before,
+    segment_transactions,
+)
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.transactions import Transactions
 from kbatch.transactions.opened import OPEN_BYTES
@@ -164,6 +170,33 @@ def test_a_marker_lost_at_the_end_of_a_segment_ends_no_transaction_of_the_next_o
     write_segment(directory, 2, [txn(2, 7), marker(3, 7, COMMIT)])
     tables = kbatch.Log(directory).tables(isolation="read_committed", on_error="skip")
     assert [offset for table in tables for offset in offsets_of(table)] == [2]
+
+
+def test_a_transaction_in_doubt_at_the_end_of_a_segment_withholds_nothing_of_the_next_one(tmp_path: Path) -> None:
+    """Its offsets begin below its name."""
+    directory = tmp_path / "t-0"
+    write_segment(directory, 0, [txn(0, 7), data(5)])
+    write_segment(directory, 8, [txn(5, 7), marker(6, 7, COMMIT)])
+    tables = kbatch.Log(directory).tables(isolation="read_committed", on_error="skip")
+    assert [offset for table in tables for offset in offsets_of(table)] == [5, 5]
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_transactions_of_all_segments_have_one_limit_however_they_are_walked(tmp_path: Path, is_lazy: bool) -> None:
+    for base in (0, 60):
+        write_segment(tmp_path, base, [txn(number, number) for number in range(base, base + 60)])
+    log = kbatch.Log(tmp_path)
+    options = DecodeOptions(limits=kbatch.Limits(max_table_bytes=100 * OPEN_BYTES))
+
+    def walk(one: Callable[[int], Any], numbers: Sequence[int]) -> Any:
+        return map(one, numbers) if is_lazy else [one(number) for number in numbers]
+
+    with pytest.raises(kbatch.LimitExceededError, match=f"{60:020}.log: .*more than"):
+        follow_transactions(log.segments, options, walk=walk)
+    parts = [segment_transactions(segment, None, options) for segment in log.segments]
+    with pytest.raises(kbatch.LimitExceededError, match="more than"):
+        join_transactions(parts, limits=options.limits)
+    assert len(join_transactions(parts).open) == 120
 
 
 # -- ranges of offsets
@@ -463,6 +496,23 @@ def test_a_segment_that_grows_has_the_transactions_of_the_whole_file(
             assert found.events.tolist() == expected.events.tolist()
             assert found.end == expected.end
             assert found.offsets == expected.offsets
+
+
+def test_a_segment_is_recognized_by_the_batch_at_which_it_is_resumed(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, 0, [])
+    empty = segment_transactions(kbatch.Log(tmp_path).segments[0], None, SKIP)
+    path.write_bytes(txn(0, 7) + txn(1, 8))
+    (segment,) = kbatch.Log(tmp_path).segments
+    known = segment_transactions(segment, None, SKIP)
+    path.write_bytes(txn(0, 6) + txn(1, 8) + data(2))
+    (longer,) = kbatch.Log(tmp_path).segments
+    path.write_bytes(txn(0, 7) + txn(1, 6))
+    (other,) = kbatch.Log(tmp_path).segments
+    assert other.size == segment.size
+    assert not known.is_of(other)
+    assert empty.is_of(other)
+    path.write_bytes(txn(0, 6) + txn(1, 8) + data(2))
+    assert known.is_of(longer)
 
 
 def test_a_segment_whose_index_has_changed_is_followed_from_its_beginning(tmp_path: Path) -> None:

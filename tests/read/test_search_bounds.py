@@ -163,6 +163,20 @@ def test_the_offset_of_a_message_after_damage_exceeds_the_last_one_frm_r12(offse
     assert lost(table) == [(len(first), len(first) + 20 + (0 if found else len(second)))]
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("before", [[9], [5, 9], [5, 9, 9], list(range(10))])
+@pytest.mark.parametrize(("offset", "found"), [(7, False), (9, False), (10, True)])
+def test_the_offset_after_damage_exceeds_that_of_the_last_of_several_messages_frm_r12(
+    offset: int, found: bool, before: list[int], magic: int
+) -> None:
+    head = b"".join(build_message(b"k", b"v", magic=magic, offset=each) for each in before)
+    after = build_message(b"k", b"w", magic=magic, offset=offset)
+    data = head + b"\xff" * 20 + after + build_message(b"k", b"x", magic=magic, offset=11)
+    expected = [*before, *([offset] if found else []), 11]
+    for tables in [kbatch.decode(data, on_error="skip")], kbatch.decode_stream([data], on_error="skip", max_bytes=500):
+        assert [each for table in tables for each in offsets_of(table)] == expected
+
+
 def test_a_search_up_to_a_known_end_needs_no_more_bytes() -> None:
     """An entry may begin at the last place before `stop`; the bytes after it are needed only for later places."""
     data = np.full(100, 0xFF, np.uint8)

@@ -120,3 +120,17 @@ def test_transactions_whose_markers_are_lost_are_pending_at_the_end_dsk_r1() -> 
     assert offsets_of(table) == []
     assert table.pending == [(7, 0), (8, 1), (6, 7)]
     assert table.last_stable_offset == 1
+
+
+def test_transactions_that_may_have_ended_in_lost_bytes_are_pending_until_they_are_returned_dsk_r1() -> None:
+    """All that were open there, and not only those of a producer in the damage."""
+    decoder = kbatch.StreamDecoder(**COMMITTED, on_error="skip")
+    parts = [txn(0, 7) + txn(1, 8) + b"\xff" * 40 + data(3), data(4) + txn(5, 7), marker(6, 7, COMMIT)]
+    tables = []
+    for part in parts:
+        decoder.feed(part)
+        tables.append(decoder.flush())
+    tables.append(decoder.finish())
+    assert [offsets_of(table) for table in tables] == [[3], [4], [5], []]
+    assert [table.pending for table in tables] == [[(7, 0), (8, 1)], [(7, 5)], [], [(7, 0), (8, 1)]]
+    assert [table.last_stable_offset for table in tables] == [None, 5, None, None]
