@@ -98,9 +98,9 @@ class SplitBatch:
 
 def outcome_finding(outcome: Outcome) -> Finding | None:
     """Return the fault that an outcome reports, if any."""
-    if outcome.cause != Cause.FAULT:
-        return None
-    return Finding(Fault(outcome.fault), outcome.at, outcome.record, outcome.expected, outcome.found)
+    if outcome.cause == Cause.FAULT:
+        return Finding(Fault(outcome.fault), outcome.at, outcome.record, outcome.expected, outcome.found)
+    return None
 
 
 def header_bytes(records: npt.NDArray[np.void]) -> int:

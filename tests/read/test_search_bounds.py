@@ -243,6 +243,14 @@ def test_entries_inside_of_a_wrong_length_need_a_good_checksum(
         tables = list(kbatch.Log(tmp_path / "t-0").tables(**options))
     offsets = [offset for table in tables for offset in table.records["offset"].tolist()]
     assert offsets == [offset for offset in (0, 2, 4, 5, 6) if offset >= (start_offset or 0)]
+    # A bad batch is lost wherever its offsets are, and good ones outside of the requested offsets have no row.
+    at = len(good(0)) + len(first) + len(good(2))
+    assert [each for table in tables for each in lost(table)] == [
+        (len(good(0)), len(good(0)) + len(first)),
+        (at, at + len(bad)),
+    ]
+    rows = [offset for table in tables for offset in table.batches["base_offset"].tolist()]
+    assert [offset for offset in rows if offset not in (1, 3)] == offsets
 
 
 @pytest.mark.parametrize("tail", [b"", BATCH])

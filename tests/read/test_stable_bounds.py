@@ -134,3 +134,30 @@ def test_transactions_that_may_have_ended_in_lost_bytes_are_pending_until_they_a
     assert [offsets_of(table) for table in tables] == [[3], [4], [5], []]
     assert [table.pending for table in tables] == [[(7, 0), (8, 1)], [(7, 5)], [], [(7, 0), (8, 1)]]
     assert [table.last_stable_offset for table in tables] == [None, 5, None, None]
+
+
+@pytest.mark.parametrize("cut", [17, 61, 70])
+def test_lost_bytes_end_no_transaction_before_the_next_batch_is_known_dsk_r1(cut: int) -> None:
+    """A flush between the lost marker and the end of that batch does not change what the marker may have ended."""
+    following = data(3)
+    parts = [txn(0, 7) + txn(1, 8) + damaged(marker(2, 9, ABORT)) + following[:cut], following[cut:] + data(4)]
+    decoder = kbatch.StreamDecoder(**COMMITTED, on_error="skip")
+    assert flushed(decoder, parts) == [[], [3, 4]]
+    assert decoder.finish().pending == [(7, 0), (8, 1)]
+
+
+@pytest.mark.parametrize("on_error", ["skip", "stop"])
+def test_a_marker_that_is_lost_at_the_end_may_have_ended_its_transaction(on_error: Any) -> None:
+    stream = txn(0, 7) + data(1) + damaged(marker(2, 7, ABORT))
+    tables = list(kbatch.decode_stream([stream], **COMMITTED, on_error=on_error))
+    whole = kbatch.decode(stream, **COMMITTED, on_error=on_error)
+    assert [offset for table in tables for offset in offsets_of(table)] == offsets_of(whole) == [1]
+    assert [(table.pending, table.last_stable_offset) for table in [tables[0], whole]] == [([(7, 0)], None)] * 2
+
+
+@pytest.mark.parametrize("on_error", ["skip", "stop"])
+def test_damage_decides_nothing_where_a_list_decides_txn_r8(on_error: Any) -> None:
+    decoder = kbatch.StreamDecoder(**COMMITTED, on_error=on_error, aborted=[(8, 1)])
+    parts = [txn(0, 7) + txn(1, 8) + damaged(data(2)), txn(3, 7)]
+    found = flushed(decoder, parts)
+    assert [*found, offsets_of(decoder.finish())] == ([[0], [3], []] if on_error == "skip" else [[0], [], []])

@@ -200,9 +200,10 @@ TARGETS = (
             "tests/read/test_splitting_bounds.py",
             "tests/read/test_rules_header.py",
         ),
+        ("tests/read/test_losses.py", "tests/read/test_search_bounds.py"),
     ),
     Target("kbatch/read/withheld.py", ("tests/transactions/test_withheld_bounds.py",)),
-    Target("kbatch/read/stable.py", ("tests/read/test_stream_committed.py",)),
+    Target("kbatch/read/stable.py", ("tests/read/test_stable_bounds.py",), ("tests/read/test_stream_committed.py",)),
     Target(
         "kbatch/log/committed.py",
         ("tests/log/test_committed_bounds.py", "tests/transactions/test_lost_bounds.py"),
