@@ -57,7 +57,7 @@ POSSIBLE: dict[str, tuple[bytes, bool]] = {
     "the last codec": (build_batch(SMALLEST, codec="zstd"), True),
     "less than no records, compressed": (build_batch(SMALLEST, codec="zstd", record_count=-1), False),
     "an unknown codec": (build_batch(SMALLEST, attributes=5), False),
-    "an unknown magic": (build_message(b"k", b"v", magic=3), False),
+    "an unknown magic": (build_message(None, bytes(100), magic=3, offset=1), False),
 }
 for _magic in (0, 1):
     POSSIBLE |= {
