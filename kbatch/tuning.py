@@ -100,6 +100,8 @@ MIN_SCRATCH = 256 << 10
 MIN_SPLIT_TABLE = 16 << 20
 # The smallest default of `Limits.max_table_bytes`: ten fetch responses of 50 MiB, Kafka's default limit.
 MIN_DEFAULT_TABLE = 512 << 20
+# The smallest limit on a table whose transactions are followed.
+MIN_FOLLOWED_TABLE = 256 << 10
 
 # -- read/reader.py
 

@@ -32,7 +32,7 @@ from kbatch.format import (
 )
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment, has_batch
-from kbatch.read.budget import table_limit
+from kbatch.read.budget import followed_table_bytes, table_limit
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.loss_list import Loss
@@ -48,7 +48,7 @@ from kbatch.transactions import (
     lost_bytes,
 )
 from kbatch.transactions.tracker import MAX_TABLE_BYTES
-from kbatch.tuning import MIN_SPLIT_TABLE, SMALL_TABLE_BYTES
+from kbatch.tuning import MIN_SPLIT_TABLE
 
 __all__ = [
     "SegmentTransactions",
@@ -60,9 +60,8 @@ __all__ = [
 ]
 
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
-# Events that are joined at once, and the least size of a table whose transactions are followed.
+# Events that are joined at once.
 _JOINED = 16384
-_MIN_TABLE = 256 << 10
 
 
 class _Budget(NamedTuple):
@@ -420,9 +419,7 @@ def segment_transactions(
     )
     tracking = tracking_options(replace(options, on_error="skip"))
     suspect_end = 0
-    # The headers of the batches of a table are held several times.
-    table_bytes = SMALL_TABLE_BYTES if max_bytes is None else min(SMALL_TABLE_BYTES, max(max_bytes // 16, _MIN_TABLE))
-    for table in read_tables(segment, known.last, segment.size, tracking, table_bytes):
+    for table in read_tables(segment, known.last, segment.size, tracking, followed_table_bytes(max_bytes)):
         rows = table.batches[np.searchsorted(table.batches["position"], known.end) :]
         good = counts_for_transactions(rows, tracking)
         suspect_end = max(suspect_end, _suspect_end(segment, rows[~good], table.losses, options.limits))

@@ -12,9 +12,24 @@ from kbatch.errors import Fault, Finding
 from kbatch.format import Limits
 from kbatch.quantities import SizeLike, size_between
 from kbatch.records.data import TableMemory
-from kbatch.tuning import LOG_TABLE_BYTES, MAX_SCRATCH, MIN_DEFAULT_TABLE, MIN_SCRATCH, MIN_SPLIT_TABLE
+from kbatch.tuning import (
+    LOG_TABLE_BYTES,
+    MAX_SCRATCH,
+    MIN_DEFAULT_TABLE,
+    MIN_FOLLOWED_TABLE,
+    MIN_SCRATCH,
+    MIN_SPLIT_TABLE,
+    SMALL_TABLE_BYTES,
+)
 
-__all__ = ["TableBudget", "checked_table_bytes", "default_table_bytes", "table_budget", "table_limit"]
+__all__ = [
+    "TableBudget",
+    "checked_table_bytes",
+    "default_table_bytes",
+    "followed_table_bytes",
+    "table_budget",
+    "table_limit",
+]
 
 _LIMITS_NAME = "Limits(max_table_bytes=...)"
 # The memory limit of a container: version 2 of control groups, and version 1.
@@ -140,6 +155,14 @@ def table_budget(
 def checked_table_bytes(max_bytes: SizeLike | None) -> int:
     """Return the size of the tables that a caller gets, or raise `ValueError`."""
     return LOG_TABLE_BYTES if max_bytes is None else size_between("max_bytes", max_bytes, 1)
+
+
+def followed_table_bytes(max_bytes: int | None) -> int:
+    """Return the size of the tables whose transactions are followed, in memory of `max_bytes`.
+
+    The headers of the batches of a table are held several times.
+    """
+    return SMALL_TABLE_BYTES if max_bytes is None else min(SMALL_TABLE_BYTES, max(max_bytes // 16, MIN_FOLLOWED_TABLE))
 
 
 def table_limit(limits: Limits) -> int:

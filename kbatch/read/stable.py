@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.format import BATCH_DTYPE
-from kbatch.read.budget import table_limit
+from kbatch.read.budget import followed_table_bytes, table_limit
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
@@ -100,6 +100,7 @@ class StableFront:
     ) -> None:
         self.reader = BatchReader(tracking_options(options), source=source, position=position)
         self._tracker = _StreamTracker(options)
+        self._table_bytes = followed_table_bytes(table_limit(options.limits))
         self._listed = None if aborted is None else ListedAborts(aborted)
         # A list decides all transactions. Under "raise" and "stop", only damage outside of the requested offsets is
         # passed over.
@@ -125,7 +126,7 @@ class StableFront:
             if reader.waits(windows):
                 break
             begin = reader.position
-            table = reader.read(windows)
+            table = reader.read(windows, max_bytes=self._table_bytes)
             if reader.position == begin and not len(table.batches):
                 break
             self._add(table, windows.window(begin, windows.end), begin)

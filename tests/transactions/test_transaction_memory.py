@@ -89,6 +89,32 @@ def test_open_transactions_of_a_stream_stay_within_the_limit_of_a_table() -> Non
 
 
 @linux
+def test_a_large_chunk_of_a_stream_is_followed_in_parts() -> None:
+    """The headers of 200,000 batches would take 17 MiB."""
+    data = b"".join(transactional(number, number) for number in range(200_000))
+    limits = Limits(max_table_bytes=LIMIT)
+
+    def streamed() -> int:
+        return sum(map(len, kbatch.decode_stream([data], isolation="read_committed", limits=limits)))
+
+    list(kbatch.decode_stream([data[:68000]], isolation="read_committed", limits=limits))
+    increase, result = measured(streamed)
+    assert f"of them open, take more than {LIMIT} bytes of memory" in result
+    # The bytes that the caller passes at once are copied.
+    assert increase <= LIMIT * 13 // 10 + WINDOW + len(data)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
+def test_a_chunk_of_a_stream_may_have_more_headers_than_a_table(on_error: Any) -> None:
+    """The pass over the transactions refuses nothing that becomes several tables."""
+    data = b"".join(bytes(kbatch.encode([b"v"], base_offset=number)) for number in range(4000))
+    options = {"on_error": on_error, "limits": Limits(max_table_bytes=200_000)}
+    tables = list(kbatch.decode_stream([data], isolation="read_committed", **options))
+    assert [offset for table in tables for offset in table.records["offset"].tolist()] == list(range(4000))
+    assert [loss for table in tables for loss in table.losses] == []
+
+
+@linux
 def test_ended_transactions_count_towards_the_limit_of_a_table(tmp_path: Path) -> None:
     data = b"".join(transactional(5, 2 * number) + abort(5, 2 * number + 1) for number in range(100_000))
     log = log_of(tmp_path / "t-0", data)
