@@ -412,7 +412,6 @@ def segment_transactions(
     recorder = TransactionRecorder(
         limits=options.limits, max_bytes=max_bytes, limit_name=limit_name, events=known.events
     )
-    event_count = len(known.events)
     lost = LossFollower(known.next_offset, entries, is_after_batch=known.end > 0, is_final=not skips)
     offsets = (
         None if known.first_offset is None or known.next_offset is None else (known.first_offset, known.next_offset - 1)
@@ -434,11 +433,10 @@ def segment_transactions(
             if last >= suspect_end and offsets is not None:
                 below_offset = _entries_below(entries, offset + 1)
                 known = _Resumption(last, last + size, crc, offset + 1, offsets[0], known.events, below_offset)
-                event_count = recorder.event_count
+                recorder.mark()
     recorder.replay_events(lost.finish(below))
-    events = recorder.events
-    resumption = replace(known, events=events[:event_count]) if known.end else None
-    return SegmentTransactions(events, below is not None, segment.path, segment.size, offsets, resumption)
+    resumption = replace(known, events=recorder.marked_events) if known.end else None
+    return SegmentTransactions(recorder.events, below is not None, segment.path, segment.size, offsets, resumption)
 
 
 @contextmanager

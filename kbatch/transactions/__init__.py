@@ -9,12 +9,8 @@ from kbatch.transactions.aborted import AbortedRanges, ListedAborts, Withheld, W
 from kbatch.transactions.control import control_records
 from kbatch.transactions.lost import LossFollower, Step, follow_batches, lost_bytes
 from kbatch.transactions.opened import OpenTransaction, OpenTransactions
-from kbatch.transactions.tracker import (
-    EVENT_DTYPE,
-    TransactionRecorder,
-    Transactions,
-    TransactionTracker,
-)
+from kbatch.transactions.recorder import TransactionRecorder
+from kbatch.transactions.tracker import EVENT_DTYPE, Transactions, TransactionTracker
 
 __all__ = [
     "EVENT_DTYPE",

@@ -27,21 +27,22 @@ from kbatch.transactions.control import marker_types
 from kbatch.transactions.opened import OPEN_BYTES, Begun, OpenedRows, OpenTransaction, OpenTransactions
 
 __all__ = [
+    "DATA",
     "EVENT_DTYPE",
     "INDEXED_ABORT",
     "LOST_BYTES",
     "LOST_MARKER",
     "NO_PRODUCER",
     "Spans",
-    "TransactionRecorder",
     "TransactionTracker",
     "Transactions",
+    "by_producer",
 ]
 
 # Kinds of events: the type of a marker, or one of these. A .txnindex entry may replace a lost marker.
 LOST_MARKER = -2
 _NO_EVENT = -1
-_DATA = 2
+DATA = 2
 INDEXED_ABORT = 3
 # Lost bytes that may have contained markers. If the producer of the event has an open transaction, the marker was that
 # of this transaction; otherwise any open transaction may have ended.
@@ -64,8 +65,6 @@ EVENT_DTYPE = np.dtype(
 # The memory of a transaction that has ended: 48 bytes for the row and its positions and 24 for the marker, the former
 # also in the result; and the range that is made of it, as three sorted columns and the arrays of two sorts.
 ENDED_BYTES = (48 + 24) + 48 + 72
-# The memory of a recorded event: once in its part, and once in the array of all of them.
-EVENT_BYTES = 2 * EVENT_DTYPE.itemsize
 MAX_TABLE_BYTES = "limits=kbatch.Limits(max_table_bytes=...)"
 # Batches that are followed at once, as several arrays, and events that are applied at once, as tuples.
 _FOLLOWED = 16384
@@ -217,10 +216,10 @@ class Drained(NamedTuple):
     undecided_spans: npt.NDArray[np.int64]
 
 
-def _by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+def by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     """Return the stable order that groups rows by producer."""
-    least = producer_ids.min()
-    if producer_ids.max() - least < 1 << 16:
+    least = int(producer_ids.min()) if len(producer_ids) else 0
+    if len(producer_ids) and int(producer_ids.max()) - least < 1 << 16:
         # A coordinator assigns adjacent ids. NumPy sorts small integers by radix, ten times as fast.
         return np.argsort((producer_ids - least).astype(np.uint16), kind="stable")
     return np.argsort(producer_ids, kind="stable")
@@ -228,7 +227,7 @@ def _by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
 
 def _first_batches(producer_ids: npt.NDArray[np.int64], kinds: npt.NDArray[np.int16]) -> npt.NDArray[np.intp]:
     """Return the first of each run of consecutive data batches of one producer, in rows that are sorted by producer."""
-    is_data = kinds == _DATA
+    is_data = kinds == DATA
     changes = np.append(True, producer_ids[1:] != producer_ids[:-1])
     return np.flatnonzero(is_data & (changes | np.append(True, ~is_data[:-1])))
 
@@ -339,10 +338,10 @@ class TransactionTracker:
         rows, kinds = self._relevant(data, batches, origin)
         if not len(rows):
             return
-        order = _by_producer(batches["producer_id"][rows])
+        order = by_producer(batches["producer_id"][rows])
         rows, kinds = rows[order], kinds[order]
         ordered = batches[rows]
-        events = np.append(_first_batches(ordered["producer_id"], kinds), np.flatnonzero(kinds != _DATA))
+        events = np.append(_first_batches(ordered["producer_id"], kinds), np.flatnonzero(kinds != DATA))
         events = events[np.argsort(rows[events])]
         self.replay(_events(ordered[events], kinds[events]))
 
@@ -358,7 +357,7 @@ class TransactionTracker:
         """
         attributes = batches["attributes"] & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL)
         rows = np.flatnonzero((attributes != 0) & (batches["producer_id"] >= 0) & (batches["magic"] == 2))
-        kinds = np.full(len(rows), _DATA, np.int16)
+        kinds = np.full(len(rows), DATA, np.int16)
         control = np.flatnonzero(attributes[rows] & ATTRIBUTE_CONTROL)
         if len(control):
             types = marker_types(data, batches[rows[control]], origin, self._limits.max_decompressed_bytes)
@@ -381,10 +380,14 @@ class TransactionTracker:
     def _ended_bytes(self) -> int:
         return (len(self._markers[0]) + len(self._undecided)) * ENDED_BYTES
 
+    def _exceeds_limit(self) -> bool:
+        """Count the memory, and return whether it is too much."""
+        self.used_bytes = len(self._open) * self._open_bytes + self._ended_bytes()
+        return self._max_bytes is not None and self.used_bytes > self._max_bytes
+
     def _check_memory(self) -> None:
         """Raise LimitExceededError if the transactions take too much memory."""
-        self.used_bytes = size = len(self._open) * self._open_bytes + self._ended_bytes()
-        if self._max_bytes is not None and size > self._max_bytes:
+        if self._exceeds_limit():
             raise LimitExceededError(
                 f"the transactions, {len(self._open):,} of them open, take more than {self._max_bytes} bytes of "
                 f"memory; raise {self._limit_name}, or read with isolation='read_uncommitted'"
@@ -397,7 +400,7 @@ class TransactionTracker:
             column.frombytes(aborts[name].tobytes())
         is_open = self._open
         for producer_id, offset, last_offset, timestamp, kind, position in events.tolist():
-            if kind == _DATA:
+            if kind == DATA:
                 if producer_id not in is_open:
                     is_open.begin(Begun(position, offset, producer_id, timestamp))
             elif kind == INDEXED_ABORT:
@@ -478,89 +481,3 @@ class TransactionTracker:
         for column in self._markers:
             del column[:]
         return drained
-
-
-class TransactionRecorder(TransactionTracker):
-    """Records the events of a part of a log, without knowing which transactions are open before it.
-
-    `add` works as in the tracker. A tracker that replays the `events` of all parts in order has the same result as one
-    that follows the batches themselves.
-
-    Attributes
-    ----------
-    event_count : int
-        The number of `events`.
-
-    Parameters
-    ----------
-    limits, max_bytes, limit_name
-        As for the tracker.
-    events : ndarray of EVENT_DTYPE, optional
-        Events of an earlier recorder, to resume from.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import kbatch
-    >>> from kbatch.transactions import TransactionRecorder, TransactionTracker
-    >>> recorder = TransactionRecorder()
-    >>> recorder.add(np.empty(0, np.uint8), kbatch.scan(b""), 0)
-    >>> tracker = TransactionTracker()
-    >>> tracker.replay(recorder.events)
-    >>> tracker.result().open
-    []
-    """
-
-    def __init__(
-        self,
-        *,
-        limits: Limits | None = None,
-        max_bytes: int | None = None,
-        limit_name: str = MAX_TABLE_BYTES,
-        events: npt.NDArray[np.void] | None = None,
-    ) -> None:
-        super().__init__(limits=limits, max_bytes=max_bytes, limit_name=limit_name)
-        self.event_count = 0
-        self._parts: list[npt.NDArray[np.void]] = []
-        if events is not None:
-            self.replay(events)
-
-    @property
-    def events(self) -> npt.NDArray[np.void]:
-        """The events recorded so far."""
-        self._parts = [np.concatenate([np.empty(0, EVENT_DTYPE), *self._parts])]
-        return self._parts[0]
-
-    def _replay(self, events: npt.NDArray[np.void]) -> None:
-        """Record events, except repeated opening events of open transactions."""
-        interrupted = np.flatnonzero(events["kind"] == LOST_BYTES)
-        if len(interrupted):
-            # Any transaction may have ended; to record that later batches open them again does no harm.
-            end = int(interrupted[-1]) + 1
-            self._append(events[:end])
-            self._open.clear()
-            events = events[end:]
-        if not len(events):
-            return
-        order = _by_producer(events["producer_id"])
-        grouped = events[order]
-        starts = np.ones(len(order), np.bool_)
-        starts[1:] = grouped["producer_id"][1:] != grouped["producer_id"][:-1]
-        opened = np.fromiter((p in self._open for p in grouped["producer_id"][starts].tolist()), np.bool_)
-        kept = np.ones(len(events), np.bool_)
-        kept[order[starts]] = ~opened | (grouped["kind"][starts] != _DATA)
-        for event in grouped[np.append(starts[1:], True)].tolist():
-            producer_id, offset, _, timestamp, kind, position = event
-            if kind != _DATA:
-                # An index entry may or may not end the transaction; recording the next batch again is harmless.
-                self._open.end(producer_id)
-            elif producer_id not in self._open:
-                self._open.begin(Begun(position, offset, producer_id, timestamp))
-        self._append(events[kept])
-
-    def _ended_bytes(self) -> int:
-        return self.event_count * EVENT_BYTES
-
-    def _append(self, events: npt.NDArray[np.void]) -> None:
-        self._parts.append(events)
-        self.event_count += len(events)

@@ -18,7 +18,7 @@ from kbatch import LimitExceededError, Limits
 from kbatch.kernels.checksum import crc32c
 from kbatch.transactions import EVENT_DTYPE, ListedAborts, TransactionRecorder, TransactionTracker
 from kbatch.transactions.opened import OPEN_BYTES, Begun, OpenedRows, OpenTransaction, OpenTransactions, ProducerIndex
-from kbatch.transactions.tracker import EVENT_BYTES
+from kbatch.transactions.recorder import EVENT_BYTES
 
 LIMIT = 24 * MIB
 WINDOW = 8 * MIB
