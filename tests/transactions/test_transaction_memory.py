@@ -16,12 +16,16 @@ from support.bombs import MIB, RECORD, measured
 import kbatch
 from kbatch import LimitExceededError, Limits
 from kbatch.kernels.checksum import crc32c
+from kbatch.log.committed import segment_transactions
+from kbatch.read.decode_options import DecodeOptions
 from kbatch.transactions import EVENT_DTYPE, ListedAborts, TransactionRecorder, TransactionTracker
 from kbatch.transactions.opened import OPEN_BYTES, Begun, OpenedRows, OpenTransaction, OpenTransactions, ProducerIndex
 from kbatch.transactions.recorder import EVENT_BYTES
 
 LIMIT = 24 * MIB
 WINDOW = 8 * MIB
+
+COMMIT_RECORD = bytes.fromhex("20000000080000" "0001" "0c" "0000" "00000000" "00")
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -34,6 +38,12 @@ def transactional(producer_id: int, offset: int) -> bytes:
 
 def abort(producer_id: int, offset: int) -> bytes:
     return bytes(kbatch.encode_marker("abort", offset=offset, producer_id=producer_id, producer_epoch=0))
+
+
+def commit(producer_id: int, offset: int) -> bytes:
+    """A marker with a key of a version, a type and no value; `kbatch.encode_marker` takes longer."""
+    rest = struct.pack(">hiqqqhii", 48, 0, 1000, 1000, producer_id, 0, -1, 1) + COMMIT_RECORD
+    return struct.pack(">qiibI", offset, len(rest) + 9, -1, 2, crc32c(rest)) + rest
 
 
 def drained(directory: Path, **options: Any) -> int:
@@ -124,6 +134,27 @@ def test_ended_transactions_count_towards_the_limit_of_a_table(tmp_path: Path) -
     assert isinstance(result, str)
     assert f"0 of them open, take more than {16 * MIB} bytes of memory; raise max_bytes" in result
     assert drained(log, limits=Limits(max_table_bytes=4 * LIMIT)) == 0
+
+
+@linux
+def test_committed_transactions_of_a_segment_take_no_memory(tmp_path: Path) -> None:
+    """Each of 100,000 begins and ends within it: by one producer, and by as many of them."""
+    count = 100_000
+    pairs = (transactional(5, 2 * number) + commit(5, 2 * number + 1) for number in range(count))
+    log = log_of(tmp_path / "t-0", b"".join(pairs))
+    pairs = (transactional(number, 2 * number) + commit(number, 2 * number + 1) for number in range(count))
+    many = log_of(tmp_path / "many-0", b"".join(pairs))
+
+    def events(directory: Path, limit: int) -> int:
+        options = DecodeOptions(limits=Limits(max_table_bytes=limit))
+        return len(segment_transactions(kbatch.Log(directory).segments[0], None, options).events)
+
+    assert events(log, MIB // 2) == 1
+    increase, result = measured(lambda: events(log, 16 * MIB))
+    assert (increase <= 8 * MIB, result) == (True, 1)
+    assert (drained(log, max_bytes=16 * MIB), drained(many, max_bytes=16 * MIB)) == (count, count)
+    with pytest.raises(LimitExceededError, match="take more than 524288 bytes"):
+        events(many, MIB // 2)
 
 
 def test_transactions_that_take_exactly_the_limit_are_followed() -> None:
