@@ -17,7 +17,7 @@ from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.read.windows import Windows
-from kbatch.read.withheld import EndedTransactions, PendingTransactions
+from kbatch.read.withheld import KEPT_BYTES, EndedTransactions, PendingTransactions
 from kbatch.table import RecordTable
 from kbatch.transactions import (
     AbortedRanges,
@@ -27,10 +27,14 @@ from kbatch.transactions import (
     Withheld,
     follow_batches,
 )
-from kbatch.transactions.opened import INDEX_BYTES, OPEN_BYTES
+from kbatch.transactions.opened import INDEX_BYTES, OPEN_BYTES, as_array
 from kbatch.transactions.tracker import LOST_BYTES
 
 __all__ = ["StableFront"]
+
+
+# The memory of a transaction whose marker is lost, until the end: producer id and first offset, and a copy.
+_LOST_BYTES = 16 * 9 // 8 + 16
 
 
 class _StreamTracker(TransactionTracker):
@@ -42,6 +46,18 @@ class _StreamTracker(TransactionTracker):
     def __init__(self, options: DecodeOptions) -> None:
         super().__init__(limits=options.limits, max_bytes=table_limit(options.limits))
         self.pending = PendingTransactions()
+        self._kept_bytes = 0
+
+    def count_kept(self, ended: int, lost: int) -> None:
+        """Count ended transactions that are kept, and those whose markers were lost; raise as `replay` does.
+
+        An error is raised again, because the tracker has not followed the rest of the batches then.
+        """
+        self._kept_bytes = ended * KEPT_BYTES + lost * _LOST_BYTES
+        self._check_memory()
+
+    def _ended_bytes(self) -> int:
+        return super()._ended_bytes() + self._kept_bytes
 
     def _replay(self, events: npt.NDArray[np.void]) -> None:
         """Apply events, and note which open transactions have changed."""
@@ -122,6 +138,7 @@ class StableFront:
     def follow(self, windows: Windows) -> None:
         """Follow the transactions in all batches that are complete so far."""
         reader = self.reader
+        self._count_kept()
         while reader.error is None and not reader.stopped and reader.position < windows.end:
             if reader.waits(windows):
                 break
@@ -149,12 +166,12 @@ class StableFront:
         # Several tables may be decoded from the same bytes.
         key = self.reader.position, stop, limit
         if self._restricted is None or self._restricted[0] != key:
-            producer_ids = set(self._producers[self._first : stop])
+            producer_ids = as_array(np.unique(np.array(self._producers[self._first : stop], np.int64)))
             aborted = self._aborted.of_producers(producer_ids, stable)
             if self._listed is not None:
-                aborted += map(tuple, self._listed.open_entries(producer_ids).tolist())
+                aborted = np.concatenate([aborted, self._listed.open_entries(producer_ids)])
             undecided = self._undecided.of_producers(producer_ids, stable)
-            withheld = Withheld(_ranges(aborted), _ranges(undecided), limit)
+            withheld = Withheld(*(AbortedRanges(*each.T, by="position") for each in (aborted, undecided)), limit)
             self._restricted = key, replace(options, withheld=withheld)
         return self._restricted[1]
 
@@ -220,6 +237,7 @@ class StableFront:
         if self._listed is not None:
             producers, _, positions = ended.abort_markers
             self._aborted.add(self._listed.follow(batches, (producers, positions)).tolist())
+            self._count_kept()
             return
         self._aborted.add(_spans(ended.aborted, ended.aborted_spans))
         undecided = list(_spans(ended.undecided, ended.undecided_spans))
@@ -229,6 +247,15 @@ class StableFront:
         ):
             self._all_undecided.extend((producer_id, first_offset))
             self._tracker.pending.add_undecided(producer_id, first_offset, last)
+        self._count_kept()
+
+    def _count_kept(self) -> None:
+        self._tracker.count_kept(len(self._aborted) + len(self._undecided), len(self._all_undecided) // 2)
+
+    def table_bytes(self, max_bytes: int) -> int:
+        """Return the size of a table beside the transactions: what exceeds a quarter of the limit is taken from it."""
+        limit = table_limit(self.reader.options.limits)
+        return min(max_bytes, limit - max(self._tracker.used_bytes - limit // 4, 0))
 
     def release(self, position: int) -> None:
         """Forget the batches before `position`, which have been returned."""
@@ -239,10 +266,6 @@ class StableFront:
         self._aborted.release(position)
         self._undecided.release(position)
         self._tracker.pending.release(position)
-
-
-def _ranges(rows: list[tuple[int, int, int]]) -> AbortedRanges:
-    return AbortedRanges(*np.array(rows, np.int64).reshape(-1, 3).T, by="position")
 
 
 def _spans(rows: npt.NDArray[np.void], spans: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:

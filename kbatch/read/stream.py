@@ -439,7 +439,10 @@ class StreamDecoder:
         if reader.error is not None or reader.position >= stop or (reader.waits(data) and not reader.is_splitting):
             table = RecordTable._empty(reader.options.table_columns)
         else:
-            options = None if front is None else front.restrict(reader.options, data)
+            options = None
+            if front is not None:
+                options = front.restrict(reader.options, data)
+                max_bytes = front.table_bytes(max_bytes)
             table = reader.read(data, stop=stop, max_bytes=max_bytes, options=options)
         if not len(table.batches):
             # An empty table must not keep the stream's bytes alive.

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.transactions.opened import ProducerIndex, as_array
+from kbatch.transactions.opened import INDEX_BYTES, ProducerIndex, as_array
 
-__all__ = ["EndedTransactions", "PendingSnapshot", "PendingTransactions"]
+__all__ = ["KEPT_BYTES", "EndedTransactions", "PendingSnapshot", "PendingTransactions"]
 
+_ENDED_FIELDS = 4
+# The memory of an ended transaction: its row, and one that was released, in an array with reserved rows; an entry of
+# the index; and the range that is made of it, and the arrays of the sorts.
+KEPT_BYTES = 2 * 8 * _ENDED_FIELDS * 9 // 8 + INDEX_BYTES + 3 * 8 * 9 // 8 + 72
 # The end of a transaction that has not ended.
 _NOT_ENDED = 1 << 62
 # The history may hold this many ended transactions, and as many as pending ones, before it is rewritten.
@@ -26,37 +29,67 @@ class EndedTransactions:
     """
 
     def __init__(self) -> None:
-        # First and last positions by producer id, and pairs of the last one and the producer id, in order of the ends.
-        self._ranges: dict[int, deque[tuple[int, int]]] = {}
-        self._ends: deque[tuple[int, int]] = deque()
+        # Rows in order of the ends: first and last position, producer id, and the number of the producer's next row;
+        # after its latest row comes its earliest one. Numbers count from the first row ever, the array from `_begin`;
+        # rows before `_first` are released.
+        self._rows = array("q")
+        self._begin = self._first = 0
+        self._latest = ProducerIndex()
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return self._end - self._first
+
+    @property
+    def _end(self) -> int:
+        return self._begin + len(self._rows) // _ENDED_FIELDS
+
+    def _row(self, number: int) -> array[int]:
+        at = _ENDED_FIELDS * (number - self._begin)
+        return self._rows[at : at + _ENDED_FIELDS]
+
+    def _set_next(self, number: int, following: int) -> None:
+        self._rows[_ENDED_FIELDS * (number - self._begin + 1) - 1] = following
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Add producer ids, and the first and last positions of their transactions, in order of the last ones."""
         for producer_id, first, last in ranges:
-            self._ranges.setdefault(producer_id, deque()).append((first, last))
-            self._ends.append((last, producer_id))
+            number, latest = self._end, self._latest.pop(producer_id)
+            earliest = number
+            if latest >= 0:
+                earliest = self._row(latest)[-1]
+                self._set_next(latest, number)
+            self._rows.extend((first, last, producer_id, earliest))
+            self._latest.add(producer_id, number)
 
     def release(self, position: int) -> None:
         """Drop the transactions that end before `position`."""
-        while self._ends and self._ends[0][0] < position:
-            producer_id = self._ends.popleft()[1]
-            ranges = self._ranges[producer_id]
-            ranges.popleft()
-            if not ranges:
-                del self._ranges[producer_id]
+        while len(self):
+            _, last, producer_id, following = self._row(self._first)
+            if last >= position:
+                break
+            latest = self._latest.find(producer_id)
+            if latest == self._first:
+                self._latest.pop(producer_id)
+            else:
+                self._set_next(latest, following)
+            self._first += 1
+        if 2 * (self._first - self._begin) >= self._end - self._begin:
+            del self._rows[: _ENDED_FIELDS * (self._first - self._begin)]
+            self._begin = self._first
 
-    def of_producers(self, producer_ids: Iterable[int], stop: int | None) -> list[tuple[int, int, int]]:
+    def of_producers(self, producer_ids: Iterable[int], stop: int | None) -> npt.NDArray[np.int64]:
         """Return producer id, first and last position of these producers' transactions that begin before `stop`."""
-        found = []
+        found = array("q")
         for producer_id in producer_ids:
-            for first, last in self._ranges.get(producer_id, ()):
+            latest = self._latest.find(producer_id)
+            number = self._row(latest)[-1] if latest >= 0 else -1
+            while number >= 0:
+                first, last, _, following = self._row(number)
                 if stop is not None and first >= stop:
                     break
-                found.append((producer_id, first, last))
-        return found
+                found.extend((producer_id, first, last))
+                number = following if number != latest else -1
+        return np.array(found, np.int64).reshape(-1, 3)
 
 
 class PendingTransactions:
@@ -70,13 +103,14 @@ class PendingTransactions:
         self._rows = array("q")
         self._ends = array("q")
         self._time = 0
-        # Rows by producer id, and rows with the position at which they are released.
+        # Rows by producer id, and rows with the position at which they are released. Those before `_first` are.
         self._open = ProducerIndex()
-        self._undecided: deque[tuple[int, int]] = deque()
+        self._undecided = array("q")
+        self._first = 0
         self._snapshot: PendingSnapshot | None = None
 
     def __len__(self) -> int:
-        return len(self._open) + len(self._undecided)
+        return len(self._open) + len(self._undecided) // 2 - self._first
 
     def begin(self, producer_id: int, first_offset: int) -> None:
         """Add an open transaction; the producer has no other one."""
@@ -88,12 +122,16 @@ class PendingTransactions:
 
     def add_undecided(self, producer_id: int, first_offset: int, last: int) -> None:
         """Add a transaction whose marker is lost, until its batches up to position `last` are released."""
-        self._undecided.append((self._add(producer_id, first_offset), last))
+        self._undecided.extend((self._add(producer_id, first_offset), last))
 
     def release(self, position: int) -> None:
         """Remove the transactions that are undecided and end before `position`."""
-        while self._undecided and self._undecided[0][1] < position:
-            self._remove(self._undecided.popleft()[0])
+        while 2 * self._first < len(self._undecided) and self._undecided[2 * self._first + 1] < position:
+            self._remove(self._undecided[2 * self._first])
+            self._first += 1
+        if 4 * self._first >= len(self._undecided):
+            del self._undecided[: 2 * self._first]
+            self._first = 0
 
     def snapshot(self) -> PendingSnapshot:
         """Return a snapshot of the transactions that are pending now."""
@@ -122,7 +160,9 @@ class PendingTransactions:
         ids, numbers = self._open.columns()
         self._rows, self._ends = as_array(rows[kept]), as_array(ends[kept])
         self._open = ProducerIndex(ids, places[numbers])
-        self._undecided = deque((int(places[row]), end) for row, end in self._undecided)
+        undecided = np.array(self._undecided[2 * self._first :], np.int64).reshape(-1, 2)
+        undecided[:, 0] = places[undecided[:, 0]]
+        self._undecided, self._first = as_array(undecided), 0
 
 
 def _history_arrays(rows: array[int], ends: array[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -256,8 +256,8 @@ class TransactionTracker:
         Limits for compressed control batches, which no known producer writes.
     max_bytes : int, optional
         The most memory of the transactions; LimitExceededError beyond.
-    limit_name : str
-        The parameter that raises it, for the error.
+    limit_name, alternative : str
+        The parameter that raises it, and what to do instead, for the error.
 
     Attributes
     ----------
@@ -294,10 +294,12 @@ class TransactionTracker:
         limits: Limits | None = None,
         max_bytes: int | None = None,
         limit_name: str = MAX_TABLE_BYTES,
+        alternative: str = ", or read with isolation='read_uncommitted'",
     ) -> None:
         self._limits = limits if limits is not None else Limits()
         self._max_bytes = max_bytes
         self._limit_name = limit_name
+        self._alternative = alternative
         self.used_bytes = 0
         self._open = OpenedRows()
         begun = OpenTransactions.of(open).rows
@@ -330,7 +332,10 @@ class TransactionTracker:
         ------
         ValueError
             If `data` does not contain a marker.
+        LimitExceededError
+            If the transactions take too much memory; also by later calls, as not all batches were followed.
         """
+        self._check_memory()
         for begin in range(0, len(batches), _FOLLOWED):
             self._add(data, batches[begin : begin + _FOLLOWED], origin)
 
@@ -390,7 +395,7 @@ class TransactionTracker:
         if self._exceeds_limit():
             raise LimitExceededError(
                 f"the transactions, {len(self._open):,} of them open, take more than {self._max_bytes} bytes of "
-                f"memory; raise {self._limit_name}, or read with isolation='read_uncommitted'"
+                f"memory; raise {self._limit_name}{self._alternative}"
             )
 
     def _replay(self, events: npt.NDArray[np.void]) -> None:

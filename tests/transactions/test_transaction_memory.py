@@ -98,6 +98,54 @@ def test_open_transactions_of_a_stream_stay_within_the_limit_of_a_table() -> Non
     assert increase <= LIMIT * 13 // 10 + WINDOW
 
 
+def streamed(data: bytes, limits: Limits, chunk: int = 65536) -> int:
+    """Decode a stream and drop its tables; return the number of batches."""
+    count = 0
+    chunks = (data[begin : begin + chunk] for begin in range(0, len(data), chunk))
+    for table in kbatch.decode_stream(chunks, isolation="read_committed", limits=limits):
+        count += len(table.batches)
+        del table
+    return count
+
+
+@linux
+def test_a_stream_that_ends_with_undecided_transactions_stays_within_the_limit() -> None:
+    """Its last tables are smaller: the transactions take most of the limit."""
+    count, limit = 200_000, 2 * LIMIT
+    data = b"".join(transactional(number, number) for number in range(count))
+    streamed(data[:68000], Limits(max_table_bytes=limit))
+    increase, result = measured(lambda: streamed(data, Limits(max_table_bytes=limit)))
+    assert result == count
+    # The transactions keep the bytes of the stream back.
+    assert increase <= limit * 13 // 10 + WINDOW + len(data) // 2
+
+
+@linux
+def test_ended_transactions_that_a_stream_keeps_count_towards_the_limit_of_a_table() -> None:
+    """They are kept until the first open transaction is decided; an object for each producer would take a kilobyte."""
+    count = 100_000
+    pairs = (transactional(number, 2 * number + 1) + abort(number, 2 * number + 2) for number in range(count))
+    data = transactional(1 << 40, 0) + b"".join(pairs) + abort(1 << 40, 2 * count + 1)
+    streamed(transactional(1, 0), Limits(max_table_bytes=LIMIT))
+    increase, result = measured(lambda: streamed(data, Limits(max_table_bytes=LIMIT)))
+    assert result == 2 * count + 2
+    assert increase <= LIMIT * 13 // 10 + WINDOW + len(data) // 2
+    with pytest.raises(LimitExceededError, match="1 of them open, take more than 16777216 bytes"):
+        streamed(data, Limits(max_table_bytes=16 * MIB))
+
+
+def test_a_stream_with_too_many_transactions_returns_nothing_after_the_error() -> None:
+    """The rest of the batches that it was following is not followed."""
+    count = 5000
+    data = b"".join(transactional(number, number) for number in range(count))
+    data += b"".join(abort(number, count + number) for number in range(count))
+    decoder = kbatch.StreamDecoder(isolation="read_committed", limits=Limits(max_table_bytes=512 << 10))
+    decoder.feed(data)
+    for call in (decoder.flush, decoder.flush, decoder.finish, decoder.flush):
+        with pytest.raises(LimitExceededError, match="of them open, take more than 524288 bytes"):
+            call()
+
+
 @linux
 def test_a_large_chunk_of_a_stream_is_followed_in_parts() -> None:
     """The headers of 200,000 batches would take 17 MiB."""
@@ -122,6 +170,24 @@ def test_a_chunk_of_a_stream_may_have_more_headers_than_a_table(on_error: Any) -
     tables = list(kbatch.decode_stream([data], isolation="read_committed", **options))
     assert [offset for table in tables for offset in table.records["offset"].tolist()] == list(range(4000))
     assert [loss for table in tables for loss in table.losses] == []
+
+
+def test_open_transactions_of_a_log_writer_have_the_limit_of_a_table(tmp_path: Path) -> None:
+    """An open one counts with 160 bytes; an error is raised again, because not all batches were followed."""
+    count = MIB // OPEN_BYTES
+    assert OPEN_BYTES <= 160
+    data = b"".join(transactional(number, number) for number in range(count + 1))
+    size = len(data) // (count + 1)
+    limits = Limits(max_table_bytes=MIB)
+    with kbatch.log.LogWriter(tmp_path / "t-0", limits=limits, sync=False) as writer:
+        writer.append(data[: size * count])
+        for batch in (data[size * count :], bytes(kbatch.encode([b"v"], base_offset=count + 1))):
+            with pytest.raises(LimitExceededError, match=r"more than 1048576 bytes of memory; raise limits=kbatch.Lim"):
+                writer.append(batch)
+        assert (writer.next_offset, writer.bytes_written) == (count, size * count)
+    assert len(kbatch.Log(tmp_path / "t-0").transactions().open) == count
+    with kbatch.log.LogWriter(tmp_path / "u-0", limits=limits, follow_transactions=False, sync=False) as writer:
+        writer.append(data)
 
 
 @linux

@@ -21,10 +21,10 @@ def test_an_ended_transaction_is_kept_until_its_last_batch_is_returned(position:
     transactions.release(position)
     assert len(transactions) == kept
     expected = ENDED[len(ENDED) - kept :]
-    assert sorted(transactions.of_producers([7, 8, 9, 10], None)) == sorted(expected)
+    assert sorted(map(tuple, transactions.of_producers([7, 8, 9, 10], None).tolist())) == sorted(expected)
     # A producer may have further transactions after it.
     transactions.add([(7, 40, 50)])
-    assert (7, 40, 50) in transactions.of_producers([7], None)
+    assert [7, 40, 50] in transactions.of_producers([7], None).tolist()
     assert len(transactions) == kept + 1
 
 
@@ -36,7 +36,27 @@ def test_a_transaction_is_withheld_from_batches_if_it_begins_before_their_end(
 ) -> None:
     transactions = EndedTransactions()
     transactions.add(ENDED)
-    assert transactions.of_producers([7], stop) == expected
+    assert list(map(tuple, transactions.of_producers([7], stop).tolist())) == expected
+
+
+def test_many_ended_transactions_are_found_and_released_in_the_order_of_their_ends() -> None:
+    random = np.random.default_rng(4)
+    transactions, kept, released = EndedTransactions(), list[tuple[int, int, int]](), 0
+    for step in range(3000):
+        kept.append((int(random.integers(30)), int(random.integers(step + 1)), step))
+        transactions.add(kept[-1:])
+        if random.random() < 0.1:
+            released = int(random.integers(released, step + 1))
+            transactions.release(released)
+            kept = [each for each in kept if each[2] >= released]
+        producer, stop = int(random.integers(30)), int(random.integers(step + 1))
+        of_producer = [each for each in kept if each[0] == producer]
+        assert len(transactions) == len(kept)
+        assert list(map(tuple, transactions.of_producers([producer], None).tolist())) == of_producer
+        # The first one that begins later ends the search.
+        before = next((at for at, each in enumerate(of_producer) if each[1] >= stop), len(of_producer))
+        assert list(map(tuple, transactions.of_producers([producer], stop).tolist())) == of_producer[:before]
+        assert len(transactions._rows) <= 4 * 2 * len(kept)
 
 
 @pytest.mark.parametrize(("position", "kept"), [(9, 2), (10, 2), (11, 1), (20, 1), (21, 0)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from array import array
 from types import TracebackType
 from typing import BinaryIO, Self
 
@@ -18,12 +19,13 @@ import numpy.typing as npt
 from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array, scan_complete
 from kbatch.escaping import counted
-from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, BytesLike
+from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, BytesLike, Limits
 from kbatch.log.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY
 from kbatch.log.names import parse_segment_name
 from kbatch.log.state import LEADER_EPOCH_CHECKPOINT, STORED_ABORTED
 from kbatch.log.write.staging import staged
 from kbatch.quantities import SizeLike, size_between
+from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
 from kbatch.transactions import TransactionTracker
@@ -196,6 +198,9 @@ class LogWriter:
     follow_transactions : bool
         Whether to make ``.txnindex`` files from the markers in the batches. Otherwise they contain the rows passed to
         `append_aborted`.
+    limits : kbatch.Limits, optional
+        Open transactions count towards `max_table_bytes`, with 160 bytes each, if `follow_transactions`. Aborted ones
+        take 36 bytes each until their segment ends, about as much as in its ``.txnindex``.
     sync : bool
         Whether to sync data to disk before the directory gets its name.
 
@@ -236,6 +241,7 @@ class LogWriter:
         index_interval_bytes: SizeLike = 4096,
         segment_index_bytes: SizeLike = 10 << 20,
         follow_transactions: bool = True,
+        limits: Limits | None = None,
         sync: bool = True,
     ) -> None:
         check_types(LogWriter.__init__, locals())
@@ -251,8 +257,14 @@ class LogWriter:
         self._interval = index_interval_bytes
         # Kafka reserves one entry of a .timeindex for its last one (TimeIndex.isFull).
         self._max_entries = segment_index_bytes // STORED_TIME_ENTRY.itemsize - 1
-        self._tracker = TransactionTracker() if follow_transactions else None
-        self._aborted: list[npt.NDArray[np.void]] = []
+        self._tracker = None
+        if follow_transactions:
+            limits = Limits() if limits is None else limits
+            self._tracker = TransactionTracker(
+                limits=limits, max_bytes=table_limit(limits), alternative=", or pass follow_transactions=False"
+            )
+        # Rows of ABORTED_DTYPE whose segment has not ended; an array for each call of `append` would take more.
+        self._aborted = array("q")
         self._epochs: list[tuple[int, int]] = []
         self._given: set[str] = set()
         self._segment: SegmentWriter | None = None
@@ -290,10 +302,12 @@ class LogWriter:
             If `data` isn't complete batches.
         ValueError
             If offsets do not ascend.
+        LimitExceededError
+            If the open transactions take more memory than `limits` allow; also by later calls.
         """
-        array = byte_array(data)
-        batches = scan_complete(array)
-        self.append_scanned(array, batches)
+        source = byte_array(data)
+        batches = scan_complete(source)
+        self.append_scanned(source, batches)
         return batches
 
     def append_scanned(self, data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int = 0) -> None:
@@ -315,9 +329,7 @@ class LogWriter:
         self._check_offsets(rows)
         if self._tracker is not None:
             self._tracker.add(data, rows, origin)
-            aborted = self._tracker.drain().aborted
-            if len(aborted):
-                self._aborted.append(aborted)
+            self._aborted.frombytes(self._tracker.drain().aborted.tobytes())
         self._follow_epochs(rows)
         done = 0
         while done < len(rows):
@@ -342,8 +354,7 @@ class LogWriter:
         or while its segment is the current one.
         """
         check_types(LogWriter.append_aborted, locals())
-        if len(aborted):
-            self._aborted.append(np.array(aborted))
+        self._aborted.frombytes(np.asarray(aborted, ABORTED_DTYPE).tobytes())
 
     def roll(self, base_offset: int | None = None) -> None:
         """End the segment. The next one gets `base_offset`, or the base offset of its first batch."""
@@ -498,7 +509,8 @@ class LogWriter:
         """Remove and return the aborted transactions with markers before `offset`, or all if `last`."""
         if not self._aborted:
             return np.empty(0, ABORTED_DTYPE)
-        rows = np.sort(np.concatenate(self._aborted), order="last_offset", kind="stable")
+        rows = np.array(self._aborted, np.int64).view(ABORTED_DTYPE)
+        rows = np.sort(rows, order="last_offset", kind="stable")
         mine = np.full(len(rows), last) | (rows["last_offset"] < offset)
-        self._aborted = [rows[~mine]] if not mine.all() else []
+        self._aborted = array("q", rows[~mine].tobytes())
         return rows[mine]

@@ -213,7 +213,8 @@ class _Rewriting:
         self._max_bytes = max_bytes
         self._progress = progress
         self._keeps_markers = rewriter.keeps_producers
-        self._tracker = TransactionTracker(limits=rewriter.limits, max_bytes=table_limit(rewriter.limits))
+        most = table_limit(rewriter.limits)
+        self._tracker = TransactionTracker(limits=rewriter.limits, max_bytes=most, alternative="")
         self._done = 0
 
     def run(self) -> None:
