@@ -166,7 +166,9 @@ class StableFront:
         # Several tables may be decoded from the same bytes.
         key = self.reader.position, stop, limit
         if self._restricted is None or self._restricted[0] != key:
-            producer_ids = as_array(np.unique(np.array(self._producers[self._first : stop], np.int64)))
+            producer_ids = array("q")
+            if len(self._aborted) or len(self._undecided) or self._listed is not None:
+                producer_ids = as_array(np.unique(np.array(self._producers[self._first : stop], np.int64)))
             aborted = self._aborted.of_producers(producer_ids, stable)
             if self._listed is not None:
                 aborted = np.concatenate([aborted, self._listed.open_entries(producer_ids)])
