@@ -173,7 +173,7 @@ class StableFront:
             if self._listed is not None:
                 aborted = np.concatenate([aborted, self._listed.open_entries(producer_ids)])
             undecided = self._undecided.of_producers(producer_ids, stable)
-            withheld = Withheld(*(AbortedRanges(*each.T, by="position") for each in (aborted, undecided)), limit)
+            withheld = Withheld(_ranges(aborted), _ranges(undecided), limit)
             self._restricted = key, replace(options, withheld=withheld)
         return self._restricted[1]
 
@@ -268,6 +268,10 @@ class StableFront:
         self._aborted.release(position)
         self._undecided.release(position)
         self._tracker.pending.release(position)
+
+
+def _ranges(rows: npt.NDArray[np.int64]) -> AbortedRanges:
+    return AbortedRanges(*rows.T, by="position")
 
 
 def _spans(rows: npt.NDArray[np.void], spans: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
