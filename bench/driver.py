@@ -2,7 +2,8 @@
 
 ``python -m bench.driver [--logs 100000] [--format delta]`` makes a log directory of hard links to a small log, and
 exports it twice in processes of their own. The tasks do not run: empty files and reports as theirs take their place,
-so that the figures are those of the driver alone. The second export finds nothing new, and reads all positions.
+so that the figures are those of the driver alone. The second export finds nothing new. The last row is the reading of
+all positions of a Delta table.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.partitions import make_logs
 from kbatch.plan.following import SegmentWalker
@@ -21,6 +23,7 @@ from kbatch.plan.many import LogMapper
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import choose_logs
 from kbatch.plan.split import Split
+from kbatch.sinks.commits import LogName
 from kbatch.sinks.counters import Progress
 from kbatch.sinks.files import WrittenFile
 from kbatch.sinks.outputs import open_place
@@ -68,6 +71,7 @@ class UnreadExecutor:
                 report.codecs = {"none": 10}
                 report.first_offset, report.last_offset = 0, last
                 report.begin_offset, report.end_offset = 0, self._end
+                report.leader_epoch, report.batch_crc, report.record_crc = 5, number + 1, number + 1
                 yield report.to_json()
 
 
@@ -98,6 +102,16 @@ def _measured(root: Path, out: Path, kind: OutputFormat) -> None:
     print(f"| {action} | {used.ru_maxrss / 1e3:.0f} | {cpu:.1f} | {seconds:.1f} |", flush=True)
 
 
+def _read_positions(count: int, out: Path, kind: OutputFormat) -> None:
+    from kbatch.sinks.delta import DeltaTable
+
+    began, cpu_began = time.monotonic(), time.process_time()
+    state = DeltaTable(open_place(str(out), {}), False).load([LogName(f"many-{i}", 0, None) for i in range(count)])
+    cpu, seconds = time.process_time() - cpu_began, time.monotonic() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print(f"| {kind}, {len(state.positions or ()):,} positions | {peak:.0f} | {cpu:.1f} | {seconds:.1f} |", flush=True)
+
+
 def main() -> None:
     """Print the figures as rows of a Markdown table."""
     parser = argparse.ArgumentParser(prog="python -m bench.driver", description=__doc__.splitlines()[0])
@@ -111,8 +125,11 @@ def main() -> None:
         root.mkdir()
         make_logs(root, options.logs, segments=1)
         print("| export | peak, MB | CPU s | s |\n|---|---:|---:|---:|", flush=True)
-        for _ in range(2):
-            process = context.Process(target=_measured, args=(root, out, options.format))
+        runs: list[tuple[Callable[..., None], Any]] = [(_measured, root), (_measured, root)]
+        if options.format == "delta":
+            runs.append((_read_positions, options.logs))
+        for target, given in runs:
+            process = context.Process(target=target, args=(given, out, options.format))
             process.start()
             process.join()
 

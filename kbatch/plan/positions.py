@@ -24,12 +24,14 @@ from kbatch.table import RecordTable
 from kbatch.tuning import SMALL_TABLE_BYTES
 
 __all__ = [
+    "CHECKSUM_BITS",
     "ChangeKind",
     "LogChange",
     "Position",
     "Positions",
     "batch_with",
     "changed_identity",
+    "checksum_bits",
     "continued_starts",
     "known_epoch",
     "parse_positions",
@@ -37,6 +39,10 @@ __all__ = [
     "record_checksum",
     "report_unrecognized",
 ]
+
+# In a Delta table two checksums and a leader epoch are one number. A log that was made again has one of the checksums
+# of the log before with a probability of 1 in 8 million.
+CHECKSUM_BITS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,8 @@ class Position:
     topic_id : str or None
         The topic's id; None if the log has no ``partition.metadata``.
     batch_crc : int or None
-        The checksum in the header of the batch that has the offset before `next_offset`; None if no batch had it, or if
-        the position is of an earlier release.
+        The checksum in the header of the batch that has the offset before `next_offset`, or its `checksum_bits`; None
+        if no batch had it.
     record_crc : int or None
         The `record_checksum` of the record with that offset; None if there was none among the records read.
 
@@ -256,7 +262,7 @@ def changed_identity(log: Log, position: Position, found: tuple[Segment, np.void
         return "" if (log.segments[0].base_offset or 0) > offset else unknown
     segment, row = found
     crc = int(row["crc"])
-    if crc == position.batch_crc:
+    if checksum_bits(crc) == checksum_bits(position.batch_crc):
         return ""
     with segment.open() as file:
         if not has_good_batch(file, row):
@@ -271,13 +277,18 @@ def changed_identity(log: Log, position: Position, found: tuple[Segment, np.void
     if _is_rewritten(row) or cleaner_checkpoint(segment) > offset:
         return unknown
     return (
-        f"the log was made again: the checksum of the batch with offset {offset} was {position.batch_crc} and is now "
-        f"{crc}, and nothing shows that compaction has rewritten it"
+        f"the log was made again: the checksum of the batch with offset {offset} was another one than {crc}, and "
+        "nothing shows that compaction has rewritten it"
     )
 
 
+def checksum_bits(crc: int) -> int:
+    """Return the bits of a checksum by which a log is recognized: the last 24, and never 0."""
+    return (crc & (1 << CHECKSUM_BITS) - 1) or 1
+
+
 def record_checksum(table: RecordTable, row: int) -> int:
-    """Return a checksum of the offset, timestamp, key and value of a record; 31 bits, and never 0.
+    """Return a checksum of the offset, timestamp, key and value of a record; 24 bits, and never 0.
 
     Headers are left out: a log that was converted to another magic has none.
     """
@@ -288,7 +299,7 @@ def record_checksum(table: RecordTable, row: int) -> int:
     for name in ("key", "value"):
         start = int(record[f"{name}_pos"])
         crc = zlib.crc32(table.data[start : start + max(0, int(record[f"{name}_len"]))].data, crc)
-    return (crc & 0x7FFFFFFF) or 1
+    return checksum_bits(crc)
 
 
 def _record_with(segment: Segment, row: np.void, offset: int) -> int | None:

@@ -126,6 +126,42 @@ def test_the_memory_of_a_position_is_bounded(tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < MAX_BYTES * 4000
 
 
+def test_a_position_has_two_identifiers(place: OutputPlace) -> None:
+    """A commit of 100,000 positions takes 65 MB of memory for each identifier of a position."""
+    counts = []
+    for count in (3, 10):
+        write(place, dict.fromkeys(range(count), count), f"t{count}")
+        lines = Path(place.url, "_delta_log", f"{len(counts):020d}.json").read_text().splitlines()
+        counts.append(sum('"txn"' in line for line in lines))
+    assert counts[1] - counts[0] + 1 == 2 * 7
+
+
+LARGEST = (1 << 63) - 1
+
+
+@pytest.mark.parametrize("topic_id", [None, "MkTRaEFLQI2yvlIYfPNx0w"])
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ((5, None, None, None), (5, None, None, None)),
+        ((5, 0, None, None), (5, 0, None, None)),
+        ((LARGEST, 32_766, 0xFFFF_FFFF, 0xFF_FFFF), (LARGEST, 32_766, 0xFF_FFFF, 0xFF_FFFF)),
+        ((LARGEST, 32_767, 0x1234_5678, None), (LARGEST, None, 0x34_5678, None)),
+        ((0, None, 0x7700_0000, 0x12_3456), (0, None, 1, 0x12_3456)),
+    ],
+)
+def test_a_table_keeps_15_bits_of_a_leader_epoch_and_24_of_a_checksum(
+    topic_id: str | None, written: tuple[Any, ...], expected: tuple[Any, ...], place: OutputPlace
+) -> None:
+    """A leader epoch that needs more is unknown. The bits of a known checksum are never 0."""
+    made, read = (Position(each[0], each[1], topic_id, *each[2:]) for each in (written, expected))
+    table = DeltaTable(place, False)
+    table.load([])
+    schema = output_schema(ReadOptions(), WriteOptions(format="delta"), None)
+    table.commit("0a1b2c3d", Commit(False, [], [], schema, {("t", 0): made}, {"records": 0}))
+    assert DeltaTable(place, False).load([LogName("t", 0, topic_id)]).positions == {("t", 0): read}
+
+
 def split_checkpoint(log: Path, version: int, parts: int) -> list[Path]:
     """Replace a checkpoint by one of several parts."""
     single = log / f"{version:020d}.checkpoint.parquet"
