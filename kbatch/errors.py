@@ -33,6 +33,7 @@ __all__ = [
     "MissingColumnError",
     "MissingDependencyError",
     "OutOfOrderSequenceError",
+    "ProducerStateError",
     "ProtocolError",
     "RefusedError",
     "TransactionStateError",
@@ -157,6 +158,14 @@ class RefusedError(KbatchError):
         super().__init__(message, **where)
         self.code = code
         self.records = np.zeros(0, np.int64) if records is None else records
+
+
+class ProducerStateError(RefusedError, InvalidRecordError):
+    """The producer fields of a batch contradict each other, so that a broker cannot encode it again.
+
+    Kafka has no error code for it: ``MemoryRecordsBuilder.validateProducerState`` throws an IllegalArgumentException,
+    which a broker answers with UNKNOWN_SERVER_ERROR.
+    """
 
 
 class OutOfOrderSequenceError(RefusedError):

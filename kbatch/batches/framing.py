@@ -40,6 +40,7 @@ __all__ = [
     "first_offsets",
     "frame_batches",
     "framing_error",
+    "framing_reason",
     "look_of",
     "max_entry_size",
     "plausible_size",
@@ -240,14 +241,20 @@ def framing_error(finding: Finding, data: npt.NDArray[np.uint8], *, source: str 
 
     At the beginning of a source, the message states which other kind of file the bytes look like.
     """
+    error = finding_to_error(finding, source=source, position=position)
+    reason = framing_reason(finding, data, position)
+    if not isinstance(reason, str):
+        return error
+    return type(error)(f"{source}: {reason}" if source else reason, source=source, position=0)
+
+
+def framing_reason(finding: Finding, data: npt.NDArray[np.uint8], position: int) -> Finding | str:
+    """Return the reason of a loss for bytes that no batch can begin with, as `framing_error`."""
     # A stream may not have more bytes when it finds this error.
     look = look_of(data[:LOG_OVERHEAD].tobytes()) if position == 0 else None
-    error = finding_to_error(finding, source=source, position=position)
     if look is None:
-        return error
-    where = f"{source}: " if source else ""
-    text = f"{where}not a Kafka log: the bytes look like {look} (byte 0: {finding_text(finding)})"
-    return type(error)(text, source=source, position=0)
+        return finding
+    return f"not a Kafka log: the bytes look like {look} (byte 0: {finding_text(finding)})"
 
 
 def look_of(first: bytes) -> str | None:

@@ -15,7 +15,7 @@ from kbatch.broker.messages import count_numbered
 from kbatch.broker.offsets import assign_offsets, write_times
 from kbatch.broker.topic_config import TopicConfig
 from kbatch.broker.validation import Origin, check_segment_size, refuse_batch, validate_batch
-from kbatch.errors import ErrorCode
+from kbatch.errors import ErrorCode, ProducerStateError, error_at
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -68,7 +68,7 @@ def accept_batch(
     RefusedError
         As for `validate_batch`, and MESSAGE_TOO_LARGE if the batch is too large after it was re-encoded. A batch to be
         re-encoded is also refused (UNKNOWN_SERVER_ERROR) if it is transactional without a producer id, or has a
-        producer id without an epoch or sequence.
+        producer id without an epoch or sequence. That error is an InvalidRecordError too.
 
     See Also
     --------
@@ -147,7 +147,8 @@ def _reencoded(table: RecordTable, base_offset: int, topic: TopicConfig, leader_
     if current and first["attributes"] & ATTRIBUTE_CONTROL:
         refuse_batch(ErrorCode.INVALID_RECORD, first, "a compressed control batch can't be re-encoded")
     if current and (fault := _producer_fault(first)) is not None:
-        refuse_batch(ErrorCode.UNKNOWN_SERVER_ERROR, first, f"{fault}, so the batch can't be re-encoded")
+        text = f"{fault}, so the batch can't be re-encoded"
+        raise error_at(ProducerStateError, first, None, text, code=ErrorCode.UNKNOWN_SERVER_ERROR)
     if topic.magic < 2 and table.records["header_count"].any():
         refuse_batch(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, first, f"headers can't be stored in magic {topic.magic}")
     if codec == Codec.ZSTD and topic.magic < 2:

@@ -33,12 +33,13 @@ def loss_dicts(losses: Iterable[Loss]) -> list[dict[str, Any]]:
 
 
 def damage_lines(prefix: str, losses: Sequence[Loss]) -> list[str]:
-    """Return the first byte ranges without records as text, and the number of further ones."""
+    """Return the first byte ranges without records as text, with their files, and the number of further ones."""
     lines = []
     for loss in losses[:LISTED_DAMAGE]:
         # A gap has no bytes.
         size = f", {counted(loss.length, 'byte')}" if loss.length else ""
-        lines.append(f"{prefix}: byte {loss.position}{size}: {loss.reason}")
+        file = "" if loss.file is None else f"{loss.file}, "
+        lines.append(f"{prefix}: {file}byte {loss.position}{size}: {loss.reason}")
     if len(losses) > LISTED_DAMAGE:
         lines.append(f"{prefix}: {len(losses) - LISTED_DAMAGE:,} more")
     return lines

@@ -229,7 +229,7 @@ class _Side:
         self.report.records += len(table)
         # All tables of a log list the same transactions.
         self.report.withheld = self.report.withheld or len(table.pending)
-        self.report.losses += [loss._replace(reason=f"{table.source}: {loss.reason}") for loss in table.losses]
+        self.report.losses += [loss._replace(file=table.source) for loss in table.losses]
         # A batch that is split over several tables counts once.
         self._advance(int(table.batches["size"][table.continued :].sum()))
         offsets = table.records["offset"]

@@ -9,11 +9,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.framing import look_of
 from kbatch.broker.producers import SequenceChecker
 from kbatch.errors import ErrorCode, KbatchError
 from kbatch.escaping import counted, printable
-from kbatch.format import ATTRIBUTE_CONTROL, INT64_MAX, LOG_OVERHEAD, BatchStatus, Limits
+from kbatch.format import ATTRIBUTE_CONTROL, INT64_MAX, BatchStatus, Limits
 from kbatch.log.committed import join_transactions, segment_transactions
 from kbatch.log.gaps import SegmentEnd, SegmentGaps, after_gap
 from kbatch.log.index_checks import index_checks
@@ -133,8 +132,6 @@ def _report_damage(segment: Segment, table: RecordTable, report: VerificationRep
     """Report losses and bad checksums of compressed messages; return whether there are losses."""
     for loss in table.losses:
         where = "" if loss.base_offset is None else f"base offset {loss.base_offset}: "
-        if loss.position == 0 and (look := look_of(segment.window(0, LOG_OVERHEAD).tobytes())) is not None:
-            where = f"not a Kafka log: the bytes look like {look}: "
         report.add(segment.path, loss.position, f"{where}{loss.reason} ({counted(loss.length, 'byte')})")
     for batch in table.batches[table.batches["status"] == BatchStatus.BAD_INNER_CRC]:
         text = f"base offset {batch['base_offset']}: a message inside the compressed message has a wrong checksum"

@@ -7,7 +7,14 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.framing import entry_size, first_offsets, frame_batches, framing_error, max_entry_size
+from kbatch.batches.framing import (
+    entry_size,
+    first_offsets,
+    frame_batches,
+    framing_error,
+    framing_reason,
+    max_entry_size,
+)
 from kbatch.errors import (
     CorruptBatchError,
     Fault,
@@ -436,13 +443,14 @@ class _TableReader:
             if self.damage.entry_after_tail(self.windows, reader.position) is None:
                 reader.needed = reader.position + finding.found
                 return False
+        data = self.window[reader.position - self.origin :]
         if self.options.on_error == "raise":
-            data = self.window[reader.position - self.origin :]
             error = framing_error(finding, data, source=reader.source, position=reader.position)
             return self._raise_later(error, reader.position, self.builder.batches.used)
+        reason = framing_reason(finding, data, reader.position)
         if self.options.on_error == "stop":
-            return self._stop(reader.position, finding, None)
-        self.damage.begin(reader.position, finding, is_tail=is_tail)
+            return self._stop(reader.position, reason, None)
+        self.damage.begin(reader.position, reason, is_tail=is_tail)
         return self._resume()
 
     def _incomplete(self) -> bool:
@@ -471,7 +479,7 @@ class _TableReader:
         self.reader.position, self.reader.error = position, error
         return False
 
-    def _stop(self, position: int, reason: Finding, base_offset: int | None) -> bool:
+    def _stop(self, position: int, reason: Finding | str, base_offset: int | None) -> bool:
         self.reader.position, self.reader.stopped = position, True
         if self.windows.is_final:
             self._lose(position, self.windows.end - position, reason, base_offset)

@@ -233,9 +233,8 @@ class Rewriter(ABC):
         self.add_damage([Loss(int(row["position"]), int(row["size"]), text, offset_of(row))], source)
 
     def add_damage(self, losses: Iterable[Loss], source: str | None) -> None:
-        """Report damage that is left out; the reason includes the source."""
-        where = "" if source is None else f"{source}: "
-        self.report.damage += [loss._replace(reason=f"{where}{loss.reason}", file=source) for loss in losses]
+        """Report damage that is left out."""
+        self.report.damage += [loss._replace(file=source) for loss in losses]
 
 
 def rewrite_batches(

@@ -335,6 +335,7 @@ def test_coordinators_may_append_control_batches() -> None:
     with pytest.raises(kbatch.RefusedError, match="a batch with a producer id has no sequence") as caught:
         kbatch.accept_batch(offsets, 70, topic, origin="coordinator", now_ms=NOW)
     assert caught.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert isinstance(caught.value, kbatch.InvalidRecordError)
     # Markers are not compressed.
     stored = kbatch.accept_batch(marker, 0, TopicConfig(compression_type="zstd"), origin="coordinator", now_ms=NOW)
     assert kbatch.scan(stored)["attributes"].tolist() == [0x30]

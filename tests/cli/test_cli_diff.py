@@ -157,7 +157,7 @@ def test_damage_has_status_2_even_if_the_rest_is_equal(
     position, size = len(batches[0]) * 2, len(batches[0])
     assert status == 2
     first, second = err.splitlines()
-    assert first.startswith(f"kbatch diff: A: skipped: byte {position}, {size:,} bytes: {path}: ")
+    assert first.startswith(f"kbatch diff: A: skipped: {path}, byte {position}, {size:,} bytes: ")
     assert second.startswith("kbatch diff: B: skipped: ")
     if on_json:
         found = json.loads(out)

@@ -355,7 +355,9 @@ def test_an_index_without_its_segment_is_reported(run: Any, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("first", "look"), [(b"\x1f\x8b\x08", "a gzip file; decompress it first"), (b"\x7fELF", "an ELF file")]
 )
-def test_a_file_of_another_kind_is_named(first: bytes, look: str, run: Any, tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_named(
+    first: bytes, look: str, run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Among the segments of a log it is damage, since the other segments are verified; a single file is refused."""
     other = tmp_path / "other"
     other.write_bytes(first + bytes(range(100)))
@@ -367,4 +369,8 @@ def test_a_file_of_another_kind_is_named(first: bytes, look: str, run: Any, tmp_
     segment = shutil.copy(other, directory / f"{0:020d}.log")
     status, out, _ = run(directory)
     assert status == 3
-    assert out.startswith(f"{segment}: byte 0: not a Kafka log: the bytes look like {look}: ")
+    assert out.startswith(f"{segment}: byte 0: not a Kafka log: the bytes look like {look} (byte 0: ")
+    for command in (["dump"], ["dump", "--records"]):
+        assert main([*command, str(directory)]) == 3
+        err = capfd.readouterr().err
+        assert err.startswith(f"kbatch dump: {segment}: byte 0: not a Kafka log: the bytes look like {look} (byte 0: ")
