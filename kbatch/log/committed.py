@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
-from kbatch.batches.framing import entry_size, first_offsets, max_entry_size
+from kbatch.batches.framing import first_offsets, max_entry_size
 from kbatch.errors import KbatchError, LimitExceededError
 from kbatch.format import (
     ABORTED_DTYPE,
@@ -35,7 +35,7 @@ from kbatch.log.segment import Segment, has_batch
 from kbatch.read.budget import followed_table_bytes, table_limit
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.records.loss_list import Loss
+from kbatch.records.loss_list import LossList
 from kbatch.table import RecordTable
 from kbatch.transactions import (
     EVENT_DTYPE,
@@ -62,6 +62,8 @@ __all__ = [
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
 # Events that are joined at once.
 _JOINED = 16384
+# The bytes in which the headers of lost entries are read at once.
+_HEADER_WINDOW = 1 << 16
 
 
 class _Budget(NamedTuple):
@@ -422,9 +424,8 @@ def segment_transactions(
         rows = table.batches[np.searchsorted(table.batches["position"], known.end) :]
         good = counts_for_transactions(rows, tracking)
         suspect_end = max(suspect_end, _suspect_end(segment, rows[~good], table.losses, options.limits))
-        steps = lost.follow(rows, good, table.losses)
         with _naming(segment.path):
-            follow_batches(recorder, rows[good], steps, _bytes_of(segment, table))
+            follow_batches(recorder, lost, rows, good, table.losses, _bytes_of(segment, table))
         if good.any():
             first = int(first_offsets(rows[good][:1])[0]) if offsets is None else offsets[0]
             offsets = first, int(rows["last_offset"][good][-1])
@@ -434,7 +435,7 @@ def segment_transactions(
                 below_offset = _entries_below(entries, offset + 1)
                 known = _Resumption(last, last + size, crc, offset + 1, offsets[0], known.events, below_offset)
                 recorder.mark()
-    recorder.replay_events(lost.finish(below))
+    recorder.replay(lost.finish(below))
     resumption = replace(known, events=recorder.marked_events) if known.end else None
     return SegmentTransactions(recorder.events, below is not None, segment.path, segment.size, offsets, resumption)
 
@@ -452,18 +453,33 @@ def _entries_below(entries: npt.NDArray[np.void], offset: int | None) -> npt.NDA
     return entries[: 0 if offset is None else np.searchsorted(entries["last_offset"], offset)]
 
 
-def _suspect_end(segment: Segment, bad: npt.NDArray[np.void], losses: Sequence[Loss], limits: Limits) -> int:
+def _suspect_end(segment: Segment, bad: npt.NDArray[np.void], losses: LossList, limits: Limits) -> int:
     """Return the last position that damaged batches extend to by their lengths.
 
     Once the file reaches it, one of these lengths may turn out to be right, and batches before it to be inside of it.
     """
     max_size = max_entry_size(limits)
-    ends = (bad["position"] + bad["size"])[bad["size"] <= max_size].tolist()
-    for loss in losses:
-        header = segment.window(loss.position, loss.position + LOG_OVERHEAD)
-        size = entry_size(header, 0) if len(header) == LOG_OVERHEAD else 0
-        ends.append(loss.position + (size if size <= max_size else 0))
-    return max(ends, default=0)
+    ends = (bad["position"] + bad["size"])[bad["size"] <= max_size]
+    suspect_end = int(ends.max(initial=0))
+    positions = losses.positions
+    while len(positions):
+        count = int(np.searchsorted(positions, positions[0] + _HEADER_WINDOW))
+        sizes = _entry_sizes(segment, positions[:count])
+        ends = positions[:count] + np.where(sizes <= max_size, sizes, 0)
+        suspect_end = max(suspect_end, int(ends.max()))
+        positions = positions[count:]
+    return suspect_end
+
+
+def _entry_sizes(segment: Segment, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the sizes of the entries at these positions by their length fields; 0 for one that the file cuts."""
+    first = int(positions[0])
+    window = segment.window(first, int(positions[-1]) + LOG_OVERHEAD)
+    is_whole = positions + LOG_OVERHEAD <= first + len(window)
+    lengths = positions[is_whole, np.newaxis] - first + np.arange(LOG_OVERHEAD - 4, LOG_OVERHEAD)
+    sizes = np.zeros(len(positions), np.int64)
+    sizes[is_whole] = window[lengths].view(">i4")[:, 0].astype(np.int64) + LOG_OVERHEAD
+    return sizes
 
 
 def _read_index(segment: Segment, below: int | None) -> npt.NDArray[np.void]:

@@ -375,7 +375,7 @@ class TableBuilder(_TableRows):
                 break
             if finding is not None:
                 return BadBatch(self.decoded, finding)
-        if last < stop and not self.is_full and (finding := self._end_or_split()) is not None:
+        if self.decoded < stop and not self.is_full and (finding := self._end_or_split()) is not None:
             return BadBatch(self.decoded, finding)
         return None
 

@@ -90,17 +90,16 @@ def decide(
         raise reader.error
     batches = table.batches
     good = counts_for_transactions(batches, options)
-    rest = table_limit(options.limits) - options.used_bytes - batches.nbytes
+    rest = table_limit(options.limits) - options.used_bytes - batches.nbytes - table.losses.nbytes
     tracker = TransactionTracker(limits=options.limits, max_bytes=max(rest, 0))
     # Under "raise" and "stop", damage within the requested offsets ends the pass, and nothing after it is returned.
     # Damage outside of them may hide markers.
     losses = LossFollower(is_final=options.on_error != "skip")
-    steps = losses.follow(batches, good, table.losses)
-    follow_batches(tracker, batches if good.all() else batches[good], steps, lambda _: (data, 0))
+    follow_batches(tracker, losses, batches, good, table.losses, lambda _: (data, 0))
     if options.on_error == "skip":
-        tracker.replay_events(losses.finish())
+        tracker.replay(losses.finish())
     elif reader.stopped or reader.error is not None:
-        tracker.replay_events(losses.end())
+        tracker.replay(losses.end())
     is_sound = reader.position == len(data) and bool((good & (batches["magic"] == 2)).all()) and not table.losses
     if options.crc == "verify" and is_sound:
         # This pass has verified all checksums. It does not verify inner messages, which only magic 0 and 1 have.

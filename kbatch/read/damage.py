@@ -27,6 +27,7 @@ from kbatch.quantities import MAX_DECOMPRESSED_BYTES
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import Windows
 from kbatch.records.loss_list import Loss
+from kbatch.transactions import MAX_LOST_HEADERS
 
 __all__ = ["LENGTH_TOO_LONG", "DamageEngine", "LengthVerdict", "Resumption"]
 
@@ -273,7 +274,7 @@ class DamageEngine:
         position, is_entry = found
         headers = search.headers.filled()
         leads_there = search.chain_holds and position in (search.chain, search.last)
-        headers = headers[headers["position"] < (position if leads_there else search.start + 1)]
+        headers = headers[: np.searchsorted(headers["position"], position if leads_there else search.start + 1)]
         if search.is_tail and not is_entry:
             return Resumption(search.start, None, headers)
         loss = search.start, position - search.start, search.reason, search.base_offset
@@ -334,7 +335,8 @@ class DamageEngine:
         """Follow the header chain after a bad batch up to `stop`, and keep its headers."""
         while search.chain_holds and search.chain < stop:
             before = search.chain
-            if self._keeps_headers:
+            keeps_headers = self._keeps_headers and search.headers.used <= MAX_LOST_HEADERS
+            if keeps_headers:
                 search.headers.reserve(_HEADER_ROWS)
             window = windows.window(before, min(before + (1 << 16), stop))
             last, search.chain, search.chain_holds, used = follow_lengths(
@@ -343,13 +345,14 @@ class DamageEngine:
                 before,
                 stop,
                 self.max_size,
-                search.headers.array if self._keeps_headers else None,
-                search.headers.used,
+                search.headers.array if keeps_headers else None,
+                search.headers.used if keeps_headers else 0,
             )
             search.last = max(search.last, last)
-            if search.chain == before and used == search.headers.used:
+            if search.chain == before and (not keeps_headers or used == search.headers.used):
                 return
-            search.headers.used = used
+            if keeps_headers:
+                search.headers.used = min(used, MAX_LOST_HEADERS + 1)
 
     def _keep_first_header(self, windows: Windows, search: _Search) -> None:
         """Keep the header where the damage begins: the fields after a wrong length or magic may be right."""

@@ -28,7 +28,6 @@ from kbatch.transactions import (
     follow_batches,
 )
 from kbatch.transactions.opened import INDEX_BYTES, OPEN_BYTES, as_array
-from kbatch.transactions.tracker import LOST_BYTES
 
 __all__ = ["StableFront"]
 
@@ -46,6 +45,8 @@ class _StreamTracker(TransactionTracker):
     def __init__(self, options: DecodeOptions) -> None:
         super().__init__(limits=options.limits, max_bytes=table_limit(options.limits))
         self.pending = PendingTransactions()
+        # The producers whose transactions lost bytes have ended.
+        self._lost = array("q")
         self._kept_bytes = 0
 
     def count_kept(self, ended: int, lost: int) -> None:
@@ -63,9 +64,6 @@ class _StreamTracker(TransactionTracker):
         """Apply events, and note which open transactions have changed."""
         is_open = self._open
         before = {producer_id: is_open.get(producer_id) for producer_id in events["producer_id"].tolist()}
-        lost = events["producer_id"][events["kind"] == LOST_BYTES].tolist()
-        # The lost marker may have ended any open transaction.
-        every = is_open.rows() if any(producer_id not in is_open for producer_id in lost) else None
         super()._replay(events)
         for producer_id, earlier in before.items():
             now = is_open.get(producer_id)
@@ -74,10 +72,14 @@ class _StreamTracker(TransactionTracker):
                     self.pending.end(producer_id)
                 if now is not None:
                     self.pending.begin(producer_id, now.first_offset)
-        for row in [] if every is None else every:
-            producer_id = int(row[2])
-            if producer_id not in before and producer_id not in is_open:
+        for producer_id in self._lost:
+            if producer_id not in before:
                 self.pending.end(producer_id)
+        del self._lost[:]
+
+    def _end_all(self, offset: int, position: int) -> None:
+        self._lost.frombytes(np.ascontiguousarray(self._open.rows()[:, 2]).tobytes())
+        super()._end_all(offset, position)
 
 
 class StableFront:
@@ -143,7 +145,7 @@ class StableFront:
             if reader.waits(windows):
                 break
             begin = reader.position
-            table = reader.read(windows, max_bytes=self._table_bytes)
+            table = reader.read(windows, max_bytes=self._table_bytes, splits=False)
             if reader.position == begin and not len(table.batches):
                 break
             self._add(table, windows.window(begin, windows.end), begin)
@@ -151,10 +153,10 @@ class StableFront:
             return
         if reader.stopped or reader.error is not None:
             self._has_ended = True
-            self._tracker.replay_events(self._losses.end())
+            self._tracker.replay(self._losses.end())
             self._note_ended(np.empty(0, BATCH_DTYPE))
         elif windows.is_final and reader.options.on_error == "skip":
-            self._tracker.replay_events(self._losses.finish())
+            self._tracker.replay(self._losses.finish())
             self._note_ended(np.empty(0, BATCH_DTYPE))
 
     def restrict(self, options: DecodeOptions, windows: Windows) -> DecodeOptions:
@@ -225,9 +227,8 @@ class StableFront:
             Position of ``data[0]`` in the stream.
         """
         good = counts_for_transactions(table.batches, self.reader.options)
+        follow_batches(self._tracker, self._losses, table.batches, good, table.losses, lambda _: (data, origin))
         batches = table.batches if good.all() else table.batches[good]
-        steps = [] if self._losses is None else self._losses.follow(table.batches, good, table.losses)
-        follow_batches(self._tracker, batches, steps, lambda _: (data, origin))
         if len(batches):
             self._positions.frombytes(batches["position"].tobytes())
             self._producers.frombytes(batches["producer_id"].tobytes())

@@ -7,19 +7,21 @@ response follow the consumer (``CompletedFetch``).
 
 from kbatch.transactions.aborted import AbortedRanges, ListedAborts, Withheld, WithheldOfLog
 from kbatch.transactions.control import control_records
-from kbatch.transactions.lost import LossFollower, Step, follow_batches, lost_bytes
+from kbatch.transactions.events import EVENT_DTYPE, LostEvents
+from kbatch.transactions.lost import MAX_LOST_HEADERS, LossFollower, follow_batches, lost_bytes
 from kbatch.transactions.opened import OpenTransaction, OpenTransactions
 from kbatch.transactions.recorder import TransactionRecorder
-from kbatch.transactions.tracker import EVENT_DTYPE, Transactions, TransactionTracker
+from kbatch.transactions.tracker import Transactions, TransactionTracker
 
 __all__ = [
     "EVENT_DTYPE",
+    "MAX_LOST_HEADERS",
     "AbortedRanges",
     "ListedAborts",
     "LossFollower",
+    "LostEvents",
     "OpenTransaction",
     "OpenTransactions",
-    "Step",
     "TransactionRecorder",
     "TransactionTracker",
     "Transactions",

@@ -6,17 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.format import ControlType, Limits
+from kbatch.transactions.events import DATA, EVENT_DTYPE, INDEXED_ABORT, LOST_BYTES, LOST_MARKER, by_producer
 from kbatch.transactions.opened import Begun
-from kbatch.transactions.tracker import (
-    DATA,
-    EVENT_DTYPE,
-    INDEXED_ABORT,
-    LOST_BYTES,
-    LOST_MARKER,
-    MAX_TABLE_BYTES,
-    TransactionTracker,
-    by_producer,
-)
+from kbatch.transactions.tracker import MAX_TABLE_BYTES, TransactionTracker
 
 __all__ = ["EVENT_BYTES", "TransactionRecorder"]
 

@@ -14,54 +14,31 @@ from kbatch.errors import LimitExceededError
 from kbatch.format import (
     ABORTED_DTYPE,
     ATTRIBUTE_CONTROL,
-    ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_TRANSACTIONAL,
     INT64_MAX,
-    NO_TIMESTAMP,
     ControlType,
     Limits,
 )
 from kbatch.records.display import short_repr
 from kbatch.transactions.aborted import AbortedRanges, Withheld, WithheldOfLog
 from kbatch.transactions.control import marker_types
+from kbatch.transactions.events import (
+    DATA,
+    EVENT_DTYPE,
+    INDEXED_ABORT,
+    LOST_BYTES,
+    NO_EVENT,
+    LostEvents,
+    batch_events,
+)
 from kbatch.transactions.opened import OPEN_BYTES, Begun, OpenedRows, OpenTransaction, OpenTransactions
 
 __all__ = [
-    "DATA",
-    "EVENT_DTYPE",
-    "INDEXED_ABORT",
-    "LOST_BYTES",
-    "LOST_MARKER",
-    "NO_PRODUCER",
     "Spans",
     "TransactionTracker",
     "Transactions",
-    "by_producer",
 ]
 
-# Kinds of events: the type of a marker, or one of these. A .txnindex entry may replace a lost marker.
-LOST_MARKER = -2
-_NO_EVENT = -1
-DATA = 2
-INDEXED_ABORT = 3
-# Lost bytes that may have contained markers. If the producer of the event has an open transaction, the marker was that
-# of this transaction; otherwise any open transaction may have ended.
-LOST_BYTES = 4
-NO_PRODUCER = -1
-
-# Events that open or end transactions, in log order, with the base offset, last offset and position of the batch. An
-# event of a .txnindex entry has the first offset of the transaction and the offset of its marker. The position of lost
-# bytes is the last one before the batch that follows them.
-EVENT_DTYPE = np.dtype(
-    [
-        ("producer_id", "<i8"),
-        ("offset", "<i8"),
-        ("last_offset", "<i8"),
-        ("timestamp", "<i8"),
-        ("kind", "<i8"),
-        ("position", "<i8"),
-    ]
-)
 # The memory of a transaction that has ended: 48 bytes for the row and its positions and 24 for the marker, the former
 # also in the result; and the range that is made of it, as three sorted columns and the arrays of two sorts.
 ENDED_BYTES = (48 + 24) + 48 + 72
@@ -216,32 +193,6 @@ class Drained(NamedTuple):
     undecided_spans: npt.NDArray[np.int64]
 
 
-def by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """Return the stable order that groups rows by producer."""
-    least = int(producer_ids.min()) if len(producer_ids) else 0
-    if len(producer_ids) and int(producer_ids.max()) - least < 1 << 16:
-        # A coordinator assigns adjacent ids. NumPy sorts small integers by radix, ten times as fast.
-        return np.argsort((producer_ids - least).astype(np.uint16), kind="stable")
-    return np.argsort(producer_ids, kind="stable")
-
-
-def _first_batches(producer_ids: npt.NDArray[np.int64], kinds: npt.NDArray[np.int16]) -> npt.NDArray[np.intp]:
-    """Return the first of each run of consecutive data batches of one producer, in rows that are sorted by producer."""
-    is_data = kinds == DATA
-    changes = np.append(True, producer_ids[1:] != producer_ids[:-1])
-    return np.flatnonzero(is_data & (changes | np.append(True, ~is_data[:-1])))
-
-
-def _events(batches: npt.NDArray[np.void], kinds: npt.NDArray[np.int16]) -> npt.NDArray[np.void]:
-    events = np.empty(len(batches), EVENT_DTYPE)
-    events["producer_id"], events["offset"] = batches["producer_id"], batches["base_offset"]
-    events["last_offset"], events["position"] = batches["last_offset"], batches["position"]
-    horizon = (batches["attributes"] & ATTRIBUTE_DELETE_HORIZON) != 0
-    events["timestamp"] = np.where(horizon, NO_TIMESTAMP, batches["base_timestamp"])
-    events["kind"] = kinds
-    return events
-
-
 class TransactionTracker:
     """Follows the transactions of a log from batch to batch.
 
@@ -316,6 +267,7 @@ class TransactionTracker:
         data: npt.NDArray[np.uint8],
         batches: npt.NDArray[np.void],
         origin: int = 0,
+        lost: LostEvents | None = None,
     ) -> None:
         """Follow the next batches of the log.
 
@@ -327,6 +279,8 @@ class TransactionTracker:
             Their headers in log order; magic 0 and 1 are ignored.
         origin : int
             Position of ``data[0]`` in the source, which the positions in `batches` count from.
+        lost : LostEvents, optional
+            Lost bytes among these batches.
 
         Raises
         ------
@@ -336,19 +290,17 @@ class TransactionTracker:
             If the transactions take too much memory; also by later calls, as not all batches were followed.
         """
         self._check_memory()
+        lost = LostEvents.none() if lost is None else lost
         for begin in range(0, len(batches), _FOLLOWED):
-            self._add(data, batches[begin : begin + _FOLLOWED], origin)
+            part = batches[begin : begin + _FOLLOWED]
+            first, stop = np.searchsorted(lost.rows, [begin, begin + len(part)])
+            self._add(data, part, origin, LostEvents(lost.rows[first:stop] - begin, lost.events[first:stop]))
 
-    def _add(self, data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int) -> None:
+    def _add(self, data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int, lost: LostEvents) -> None:
         rows, kinds = self._relevant(data, batches, origin)
-        if not len(rows):
-            return
-        order = by_producer(batches["producer_id"][rows])
-        rows, kinds = rows[order], kinds[order]
-        ordered = batches[rows]
-        events = np.append(_first_batches(ordered["producer_id"], kinds), np.flatnonzero(kinds != DATA))
-        events = events[np.argsort(rows[events])]
-        self.replay(_events(ordered[events], kinds[events]))
+        events = batch_events(batches, rows, kinds, lost)
+        if len(events):
+            self.replay(events)
 
     def _relevant(
         self,
@@ -366,9 +318,9 @@ class TransactionTracker:
         control = np.flatnonzero(attributes[rows] & ATTRIBUTE_CONTROL)
         if len(control):
             types = marker_types(data, batches[rows[control]], origin, self._limits.max_decompressed_bytes)
-            types[(types != ControlType.ABORT) & (types != ControlType.COMMIT)] = _NO_EVENT
+            types[(types != ControlType.ABORT) & (types != ControlType.COMMIT)] = NO_EVENT
             kinds[control] = types
-        relevant = kinds != _NO_EVENT
+        relevant = kinds != NO_EVENT
         return rows[relevant], kinds[relevant]
 
     def replay(self, events: npt.NDArray[np.void]) -> None:
@@ -411,11 +363,15 @@ class TransactionTracker:
             elif kind == INDEXED_ABORT:
                 self._abort(producer_id, offset, last_offset, position)
             elif kind == LOST_BYTES and producer_id not in is_open:
-                while (still := is_open.first()) is not None:
-                    is_open.end(still.producer_id)
-                    self._record(self._undecided, still, offset, position)
+                self._end_all(offset, position)
             elif (ended := is_open.end(producer_id)) is not None and kind != ControlType.COMMIT:
                 self._record(self._aborted if kind == ControlType.ABORT else self._undecided, ended, offset, position)
+
+    def _end_all(self, offset: int, position: int) -> None:
+        """Make all open transactions undecided."""
+        while (still := self._open.first()) is not None:
+            self._open.end(still.producer_id)
+            self._record(self._undecided, still, offset, position)
 
     def _record(self, ends: _Ended, ended: Begun, offset: int, position: int) -> None:
         first_position, first_offset, producer_id, _ = ended

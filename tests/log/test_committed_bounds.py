@@ -407,7 +407,7 @@ def with_length(batch: bytes, length: int) -> bytes:
 @pytest.fixture
 def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment is read in tables, after each of which it may be resumed."""
-    monkeypatch.setattr(committed, "SMALL_TABLE_BYTES", 1)
+    monkeypatch.setattr(committed, "followed_table_bytes", lambda _: 1)
 
 
 def end_of(directory: Path, batches: Sequence[bytes], below: int | None = None) -> int:

@@ -7,24 +7,29 @@ import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import oracle
 import pytest
 from log_batches import write_segment
 from support.bombs import MIB, measured
+from transaction_logs import ABORT, marker
 
 import kbatch
 from kbatch import LimitExceededError, Limits, Loss
 from kbatch.errors import Fault, Finding, finding_text
+from kbatch.read import damage as damage_engine
 from kbatch.read import workers
 from kbatch.records.loss_list import LossList
+from kbatch.transactions import lost
 
 GOOD = oracle.build_batch([oracle.encode_record(value=b"v")])
 BAD_CRC = oracle.with_crc(GOOD, 1)
 INVALID = oracle.build_batch(payload=b"\x7f" * 9, record_count=1)
 COMPRESSED = oracle.build_batch([oracle.encode_record(value=b"v" * 50)], codec="zstd")
 MESSAGE = oracle.build_message(b"k", b"v", magic=1, offset=1)
+MARKER_BAD_CRC = oracle.with_crc(marker(1, 7, ABORT), 1)
 UNITS = {
     "bad checksum": (GOOD, BAD_CRC),
     "bad checksum, compressed": (COMPRESSED, oracle.with_crc(COMPRESSED, 1)),
@@ -175,6 +180,73 @@ def test_more_losses_than_the_limit_are_an_error_or_several_tables(unit: bytes, 
     assert [loss for table in tables for loss in table.losses] == whole.losses
     assert sum(map(len, tables)) == len(whole)
     assert sum(table.consumed for table in tables) == whole.consumed == len(data)
+
+
+COMMITTED: dict[str, Any] = {"on_error": "skip", "isolation": "read_committed"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("name", ["each after a good batch", "one after the other"])
+def test_bad_batches_under_read_committed_count_for_the_limit_of_a_table(name: str, tmp_path: Path) -> None:
+    count = 200_000
+    unit = GOOD + BAD_CRC if name.startswith("each") else BAD_CRC + BAD_CRC
+    data = unit * (count // 2)
+    losses = count // 2 if name.startswith("each") else 1
+    write_segment(tmp_path / "t-0", 0, [], tail=data)
+    limits = Limits(max_table_bytes=LIMIT)
+    routes: dict[str, Callable[[], int]] = {
+        "decode": lambda: len(kbatch.decode(data, limits=limits, **COMMITTED).losses),
+        "stream": lambda: drained(kbatch.decode_stream([data], max_bytes=LIMIT, limits=limits, **COMMITTED)),
+        "log": lambda: drained(kbatch.Log(tmp_path / "t-0").tables(max_bytes=LIMIT, **COMMITTED)),
+    }
+    for route, read in routes.items():
+        increase, result = measured(read)
+        assert result == losses or (route == "decode" and "raise Limits(max_table_bytes=...)" in str(result)), result
+        assert increase <= MOST + (len(data) if route == "stream" else 0), route
+
+
+@pytest.mark.parametrize("bad", [BAD_CRC, MARKER_BAD_CRC, BAD_CRC + BAD_CRC], ids=["records", "marker", "two"])
+def test_following_a_bad_batch_runs_no_python_for_it(bad: bytes) -> None:
+    """Transactions are followed over all losses of a table at once."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace if frame.f_code.co_filename.endswith("lost.py") else None
+
+    def counted(count: int) -> int:
+        nonlocal lines
+        lines = 0
+        data = (GOOD + bad) * count + GOOD
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            assert len(kbatch.decode(data, **COMMITTED).losses) == count
+        finally:
+            sys.settrace(before)
+        return lines
+
+    assert counted(200) == counted(50) > 0
+
+
+def test_more_bad_headers_than_are_looked_at_leave_transactions_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TXN-R2: a marker of any producer may have been among them; the result is the same for every size of a table."""
+    opened = oracle.build_batch([oracle.encode_record()], producer_id=7, producer_epoch=0, attributes=16)
+    records = [oracle.encode_record(value=bytes(20))] * 2
+    bad = [oracle.with_crc(oracle.build_batch(records, base_offset=1 + 2 * i), 1) for i in range(6)]
+    after = oracle.build_batch(records, base_offset=13)
+    data = opened + b"".join(bad) + after
+    for most, pending in ((6, [(7, 0)]), (5, [(7, 0)])):
+        monkeypatch.setattr(lost, "MAX_LOST_HEADERS", most)
+        monkeypatch.setattr(damage_engine, "MAX_LOST_HEADERS", most)
+        table = kbatch.decode(data, **COMMITTED)
+        assert table.pending == pending
+        # An open transaction holds the offsets after it back; an undecided one does not.
+        assert table.last_stable_offset == (0 if most == 6 else None)
+        chunks = [data[i : i + 50] for i in range(0, len(data), 50)]
+        streamed = list(kbatch.decode_stream(chunks, **COMMITTED))
+        assert streamed[-1].last_stable_offset == table.last_stable_offset
 
 
 def test_losses_count_for_the_memory_of_views() -> None:

@@ -12,9 +12,9 @@ from transaction_logs import Fold
 from kbatch.batches.checksums import good_crcs
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.format import ABORTED_DTYPE, NO_TIMESTAMP
-from kbatch.transactions import Step, TransactionTracker, follow_batches
+from kbatch.transactions import LostEvents, TransactionTracker
 from kbatch.transactions.control import lost_markers
-from kbatch.transactions.tracker import LOST_MARKER
+from kbatch.transactions.events import EVENT_DTYPE, LOST_MARKER
 
 
 def track(log: bytes, splits: Sequence[int] = (), **options: Any) -> TransactionTracker:
@@ -32,15 +32,17 @@ def track(log: bytes, splits: Sequence[int] = (), **options: Any) -> Transaction
         end = int(part["position"][-1] + part["size"][-1]) if len(part) else 0
         good = good_crcs(array, part, 0)
         lost = np.flatnonzero(~good & lost_markers(part))
-        steps = [Step(int(good[:row].sum()), [lost_event(part[row])], int(part["position"][row]) - 1) for row in lost]
-        window = (array[start:end], start)
-        follow_batches(tracker, part[good], steps, lambda _, window=window: window)
+        events = np.array([lost_event(part[row]) for row in lost], EVENT_DTYPE)
+        rows = np.cumsum(good)[lost]
+        is_last = rows == good.sum()
+        tracker.add(array[start:end], part[good], start, LostEvents(rows[~is_last], events[~is_last]))
+        tracker.replay(events[is_last])
     return tracker
 
 
-def lost_event(batch: np.void) -> tuple[int, int, int, int, int]:
+def lost_event(batch: np.void) -> tuple[int, int, int, int, int, int]:
     producer_id, offset = int(batch["producer_id"]), int(batch["base_offset"])
-    return producer_id, offset, offset, NO_TIMESTAMP, LOST_MARKER
+    return producer_id, offset, offset, NO_TIMESTAMP, LOST_MARKER, int(batch["position"]) - 1
 
 
 def outcome(tracker: TransactionTracker) -> Fold:

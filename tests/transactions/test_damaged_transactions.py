@@ -17,7 +17,7 @@ from transaction_logs import ABORT, COMMIT, control_record, damaged, data, marke
 import kbatch
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.transactions import TransactionRecorder, Transactions, TransactionTracker
-from kbatch.transactions.tracker import LOST_BYTES, NO_PRODUCER
+from kbatch.transactions.events import LOST_BYTES, NO_PRODUCER
 
 
 def flips(batch: bytes, first: int, last: int) -> list[bytes]:

@@ -10,7 +10,7 @@ from kbatch import BATCH_DTYPE
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.format import NO_TIMESTAMP
 from kbatch.transactions import AbortedRanges, TransactionTracker
-from kbatch.transactions.tracker import INDEXED_ABORT
+from kbatch.transactions.events import INDEXED_ABORT
 
 
 @pytest.mark.parametrize(
