@@ -26,7 +26,7 @@ from kbatch.log.committed import (
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.transactions import Transactions
 from kbatch.transactions.opened import OPEN_BYTES
-from kbatch.transactions.tracker import EVENT_BYTES
+from kbatch.transactions.recorder import EVENT_BYTES
 
 SKIP = DecodeOptions(on_error="skip")
 

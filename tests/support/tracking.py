@@ -33,9 +33,9 @@ def track(log: bytes, splits: Sequence[int] = (), **options: Any) -> Transaction
         good = good_crcs(array, part, 0)
         lost = np.flatnonzero(~good & lost_markers(part))
         events = np.array([lost_event(part[row]) for row in lost], EVENT_DTYPE)
-        rows = np.cumsum(good)[lost]
-        is_last = rows == good.sum()
-        tracker.add(array[start:end], part[good], start, LostEvents(rows[~is_last], events[~is_last]))
+        following = np.cumsum(good)[lost]
+        is_last = following == good.sum()
+        tracker.add(array[start:end], part[good], start, LostEvents(following[~is_last], events[~is_last]))
         tracker.replay(events[is_last])
     return tracker
 

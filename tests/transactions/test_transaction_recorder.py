@@ -10,7 +10,7 @@ import pytest
 
 from kbatch.format import ControlType
 from kbatch.transactions import EVENT_DTYPE, OpenTransaction, TransactionRecorder, TransactionTracker, recorder
-from kbatch.transactions.tracker import DATA, INDEXED_ABORT, LOST_BYTES, LOST_MARKER, NO_PRODUCER
+from kbatch.transactions.events import DATA, INDEXED_ABORT, LOST_BYTES, LOST_MARKER, NO_PRODUCER
 
 COMMIT, ABORT = int(ControlType.COMMIT), int(ControlType.ABORT)
 

@@ -22,7 +22,7 @@ from transaction_logs import ABORT, COMMIT, Fold, consume, control, control_reco
 import kbatch
 from kbatch.batches.checksums import good_crcs
 from kbatch.batches.framing import byte_array, scan_part
-from kbatch.transactions import AbortedRanges, OpenTransaction, TransactionTracker
+from kbatch.transactions import EVENT_DTYPE, AbortedRanges, OpenTransaction, TransactionTracker
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VECTORS = sorted((GOLDEN / "vectors" / "txn").glob("*.json"))
@@ -455,6 +455,6 @@ def test_drained_transactions_are_released_and_open_ones_kept() -> None:
     lost = byte_array(txn(4, 9) + marker(5, 9, ABORT))
     rows = scan_part(lost).batches
     tracker.add(lost, rows[:1])
-    tracker.replay_events([lost_event(rows[1])])
+    tracker.replay(np.array([lost_event(rows[1])], EVENT_DTYPE))
     assert tracker.drain().undecided.tolist() == [(9, 4, 5, 6)]
     assert len(tracker.result().undecided) == 0
