@@ -8,7 +8,14 @@ from kbatch.log.comparison import compare_logs
 from kbatch.log.control import control_value
 from kbatch.log.differences import ComparedLog, ComparedRecord, Comparison, Difference, PartitionComparison
 from kbatch.log.discovery import find_logs
-from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
+from kbatch.log.internal import (
+    consumer_offsets,
+    group_records,
+    metadata_records,
+    remote_log_metadata,
+    share_group_state,
+    transaction_state,
+)
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.log.segment import Segment
@@ -21,7 +28,6 @@ from kbatch.log.state import (
     read_producer_snapshot,
     read_transaction_index,
 )
-from kbatch.log.stored_records import group_records, remote_log_metadata, share_group_state
 from kbatch.log.write.commit import Written, roll_back
 from kbatch.log.write.compaction import Compaction, compact_log
 from kbatch.log.write.dataframes import write_log

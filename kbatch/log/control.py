@@ -1,24 +1,25 @@
-"""Values of control records (CTL-R3, CTL-R7).
-
-The schemas are ``EndTxnMarker``, ``LeaderChangeMessage``, ``SnapshotHeaderRecord``, ``SnapshotFooterRecord``,
-``KRaftVersionRecord`` and ``VotersRecord`` of Apache Kafka's clients.
-"""
+"""Values of control records (CTL-R3, CTL-R7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kbatch.arguments import check_types
-from kbatch.errors import InvalidRecordError, UnsupportedFormatError
-from kbatch.protocol.primitives import Reader, WireError
+from kbatch.errors import InvalidRecordError, ProtocolError, UnsupportedFormatError
+from kbatch.format import ControlType
+from kbatch.protocol.stored import decode_control
 
 __all__ = ["control_value"]
 
-# Smallest sizes of a voter in leader change and voters records, and of an endpoint.
-_MIN_VOTER = 5
-_MIN_FULL_VOTER = 27
-_MIN_ENDPOINT = 5
+_SCHEMAS: dict[int, str] = {
+    ControlType.ABORT: "EndTxnMarker",
+    ControlType.COMMIT: "EndTxnMarker",
+    ControlType.LEADER_CHANGE: "LeaderChangeMessage",
+    ControlType.SNAPSHOT_HEADER: "SnapshotHeaderRecord",
+    ControlType.SNAPSHOT_FOOTER: "SnapshotFooterRecord",
+    ControlType.KRAFT_VERSION: "KRaftVersionRecord",
+    ControlType.KRAFT_VOTERS: "VotersRecord",
+}
 
 
 def control_value(
@@ -63,91 +64,19 @@ def control_value(
     where = ", ".join([*([source] if source else []), *([f"offset {offset}"] if offset is not None else [])])
     where = f"{where}: " if where else ""
     if value is None:
-        raise InvalidRecordError(f"{where}{schema.name} has no value", source=source)
-    reader = Reader(value, flexible=schema.flexible)
+        raise InvalidRecordError(f"{where}{schema} has no value", source=source)
     try:
-        version = reader.int16()
-        if version < 0:
-            raise WireError(f"byte 0: version is {version}")
-        if version > schema.known and schema.flexible:
-            raise UnsupportedFormatError(
-                f"{where}unsupported {schema.name} version {version}; supported are 0 to {schema.known}", source=source
-            )
-        fields = schema.read(reader, version)
-        reader.tags()
-    except WireError as error:
-        raise InvalidRecordError(f"{where}{schema.name}, {error}", source=source) from None
-    return {"version": version, **fields}
+        version, message = decode_control(schema, value)
+    except ProtocolError as error:
+        raise InvalidRecordError(f"{where}{schema}, {error}", source=source) from None
+    except UnsupportedFormatError as error:
+        raise UnsupportedFormatError(f"{where}{error}", source=source) from None
+    return {"version": version} | _with_plain_names(message.to_dict(version=version))
 
 
-def _end_txn_marker(reader: Reader, version: int) -> dict[str, Any]:
-    return {"coordinator_epoch": reader.int32()}
-
-
-def _leader_change(reader: Reader, version: int) -> dict[str, Any]:
-    def voter() -> dict[str, Any]:
-        fields: dict[str, Any] = {"voter_id": reader.int32()}
-        if version >= 1:
-            fields["voter_directory_id"] = reader.uuid()
-        reader.tags()
-        return fields
-
-    return {
-        "leader_id": reader.int32(),
-        "voters": reader.array(voter, min_size=_MIN_VOTER),
-        "granting_voters": reader.array(voter, min_size=_MIN_VOTER),
-    }
-
-
-def _snapshot_header(reader: Reader, version: int) -> dict[str, Any]:
-    return {"last_contained_log_timestamp": reader.int64()}
-
-
-def _snapshot_footer(reader: Reader, version: int) -> dict[str, Any]:
-    return {}
-
-
-def _kraft_version(reader: Reader, version: int) -> dict[str, Any]:
-    return {"kraft_version": reader.int16()}
-
-
-def _kraft_voters(reader: Reader, version: int) -> dict[str, Any]:
-    def endpoint() -> dict[str, Any]:
-        fields = {"name": reader.string(), "host": reader.string(), "port": reader.uint16()}
-        reader.tags()
-        return fields
-
-    def feature() -> dict[str, Any]:
-        fields = {"min_supported_version": reader.int16(), "max_supported_version": reader.int16()}
-        reader.tags()
-        return fields
-
-    def voter() -> dict[str, Any]:
-        fields = {
-            "voter_id": reader.int32(),
-            "voter_directory_id": reader.uuid(),
-            "endpoints": reader.array(endpoint, min_size=_MIN_ENDPOINT),
-            "kraft_version_feature": feature(),
-        }
-        reader.tags()
-        return fields
-
-    return {"voters": reader.array(voter, min_size=_MIN_FULL_VOTER)}
-
-
-class _Schema(NamedTuple):
-    name: str
-    known: int
-    flexible: bool
-    read: Callable[[Reader, int], dict[str, Any]]
-
-
-_SCHEMAS = {
-    0: _Schema("EndTxnMarker", 0, False, _end_txn_marker),
-    1: _Schema("EndTxnMarker", 0, False, _end_txn_marker),
-    2: _Schema("LeaderChangeMessage", 1, True, _leader_change),
-    3: _Schema("SnapshotHeaderRecord", 0, True, _snapshot_header),
-    4: _Schema("SnapshotFooterRecord", 0, True, _snapshot_footer),
-    5: _Schema("KRaftVersionRecord", 0, True, _kraft_version),
-    6: _Schema("VotersRecord", 0, True, _kraft_voters),
-}
+def _with_plain_names(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_plain_names(each) for each in value]
+    if isinstance(value, dict):
+        return {name.replace("k_raft", "kraft"): _with_plain_names(each) for name, each in value.items()}
+    return value

@@ -1,245 +1,239 @@
-"""The records of newer internal topics as Arrow tables, whose columns come from the schemas of the messages in them."""
+"""Which records an internal topic has, and the messages in them as the columns of Arrow tables."""
 
 from __future__ import annotations
 
+import operator
 import re
-import uuid
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbatch.arguments import check_types
-from kbatch.errors import ProtocolError
-from kbatch.extras import require
-from kbatch.format import NO_TIMESTAMP
-from kbatch.log.internal import FRAME_VERSION, internal_records, located_errors
+import numpy as np
+
+from kbatch.errors import InvalidRecordError, KbatchError, ProtocolError, UnsupportedFormatError
+from kbatch.format import ATTRIBUTE_CONTROL, NO_TIMESTAMP
 from kbatch.protocol.messages import Message
 from kbatch.protocol.schema import FieldSchema, message_schemas
 from kbatch.protocol.stored import decode_after_version, decode_key, leading_number, unknown_version
-from kbatch.records.display import short_repr
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["StoredRecords", "group_records", "remote_log_metadata", "share_group_state"]
+__all__ = [
+    "FRAME_VERSION",
+    "RecordKind",
+    "framed_message",
+    "framed_tables",
+    "internal_records",
+    "keyed_tables",
+    "located",
+    "record_kinds",
+    "timestamps",
+]
 
+FRAME_VERSION = 1
+INTERNAL_TOPICS = {
+    "__cluster_metadata",
+    "__consumer_offsets",
+    "__remote_log_metadata",
+    "__share_group_state",
+    "__transaction_state",
+}
 _TIMESTAMP = re.compile(r"(^|_)timestamp(_ms)?$")
 
 
-class StoredRecords(NamedTuple):
-    """The contents of the records of an internal topic.
+class RecordKind(NamedTuple):
+    """A kind of record, and how its table differs from the schemas of its key and value.
 
     Attributes
     ----------
-    tables : dict of str to pyarrow.Table
-        A table for each kind of record, by Kafka's name of it, without rows if there are no such records. Columns are
-        the ``offset`` and ``timestamp`` of the record; for a topic with keys the fields of the key, and ``tombstone``;
-        ``version``; and the fields of the value. Ids are the 16 bytes of a UUID.
-    skipped : dict
-        Number of records by each other record type.
+    name : str
+        Kafka's name, to which those of the schemas of a key and its value add ``Key`` and ``Value``.
+    names : mapping
+        Names of columns by the names of fields.
+    nulls : mapping
+        Values that mean null, by the names of fields. -1 always does in a timestamp.
+    whole_keys : bool
+        Whether a key must end with its fields.
     """
 
-    tables: dict[str, pa.Table]
-    skipped: dict[int, int]
-
-    def __repr__(self) -> str:
-        return short_repr(self, self._fields)
-
-
-def group_records(table: RecordTable) -> StoredRecords:
-    """Decode records of ``__consumer_offsets`` that are of the group protocols since Kafka 4 (DSK-R15).
-
-    Parameters
-    ----------
-    table : RecordTable
-        Records of control batches are skipped.
-
-    Returns
-    -------
-    StoredRecords
-        Tables ``ConsumerGroupMetadata``, ``ConsumerGroupMemberMetadata``, ``ShareGroupMetadata``,
-        ``StreamsGroupTopology`` and so on, for record types 3 to 23. The value columns of a tombstone are null, and so
-        are timestamps of -1. `consumer_offsets` decodes the types below 3, which are skipped here.
-
-    Raises
-    ------
-    InvalidRecordError
-        If a key is null, or a key or value does not match its schema; with the record's offset. Also if the table is
-        from another internal topic.
-    UnsupportedFormatError
-        If the version of a value is unknown.
-    MissingDependencyError
-        Without pyarrow.
-
-    References
-    ----------
-    Rules such as DSK-R15 are listed in ``docs/format-rules.md``.
-
-    Examples
-    --------
-    >>> import kbatch
-    >>> log = kbatch.Log("tests/golden/internal/__consumer_offsets-0")
-    >>> found = [group_records(table) for table in log.tables()]
-    >>> found[0].tables["ConsumerGroupMetadata"].select(["group_id", "epoch"]).to_pylist()
-    [{'group_id': 'new-protocol', 'epoch': 3}]
-    """
-    check_types(group_records, locals())
-    return _keyed(table, "__consumer_offsets", ("ConsumerGroup", "ShareGroup", "StreamsGroup"), "group_records()")
+    name: str
+    names: Mapping[str, str] = {}
+    nulls: Mapping[str, Any] = {}
+    whole_keys: bool = True
 
 
-def share_group_state(table: RecordTable) -> StoredRecords:
-    """Decode records of ``__share_group_state``.
+class _Record(NamedTuple):
+    """A decoded record. The version and the value of a tombstone are None."""
 
-    Parameters
-    ----------
-    table : RecordTable
-        Records of control batches are skipped.
-
-    Returns
-    -------
-    StoredRecords
-        Tables ``ShareSnapshot`` and ``ShareUpdate``. The value columns of a tombstone are null, and so are timestamps
-        of -1.
-
-    Raises
-    ------
-    InvalidRecordError
-        If a key is null, or a key or value does not match its schema; with the record's offset. Also if the table is
-        from another internal topic.
-    UnsupportedFormatError
-        If the version of a value is unknown.
-    MissingDependencyError
-        Without pyarrow.
-
-    Examples
-    --------
-    >>> import kbatch
-    >>> from kbatch.log import share_group_state
-    >>> list(share_group_state(kbatch.decode(b"")).tables)
-    ['ShareSnapshot', 'ShareUpdate']
-    """
-    check_types(share_group_state, locals())
-    return _keyed(table, "__share_group_state", ("ShareSnapshot", "ShareUpdate"), "share_group_state()")
+    offset: int
+    timestamp: int
+    key: Message | None
+    version: int | None
+    value: Message | None
 
 
-def remote_log_metadata(table: RecordTable) -> StoredRecords:
-    """Decode records of ``__remote_log_metadata``, the events of tiered storage.
-
-    Parameters
-    ----------
-    table : RecordTable
-        Records of control batches are skipped.
-
-    Returns
-    -------
-    StoredRecords
-        Tables ``RemoteLogSegmentMetadataRecord``, ``RemoteLogSegmentMetadataUpdateRecord``,
-        ``RemotePartitionDeleteMetadataRecord`` and ``RemoteLogSegmentMetadataSnapshotRecord``. Timestamps of -1 are
-        null.
-
-    Raises
-    ------
-    InvalidRecordError
-        If a value is null or does not match its schema; with the record's offset. Also if the table is from another
-        internal topic.
-    UnsupportedFormatError
-        If the version of a value is unknown.
-    MissingDependencyError
-        Without pyarrow.
-
-    Examples
-    --------
-    >>> import kbatch
-    >>> from kbatch.log import remote_log_metadata
-    >>> list(remote_log_metadata(kbatch.decode(b"")).tables)[:2]
-    ['RemoteLogSegmentMetadataRecord', 'RemoteLogSegmentMetadataUpdateRecord']
-    """
-    check_types(remote_log_metadata, locals())
-    pa = require("pyarrow", "arrow", "remote_log_metadata()")
-    names = {int(s.api_key or 0): name for name, s in message_schemas().items() if name.startswith("Remote")}
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names.values()}
-    skipped: dict[int, int] = {}
-    for row, _, value in internal_records(table, "__remote_log_metadata", keys=False):
-        with located_errors(table, row, "remote log metadata"):
-            if value is None:
-                raise ProtocolError("value is null")
-            frame, position = leading_number(value, 0, varint=True)
-            if frame != FRAME_VERSION:
-                raise unknown_version(frame, "frame", f"supported is {FRAME_VERSION}")
-            kind, position = leading_number(value, position, varint=True)
-            if kind not in names:
-                skipped[kind] = skipped.get(kind, 0) + 1
-                continue
-            version, message = decode_after_version(names[kind], value, position, varint=True)
-        rows[names[kind]].append(row | {"version": version} | _fields_as_cells(message))
-    return StoredRecords({name: _arrow_table(pa, each, None, name) for name, each in rows.items()}, skipped)
-
-
-def _keyed(table: RecordTable, topic: str, prefixes: tuple[str, ...], caller: str) -> StoredRecords:
-    """Decode records whose key begins with the record type, and whose value begins with its version."""
-    pa = require("pyarrow", "arrow", caller)
-    names = {
-        int(schema.api_key or 0): name.removesuffix("Key")
+def record_kinds(*prefixes: str) -> dict[int, RecordKind]:
+    """Return the kinds whose schemas have these prefixes, by record type."""
+    return {
+        schema.api_key: RecordKind(name.removesuffix("Value"))
         for name, schema in message_schemas().items()
-        if name.startswith(prefixes) and name.endswith("Key")
+        if name.startswith(prefixes) and name.endswith(("Value", "Record")) and schema.api_key is not None
     }
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names.values()}
+
+
+def internal_records(
+    table: RecordTable, topic: str, *, keys: bool = True
+) -> Iterator[tuple[int, int, bytes, bytes | None]]:
+    """Yield offset, timestamp, key and value of each record outside control batches."""
+    if table.topic in INTERNAL_TOPICS and table.topic != topic:
+        raise InvalidRecordError(
+            f"{table.source}: these are records of {table.topic}, this function reads records of {topic}",
+            source=table.source,
+        )
+    table.require("offset", "timestamp", "key", "value")
+    control = table.batches["attributes"][table.records["batch"]] & ATTRIBUTE_CONTROL != 0
+    data = table[~control] if np.any(control) else table
+    offsets, times = data.records["offset"].tolist(), data.records["timestamp"].tolist()
+    for offset, timestamp, key, value in zip(offsets, times, data.keys(), data.values(), strict=True):
+        if keys and key is None:
+            raise InvalidRecordError(f"{_where(table, offset)}key is null", source=table.source)
+        yield offset, timestamp, key or b"", value
+
+
+def _where(table: RecordTable, offset: int) -> str:
+    return f"{table.source}, offset {offset}: " if table.source else f"offset {offset}: "
+
+
+def located(table: RecordTable, offset: int, part: str, error: KbatchError) -> KbatchError:
+    """Return an error of the bytes of a record with the record's offset and the part that they are."""
+    kind = UnsupportedFormatError if isinstance(error, UnsupportedFormatError) else InvalidRecordError
+    return kind(f"{_where(table, offset)}{part}, {error}", source=table.source)
+
+
+def framed_message(value: bytes | None) -> tuple[int, int, bytes]:
+    """Return the record type of a value in a frame, the position after it, and the value (DSK-R17)."""
+    if value is None:
+        raise ProtocolError("value is null")
+    frame, position = leading_number(value, 0, varint=True)
+    if frame != FRAME_VERSION:
+        raise unknown_version(frame, "frame", f"supported is {FRAME_VERSION}")
+    return *leading_number(value, position, varint=True), value
+
+
+def keyed_tables(
+    pa: Any, table: RecordTable, topic: str, kinds: Mapping[int, RecordKind]
+) -> tuple[dict[str, pa.Table], dict[int, int]]:
+    """Return a table for each kind of record, by name, and the number of records of each other record type.
+
+    The key begins with the record type, and the value with its version.
+    """
+    found: dict[str, list[_Record]] = {kind.name: [] for kind in kinds.values()}
     skipped: dict[int, int] = {}
-    for row, key, value in internal_records(table, topic):
-        with located_errors(table, row, "key"):
-            kind, position = leading_number(key, 0, varint=False)
-            if kind not in names:
-                skipped[kind] = skipped.get(kind, 0) + 1
+    for offset, timestamp, data, value in internal_records(table, topic):
+        part, version, message = "key", None, None
+        try:
+            number, position = leading_number(data, 0, varint=False)
+            if number not in kinds:
+                skipped[number] = skipped.get(number, 0) + 1
                 continue
-            name = names[kind]
-            row |= _fields_as_cells(decode_key(f"{name}Key", key, position))
-        row["tombstone"] = value is None
-        if value is not None:
-            with located_errors(table, row, f"{name}Value"):
-                version, message = decode_after_version(f"{name}Value", value, 0)
-            row |= {"version": version} | _fields_as_cells(message)
-        rows[name].append(row)
-    return StoredRecords(
-        {name: _arrow_table(pa, each, f"{name}Key", f"{name}Value") for name, each in rows.items()}, skipped
-    )
+            name = kinds[number].name
+            key = decode_key(f"{name}Key", data, position, whole=kinds[number].whole_keys)
+            part = f"{name}Value"
+            if value is not None:
+                version, message = decode_after_version(part, value, 0)
+        except (ProtocolError, UnsupportedFormatError) as error:
+            raise located(table, offset, part, error) from None
+        found[name].append(_Record(offset, timestamp, key, version, message))
+    tables = {
+        kind.name: _arrow_table(pa, kind, found[kind.name], f"{kind.name}Key", f"{kind.name}Value")
+        for kind in kinds.values()
+    }
+    return tables, skipped
 
 
-def _fields_as_cells(message: Message) -> dict[str, Any]:
-    return {field.name: _cell(field, getattr(message, field.name)) for field in message.schema.fields}
+def framed_tables(
+    pa: Any, table: RecordTable, topic: str, kinds: Mapping[int, RecordKind], part: str
+) -> tuple[dict[str, pa.Table], dict[int, int]]:
+    """Return what `keyed_tables` does, of a topic without keys whose values have a frame; `part` names these."""
+    found: dict[str, list[_Record]] = {kind.name: [] for kind in kinds.values()}
+    skipped: dict[int, int] = {}
+    for offset, timestamp, _, value in internal_records(table, topic, keys=False):
+        try:
+            number, position, data = framed_message(value)
+            if number not in kinds:
+                skipped[number] = skipped.get(number, 0) + 1
+                continue
+            name = kinds[number].name
+            version, message = decode_after_version(name, data, position, varint=True)
+        except (ProtocolError, UnsupportedFormatError) as error:
+            raise located(table, offset, part, error) from None
+        found[name].append(_Record(offset, timestamp, None, version, message))
+    return {kind.name: _arrow_table(pa, kind, found[kind.name], None, kind.name) for kind in kinds.values()}, skipped
 
 
-def _cell(field: FieldSchema, value: Any) -> Any:
-    if isinstance(value, Message):
-        return _fields_as_cells(value)
+def timestamps(pa: Any, values: Sequence[int]) -> pa.Array:
+    """Return the timestamps of records as an array, without those of -1."""
+    return pa.array([None if value == NO_TIMESTAMP else value for value in values], pa.timestamp("ms", "UTC"))
+
+
+def _arrow_table(pa: Any, kind: RecordKind, records: list[_Record], key: str | None, value: str) -> pa.Table:
+    """Return the records with the fields of the schemas of their keys and values."""
+    versions = [record.version for record in records]
+    columns = [
+        ("offset", pa.array([record.offset for record in records], pa.int64())),
+        ("timestamp", timestamps(pa, [record.timestamp for record in records])),
+    ]
+    if key is not None:
+        columns += _columns(pa, kind, key, [record.key for record in records], [0] * len(records))
+        columns.append(("tombstone", pa.array([version is None for version in versions], pa.bool_())))
+    columns.append(("version", pa.array(versions, pa.int16())))
+    columns += _columns(pa, kind, value, [record.value for record in records], versions)
+    return pa.table([column for _, column in columns], names=[name for name, _ in columns])
+
+
+def _columns(
+    pa: Any, kind: RecordKind, schema: str, messages: Sequence[Message | None], versions: Sequence[int | None]
+) -> Iterator[tuple[str, pa.Array]]:
+    for field in message_schemas()[schema].fields:
+        cells = _cells(kind, field, messages, versions)
+        yield kind.names.get(field.name, field.name), pa.array(cells, _arrow_type(pa, kind, field))
+
+
+def _cells(
+    kind: RecordKind, field: FieldSchema, messages: Sequence[Message | None], versions: Sequence[int | None]
+) -> list[Any]:
+    """Return a field of messages of these versions as Arrow takes it, None where a version does not have it."""
+    known = {version for version in set(versions) if version is not None and version in field.versions}
+    get = operator.attrgetter(field.name)
+    cells = [get(message) if version in known else None for message, version in zip(messages, versions, strict=True)]
+    if field.fields:
+        return [_nested(kind, field, cell, version) for cell, version in zip(cells, versions, strict=True)]
+    null = kind.nulls.get(field.name, NO_TIMESTAMP if _is_timestamp(field) else None)
+    if null is not None:
+        cells = [None if cell == null else cell for cell in cells]
+    return [None if cell is None else cell.bytes for cell in cells] if field.type == "uuid" else cells
+
+
+def _nested(kind: RecordKind, field: FieldSchema, value: Any, version: int | None) -> Any:
+    """Return a structure as a dict, or an array of structures as a list of them."""
     if isinstance(value, list):
-        return [_fields_as_cells(each) if isinstance(each, Message) else _cell(field, each) for each in value]
-    if isinstance(value, uuid.UUID):
-        return value.bytes
-    return None if value == NO_TIMESTAMP and _is_timestamp(field) else value
+        return [_nested(kind, field, each, version) for each in value]
+    if value is None:
+        return None
+    return {kind.names.get(each.name, each.name): _cells(kind, each, [value], [version])[0] for each in field.fields}
 
 
 def _is_timestamp(field: FieldSchema) -> bool:
     return field.type == "int64" and _TIMESTAMP.search(field.name) is not None
 
 
-def _arrow_table(pa: Any, rows: list[dict[str, Any]], key: str | None, value: str) -> pa.Table:
-    columns = [("offset", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC"))]
-    if key is not None:
-        columns += [*_arrow_fields(pa, message_schemas()[key].fields), ("tombstone", pa.bool_())]
-    columns += [("version", pa.int16()), *_arrow_fields(pa, message_schemas()[value].fields)]
-    return pa.Table.from_pylist(rows, pa.schema(columns))
-
-
-def _arrow_fields(pa: Any, fields: Iterable[FieldSchema]) -> list[tuple[str, Any]]:
-    return [(field.name, _arrow_type(pa, field)) for field in fields]
-
-
-def _arrow_type(pa: Any, field: FieldSchema) -> Any:
+def _arrow_type(pa: Any, kind: RecordKind, field: FieldSchema) -> Any:
     if field.fields:
-        kind = pa.struct(_arrow_fields(pa, field.fields))
+        found = pa.struct([(kind.names.get(each.name, each.name), _arrow_type(pa, kind, each)) for each in field.fields])
     elif _is_timestamp(field):
-        kind = pa.timestamp("ms", "UTC")
+        found = pa.timestamp("ms", "UTC")
     else:
         others = {"bool": pa.bool_(), "bytes": pa.binary(), "uuid": pa.binary(16)}
-        kind = others[field.element] if field.element in others else pa.type_for_alias(field.element)
-    return pa.list_(kind) if field.type.startswith("[]") else kind
+        found = others[field.element] if field.element in others else pa.type_for_alias(field.element)
+    return pa.list_(found) if field.type.startswith("[]") else found

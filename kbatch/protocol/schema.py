@@ -40,6 +40,7 @@ from kbatch.protocol.schemas.acls import ACLS_TABLES
 from kbatch.protocol.schemas.admin import ADMIN_TABLES
 from kbatch.protocol.schemas.configs import CONFIGS_TABLES
 from kbatch.protocol.schemas.connection import CONNECTION_TABLES
+from kbatch.protocol.schemas.control_records import CONTROL_RECORDS_TABLES
 from kbatch.protocol.schemas.groups import GROUPS_TABLES
 from kbatch.protocol.schemas.metadata import METADATA_TABLES
 from kbatch.protocol.schemas.offsets import OFFSETS_TABLES
@@ -48,6 +49,7 @@ from kbatch.protocol.schemas.records import RECORDS_TABLES
 from kbatch.protocol.schemas.replicas import REPLICAS_TABLES
 from kbatch.protocol.schemas.share_groups import SHARE_GROUPS_TABLES
 from kbatch.protocol.schemas.stored_groups import STORED_GROUPS_TABLES
+from kbatch.protocol.schemas.stored_offsets import STORED_OFFSETS_TABLES
 from kbatch.protocol.schemas.stored_segments import STORED_SEGMENTS_TABLES
 from kbatch.protocol.schemas.stored_share_states import STORED_SHARE_STATES_TABLES
 from kbatch.protocol.schemas.stored_streams_groups import STORED_STREAMS_GROUPS_TABLES
@@ -73,10 +75,12 @@ TABLES = (
     ACCOUNTS_TABLES,
 )
 STORED_TABLES = (
+    STORED_OFFSETS_TABLES,
     STORED_GROUPS_TABLES,
     STORED_STREAMS_GROUPS_TABLES,
     STORED_SHARE_STATES_TABLES,
     STORED_SEGMENTS_TABLES,
+    CONTROL_RECORDS_TABLES,
 )
 _TITLE = re.compile(r"(\w+): (?:(?:API key|record type) (\d+), )?versions (\S+), flexible (\S+)")
 _ZEROS: dict[str, Any] = {
@@ -131,7 +135,7 @@ class MessageSchema(NamedTuple):
     ----------
     name : str
     api_key : int or None
-        None for the headers; the record type for keys and values in internal topics.
+        None for the headers and control records; the record type for keys and values in internal topics.
     versions, flexible : range
         All versions, and the versions in the flexible encoding of KIP-482.
     fields : tuple of FieldSchema

@@ -168,9 +168,10 @@ def test_a_key_of_another_topic_is_no_row(topic: str, function: Callable[[Record
         (share_group_state, "0000 0001 67", "0000", "offset 100: key, byte 5, topic_id: needs 16 bytes, 0 remain"),
         (group_records, "0003 0001 63 00", "0000", "offset 100: key, byte 5: 1 trailing bytes after the message"),
         (group_records, "0003 0001 63", "0000 0000", "offset 100: ConsumerGroupMetadataValue, byte 2, epoch: needs 4"),
+        (group_records, "0003 0001 63", "ffff", "offset 100: ConsumerGroupMetadataValue, byte 0: version is -1"),
         (remote_log_metadata, None, None, "offset 100: remote log metadata, value is null"),
         (remote_log_metadata, None, "01 80", "offset 100: remote log metadata, byte 1: variable-length integer is cut"),
-        (remote_log_metadata, None, "01 808004", "byte 1: variable-length integer is cut, or has more than 15 bits"),
+        (remote_log_metadata, None, "01 808004", "byte 1: 65536 has more than 15 bits"),
     ],
 )
 def test_malformed_records_name_their_offset(
