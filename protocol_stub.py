@@ -96,8 +96,7 @@ def _schemas() -> dict[str, MessageSchema]:
 
 
 def _imports() -> Iterator[str]:
-    """Yield the imports of the module that are public, and of the module of primitive types."""
-    yield "from kbatch.protocol import primitives as primitives"
+    """Yield the imports of the module that are public."""
     body = ast.parse((PACKAGE / "protocol" / "__init__.py").read_text()).body
     public = {
         each.value

@@ -18,10 +18,17 @@ TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 def record(delta: int, value: bytes = b"", headers: bytes = b"\0") -> bytes:
     """Encode a record of magic 2 without a key; `headers` is their count and content."""
-    from kbatch.protocol.primitives import Writer
+    body = b"\0\0" + varint(2 * delta) + b"\1" + varint(2 * len(value)) + value + headers
+    return varint(2 * len(body)) + body
 
-    body = b"\0\0" + Writer().varint(delta).raw(b"\1").varint(len(value)).raw(value).getvalue() + headers
-    return Writer().varint(len(body)).raw(body).getvalue()
+
+def varint(number: int) -> bytes:
+    """Encode an unsigned number; a record has twice its numbers, which are positive here."""
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])
 
 
 def framed(payload: bytes, count: int, *, codec: int = 0, offset: int = 0, producer: int = -1, flags: int = 0) -> bytes:
@@ -144,13 +151,13 @@ def messages_and_values(count: int, directory: Path) -> dict[str, Callable[[], A
     import pyarrow as pa
 
     import kbatch.log
-    from kbatch.protocol import MetadataRequest, decode_message, split_messages
-    from kbatch.protocol.primitives import Writer
+    from kbatch.protocol import MetadataRequest, decode_message, encode_message, split_messages
     from kbatch.values import AvroParser, JsonParser, infer_json
 
-    topics = Writer(flexible=True).uvarint(count + 1).raw((bytes(16) + b"\1\0") * count).raw(b"\0\0\0").getvalue()
-    tags = Writer(flexible=True).tags({100 + i: b"" for i in range(count)}).getvalue()
-    tagged = Writer(flexible=True).uvarint(1).raw(b"\0\0").raw(tags).getvalue()
+    asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="") for _ in range(count)])
+    topics = b"".join(encode_message(asked, 12))
+    unknown = MetadataRequest(unknown_tags={100 + i: b"" for i in range(count)})
+    tagged = b"".join(encode_message(unknown, 12))
     avro = AvroParser({"type": "array", "items": "null"})
     blocks = pa.array([b"\2" * count + b"\0"], pa.binary())
     wide = json.dumps({f"f{i}": i for i in range(count)}).encode()

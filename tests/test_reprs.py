@@ -124,5 +124,5 @@ def test_dir_of_every_public_package_lists_its_public_names_only(name: str) -> N
     if name == "kbatch.spark":
         pytest.importorskip("pyspark")
     module = importlib.import_module(name)
-    assert {*dir(module)} - {"primitives"} == {*module.__all__}
+    assert {*dir(module)} == {*module.__all__}
     assert all(hasattr(module, each) for each in dir(module))

@@ -71,7 +71,8 @@ def control_value(
         raise InvalidRecordError(f"{where}{schema}, {error}", source=source) from None
     except UnsupportedFormatError as error:
         raise UnsupportedFormatError(f"{where}{error}", source=source) from None
-    return {"version": version} | _with_plain_names(message.to_dict(version=version))
+    fields: dict[str, Any] = _with_plain_names(message.to_dict(version=version))
+    return {"version": version} | fields
 
 
 def _with_plain_names(value: Any) -> Any:

@@ -48,9 +48,7 @@ _OFFSET_COMMIT = RecordKind(
     nulls={"leader_epoch": -1, "topic_id": uuid.UUID(int=0)},
     whole_keys=False,
 )
-_GROUP_METADATA = RecordKind(
-    "GroupMetadata", names={"current_state_timestamp": "state_timestamp"}, whole_keys=False
-)
+_GROUP_METADATA = RecordKind("GroupMetadata", names={"current_state_timestamp": "state_timestamp"}, whole_keys=False)
 _TRANSACTION = RecordKind(
     "TransactionLog",
     names={
@@ -233,10 +231,11 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     """
     check_types(consumer_offsets, locals())
     pa = require("pyarrow", "arrow", "consumer_offsets()")
-    # Type 0 is of Kafka 0.8; its fields are those of type 1.
+    # Type 0 is of the first brokers that stored commits; its fields are those of type 1.
     kinds = {0: _OFFSET_COMMIT, 1: _OFFSET_COMMIT, 2: _GROUP_METADATA}
     tables, skipped = keyed_tables(pa, table, "__consumer_offsets", kinds)
     return ConsumerOffsets(tables["OffsetCommit"], tables["GroupMetadata"], skipped)
+
 
 def transaction_state(table: RecordTable) -> TransactionStates:
     """Decode records of ``__transaction_state`` (DSK-R16).
@@ -284,6 +283,7 @@ def transaction_state(table: RecordTable) -> TransactionStates:
     ]
     position = _TRANSACTION_COLUMNS.index("status")
     return TransactionStates(found.set_column(position, "status", pa.array(states, pa.string())), skipped)
+
 
 def metadata_records(table: RecordTable) -> pa.Table:
     """Decode the frames of ``__cluster_metadata`` records, or of records of its snapshots (DSK-R17).
@@ -343,6 +343,7 @@ def metadata_records(table: RecordTable) -> pa.Table:
     columns = {"offset": pa.array(offsets, pa.int64()), "timestamp": timestamps(pa, times)}
     return pa.table(columns | {name: pa.array(cells, types[name]) for name, cells in zip(types, others, strict=True)})
 
+
 def group_records(table: RecordTable) -> StoredRecords:
     """Decode records of ``__consumer_offsets`` that are of the group protocols since Kafka 4 (DSK-R15).
 
@@ -385,6 +386,7 @@ def group_records(table: RecordTable) -> StoredRecords:
     kinds = record_kinds("ConsumerGroup", "ShareGroup", "StreamsGroup")
     return StoredRecords(*keyed_tables(pa, table, "__consumer_offsets", kinds))
 
+
 def share_group_state(table: RecordTable) -> StoredRecords:
     """Decode records of ``__share_group_state``.
 
@@ -421,6 +423,7 @@ def share_group_state(table: RecordTable) -> StoredRecords:
     kinds = record_kinds("ShareSnapshot", "ShareUpdate")
     return StoredRecords(*keyed_tables(pa, table, "__share_group_state", kinds))
 
+
 def remote_log_metadata(table: RecordTable) -> StoredRecords:
     """Decode records of ``__remote_log_metadata``, the events of tiered storage.
 
@@ -455,4 +458,6 @@ def remote_log_metadata(table: RecordTable) -> StoredRecords:
     """
     check_types(remote_log_metadata, locals())
     pa = require("pyarrow", "arrow", "remote_log_metadata()")
-    return StoredRecords(*framed_tables(pa, table, "__remote_log_metadata", record_kinds("Remote"), "remote log metadata"))
+    return StoredRecords(
+        *framed_tables(pa, table, "__remote_log_metadata", record_kinds("Remote"), "remote log metadata")
+    )

@@ -230,7 +230,9 @@ def _is_timestamp(field: FieldSchema) -> bool:
 
 def _arrow_type(pa: Any, kind: RecordKind, field: FieldSchema) -> Any:
     if field.fields:
-        found = pa.struct([(kind.names.get(each.name, each.name), _arrow_type(pa, kind, each)) for each in field.fields])
+        found = pa.struct(
+            [(kind.names.get(each.name, each.name), _arrow_type(pa, kind, each)) for each in field.fields]
+        )
     elif _is_timestamp(field):
         found = pa.timestamp("ms", "UTC")
     else:

@@ -63,5 +63,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, and the module of primitive types."""
-    return [*__all__, "primitives"]
+    """Return the public names."""
+    return list(__all__)

@@ -1,9 +1,8 @@
-"""Targets that read messages of Kafka's protocol and their primitive types."""
+"""Targets that read messages of Kafka's protocol."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 from batch_targets import LIMITS, use
@@ -26,7 +25,6 @@ from kbatch.protocol import (
     split_messages,
     supported_versions,
 )
-from kbatch.protocol.primitives import Reader, WireError, Writer
 
 MAX_SIZE = 1 << 20
 
@@ -114,56 +112,6 @@ def fuzz_fetch(data: bytes) -> None:
                 aborted_transactions(each)
     except kbatch.KbatchError:
         return
-
-
-def _array(reader: Reader) -> Any:
-    return reader.nullable_array(reader.int16, min_size=2)
-
-
-# Each type: the function that reads a value, and the function that writes it.
-TYPES: list[tuple[Callable[[Reader], Any], Callable[[Writer, Any], Any]]] = [
-    (Reader.int8, Writer.int8),
-    (Reader.int16, Writer.int16),
-    (Reader.uint16, Writer.uint16),
-    (Reader.int32, Writer.int32),
-    (Reader.int64, Writer.int64),
-    (Reader.uint32, Writer.uint32),
-    (Reader.boolean, Writer.boolean),
-    (Reader.uuid, Writer.uuid),
-    (Reader.uvarint, Writer.uvarint),
-    (Reader.varint, Writer.varint),
-    (Reader.varlong, Writer.varlong),
-    (Reader.nullable_string, Writer.nullable_string),
-    (Reader.nullable_bytes, Writer.nullable_bytes),
-    (_array, lambda writer, value: writer.nullable_array(value, writer.int16)),
-    (Reader.tags, Writer.tags),
-]
-
-
-def fuzz_primitives(data: bytes) -> None:
-    """Read a sequence of primitive values, write them, and read the same values again."""
-    choices, data = split(data)
-    flexible = choices.of([False, True])
-    reader = Reader(data, flexible=flexible)
-    writer = Writer(flexible=flexible)
-    kinds, values = [], []
-    try:
-        while reader.remaining and len(kinds) < 40:
-            kind = TYPES[(data[reader.position] ^ len(kinds)) % len(TYPES)]
-            values.append(kind[0](reader))
-            kinds.append(kind)
-    except WireError:
-        pass
-    try:
-        for (_, write), value in zip(kinds, values, strict=True):
-            write(writer, value)
-    except ValueError as error:
-        # Bytes that are not UTF-8 become U+FFFD, which takes three bytes.
-        assert any(isinstance(value, str) and "\ufffd" in value for value in values), error
-        return
-    again = Reader(writer.getvalue(), flexible=flexible)
-    assert [read(again) for read, _ in kinds] == values
-    assert not again.remaining
 
 
 def message_seeds() -> list[tuple[int, bytes]]:

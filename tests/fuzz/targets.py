@@ -191,5 +191,4 @@ TARGETS = {
     "message": Target(protocol_targets.fuzz_message, message_seeds),
     "request": Target(protocol_targets.fuzz_request, request_seeds),
     "fetch": Target(protocol_targets.fuzz_fetch, fetch_seeds),
-    "primitives": Target(protocol_targets.fuzz_primitives, value_seeds),
 }

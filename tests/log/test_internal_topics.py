@@ -171,7 +171,13 @@ def test_minus_one_is_null_and_trailing_bytes_are_ignored_dsk_r15() -> None:
     [
         (consumer_offsets, None, b"", InvalidRecordError, "key is null"),
         (consumer_offsets, b"\0", b"", InvalidRecordError, "key, byte 0: needs 2 bytes, 1 remain"),
-        (consumer_offsets, b"\0\1\0\1g\0\5t", b"", InvalidRecordError, "key, byte 5, topic: length is 5, but 1 bytes remain"),
+        (
+            consumer_offsets,
+            b"\0\1\0\1g\0\5t",
+            b"",
+            InvalidRecordError,
+            "key, byte 5, topic: length is 5, but 1 bytes remain",
+        ),
         (consumer_offsets, COMMIT_KEY, b"", InvalidRecordError, "OffsetCommitValue, byte 0: needs 2 bytes"),
         (consumer_offsets, COMMIT_KEY, b"\xff\xff", InvalidRecordError, "byte 0: version is -1"),
         (consumer_offsets, COMMIT_KEY, b"\0\5", UnsupportedFormatError, "schema version 5; supported are 0 to 4"),
@@ -217,7 +223,13 @@ def test_minus_one_is_null_and_trailing_bytes_are_ignored_dsk_r15() -> None:
         (metadata_records, None, b"\0\1\1", UnsupportedFormatError, "unsupported frame version 0; supported is 1"),
         (metadata_records, None, b"\2\1\1", UnsupportedFormatError, "unsupported frame version 2; supported is 1"),
         (metadata_records, None, b"\1\x80\x80\2\0", InvalidRecordError, "byte 1: 32768 has more than 15 bits"),
-        (metadata_records, None, b"\1\x80\x80\x80\x80\x80\0", InvalidRecordError, "byte 1: variable-length integer has more"),
+        (
+            metadata_records,
+            None,
+            b"\1\x80\x80\x80\x80\x80\0",
+            InvalidRecordError,
+            "byte 1: variable-length integer has more",
+        ),
     ],
 )
 def test_malformed_records_name_their_offset(

@@ -1,4 +1,4 @@
-"""Every field type in both encodings: the message codec compared with the primitive types and the specification."""
+"""Every field type in both encodings: the message codec has the examples and the limits of the specification."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import uuid
 from typing import Any
 
 import pytest
-from test_protocol_primitives import EXAMPLES, TEXTS
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kbatch.kernels.message_codec import Structure, decode_structure, encode_structures
 from kbatch.protocol import ProtocolError
 from kbatch.protocol.codec import _structure
 from kbatch.protocol.messages import Message, _make_class
-from kbatch.protocol.primitives import Reader, WireError, Writer
 from kbatch.protocol.schema import FieldSchema, MessageSchema
 
 ZEROS = {"bool": False, "float64": 0.0, "uuid": uuid.UUID(int=0), "string": "", "bytes": b"", "records": None}
@@ -38,24 +38,117 @@ def write(made: Structure, value: Any) -> bytes:
     return b"".join(encode_structures([(made, message)], False))
 
 
-TYPES = {"boolean": "bool", "bytes_": "bytes", "nullable_bytes": "bytes", "nullable_string": "string"}
-CASES = [
-    (flexible, method, value, data)
-    for flexible, method, value, data in [*((False, *example) for example in EXAMPLES), *TEXTS]
-    # Varints are lengths and tags only (PRI-R9).
-    if "var" not in method
+# The examples of the specification: (type, value, bytes), which are the same in both encodings.
+FIXED: list[tuple[str, Any, str]] = [
+    ("int8", 0, "00"),
+    ("int8", -1, "ff"),
+    ("int8", 127, "7f"),
+    ("int8", -128, "80"),
+    ("int16", 256, "0100"),
+    ("int16", -1, "ffff"),
+    ("int32", 16909060, "01020304"),
+    ("uint16", 65535, "ffff"),
+    ("uint32", 4294967295, "ffffffff"),
+    ("int64", -(2**63), "8000000000000000"),
+    ("float64", 3.141592653589793, "400921fb54442d18"),
+    ("float64", float("inf"), "7ff0000000000000"),
+    ("bool", False, "00"),
+    ("bool", True, "01"),
+    ("uuid", uuid.UUID(int=0), "00" * 16),
+    ("uuid", uuid.UUID(bytes=bytes(range(16))), "000102030405060708090a0b0c0d0e0f"),
+]
+# (type, value, bytes in the old encoding, bytes in the flexible encoding)
+SIZED: list[tuple[str, Any, str, str]] = [
+    ("string", "", "0000", "01"),
+    ("string", "a", "000161", "0261"),
+    ("string", "hello", "000568656c6c6f", "0668656c6c6f"),
+    ("string", None, "ffff", "00"),
+    ("bytes", b"\0\1", "000000020001", "030001"),
+    ("bytes", None, "ffffffff", "00"),
+    ("[]int32", [5, -6], "0000000200000005fffffffa", "0300000005fffffffa"),
+    ("[]int32", [], "00000000", "01"),
+    ("[]int32", None, "ffffffff", "00"),
+    ("[]string", ["a", ""], "0000000200016100" + "00", "03026101"),
+]
+EXAMPLES = [
+    *((flexible, *example) for example in FIXED for flexible in (False, True)),
+    *((False, kind, value, data) for kind, value, data, _ in SIZED),
+    *((True, kind, value, data) for kind, value, _, data in SIZED),
 ]
 
 
-@pytest.mark.parametrize(("flexible", "method", "value", "data"), CASES)
+@pytest.mark.parametrize(("flexible", "kind", "value", "data"), EXAMPLES)
 def test_the_message_codec_has_the_examples_of_the_specification(
-    flexible: bool, method: str, value: Any, data: str
+    flexible: bool, kind: str, value: Any, data: str
 ) -> None:
     """PRI-R1 to PRI-R4: integers, UUIDs, strings and arrays."""
-    made = plan(TYPES.get(method, method), flexible=flexible, nullable="nullable" in method)
+    made = plan(kind, flexible=flexible, nullable=value is None)
     end = "00" if flexible else ""
     assert write(made, value).hex() == data + end
     assert read(made, bytes.fromhex(data + end)) == value
+    for size in range(len(data) // 2):
+        with pytest.raises(ProtocolError, match=r"byte \d+, field"):
+            read(made, bytes.fromhex(data)[:size])
+
+
+@pytest.mark.parametrize(
+    ("size", "length"),
+    [(0, "01"), (62, "3f"), (63, "40"), (126, "7f"), (127, "8001"), (16382, "ff7f"), (16383, "808001")],
+)
+def test_lengths_in_the_flexible_encoding_are_varints_without_zigzag(size: int, length: str) -> None:
+    """PRI-R4, PRI-R9, VAR-R7: the length is one more than the number of bytes, and records have the zig-zag varints."""
+    made = plan("bytes", flexible=True)
+    data = bytes.fromhex(length) + bytes(size) + b"\0"
+    assert write(made, bytes(size)) == data
+    assert read(made, data) == bytes(size)
+    # A form that is longer than necessary is read, up to 5 bytes.
+    number = bytearray.fromhex(length)
+    number[-1] |= 0x80
+    number += b"\x80" * (4 - len(number)) + b"\0"
+    assert read(made, bytes(number) + bytes(size) + b"\0") == bytes(size)
+
+
+@pytest.mark.parametrize("place", ["length", "tag", "count of tags"])
+def test_varints_that_are_cut_or_have_more_than_32_bits_are_refused(place: str) -> None:
+    """VAR-R7: unsigned ones have the limit of 5 bytes of the others."""
+    kind, before = {"length": ("bytes", b""), "tag": ("bool", b"\0\1"), "count of tags": ("bool", b"\0")}[place]
+    made = plan(kind, flexible=True)
+    for number in (b"", b"\x80", b"\xff" * 4, b"\x80" * 4):
+        with pytest.raises(ProtocolError, match=rf"byte {len(before)}.*: variable-length integer is cut"):
+            read(made, before + number)
+    for number in (b"\xff" * 5 + b"\1", b"\xff\xff\xff\xff\x10", b"\x80" * 100):
+        with pytest.raises(
+            ProtocolError, match=rf"byte {len(before)}.*: variable-length integer has more than 32 bits"
+        ):
+            read(made, before + number)
+
+
+@pytest.mark.parametrize(
+    ("kind", "flexible", "data", "text"),
+    [
+        ("string", False, "fffe", "length is -2, but 0 bytes remain"),
+        ("string", False, "0003 6869", "length is 3, but 2 bytes remain"),
+        ("string", False, "ffff", "null, but the field is not nullable"),
+        ("string", True, "00 00", "null, but the field is not nullable"),
+        ("bytes", False, "80000000", "length is -2147483648, but 0 bytes remain"),
+        ("bytes", False, "7fffffff", "length is 2147483647, but 0 bytes remain"),
+        ("bytes", True, "ffffffff0f", "length is 4294967294, but 0 bytes remain"),
+        (
+            "[]int32",
+            False,
+            "00000003 0000000100000002",
+            "array of 3 elements, but the remaining 8 bytes hold at most 2",
+        ),
+        ("[]int32", False, "7fffffff 0000000100000002", "array of 2147483647 elements, but the remaining 8 bytes hold"),
+        ("[]int32", False, "fffffffe 0000000100000002", "array of -2 elements, but the remaining 8 bytes hold at most"),
+    ],
+)
+def test_lengths_and_counts_that_the_bytes_do_not_have_are_refused(
+    kind: str, flexible: bool, data: str, text: str
+) -> None:
+    """PRI-R5: nothing is built for a count that the remaining bytes cannot have."""
+    with pytest.raises(ProtocolError, match=f"byte 0, field: {text}"):
+        read(plan(kind, flexible=flexible), bytes.fromhex(data))
 
 
 @pytest.mark.parametrize("flexible", [False, True])
@@ -111,37 +204,26 @@ def test_arrays_of_every_type_round_trip(flexible: bool) -> None:
     }
     for kind, values in arrays.items():
         made = plan(kind, flexible=flexible)
-        writer = Writer(flexible=flexible)
-        method = {"bool": "boolean", "bytes": "bytes_"}.get(kind[2:], kind[2:])
-        writer.array(values, getattr(writer, method)).tags({})
-        assert write(made, values) == writer.getvalue()
+        element = plan(kind[2:], flexible=flexible)
+        count = bytes([len(values) + 1]) if flexible else len(values).to_bytes(4, "big")
+        end = b"\0" if flexible else b""
+        assert write(made, values) == count + b"".join(write(element, each).removesuffix(end) for each in values) + end
         assert read(made, write(made, values)) == values
         with pytest.raises(ValueError, match=r"field\[1\]: "):
             write(made, [values[0], None if kind != "[]uuid" else 3])
 
 
-def test_the_message_codec_reads_any_bytes_like_the_primitive_types() -> None:
-    rejected = 0
-    for flexible in (False, True):
-        for kind, method in (("string", "string"), ("bytes", "bytes_"), ("int32", "int32"), ("bool", "boolean")):
-            made = plan(kind, flexible=flexible)
-            for number in range(4000):
-                data = (number * 2654435761 % 2**32).to_bytes(4, "big")[: number % 5] + b"\0\1a\0"[: number % 4]
-                reader = Reader(data, flexible=flexible)
-                try:
-                    expected = getattr(reader, method)()
-                    reader.tags()
-                except WireError:
-                    rejected += 1
-                    with pytest.raises(ProtocolError):
-                        read(made, data)
-                    continue
-                if reader.remaining:
-                    with pytest.raises(ProtocolError, match="trailing"):
-                        read(made, data)
-                elif not flexible or not data.endswith(b"a\0"):
-                    assert read(made, data) == expected
-    assert rejected > 1000
+KINDS = ["bool", "int8", "uint16", "uint32", "int64", "float64", "uuid", "string", "bytes", "[]int16", "[]string"]
+
+
+@given(st.sampled_from(KINDS), st.booleans(), st.booleans(), st.binary(max_size=64))
+def test_any_bytes_are_read_or_refused(kind: str, flexible: bool, nullable: bool, data: bytes) -> None:
+    made = plan(kind, flexible=flexible, nullable=nullable)
+    try:
+        value = read(made, data)
+    except ProtocolError:
+        return
+    assert repr(read(made, write(made, value))) == repr(value)
 
 
 def test_tagged_fields_of_every_type_round_trip() -> None:

@@ -18,7 +18,6 @@ import pyarrow as pa
 import kbatch
 import kbatch.log
 import kbatch.protocol
-import kbatch.protocol.primitives
 import kbatch.values
 
 TEXT = [b'{"a": 1}'] * 3
@@ -302,39 +301,6 @@ def _protocol_cases() -> None:
     _case("kbatch.protocol.common_versions", module.common_versions, response=lambda: module.ApiVersionsResponse())
 
 
-def _primitive_cases() -> None:
-    module = kbatch.protocol.primitives
-    home = "kbatch.protocol.primitives"
-    _case(f"{home}.Reader", module.Reader, data=lambda: bytes(9))
-    _case(f"{home}.Writer", module.Writer)
-    reader: dict[str, dict[str, Callable[[], Any]]] = {
-        "take": {"size": lambda: 1},
-        "nullable_array": {"element": lambda: module.Reader(b"").int8, "min_size": lambda: 1},
-        "array": {"element": lambda: module.Reader(b"").int8, "min_size": lambda: 1},
-        "tags": {},
-    }
-    for name, given in reader.items():
-        _method(f"{home}.Reader.{name}", lambda: module.Reader(bytes(9), flexible=False), **given)
-    integers = ("int8", "int16", "uint16", "int32", "uint32", "int64", "uvarint", "varint", "varlong")
-    valid: dict[str, Callable[[], Any]] = {
-        **dict.fromkeys(integers, lambda: 1),
-        "float64": lambda: 1.5,
-        "boolean": lambda: True,
-        "uuid": lambda: None,
-        "nullable_string": lambda: "text",
-        "string": lambda: "text",
-        "nullable_bytes": lambda: b"bytes",
-        "bytes_": lambda: b"bytes",
-        "records": lambda: b"bytes",
-    }
-    for name, make in valid.items():
-        _method(f"{home}.Writer.{name}", module.Writer, value=make)
-    _method(f"{home}.Writer.raw", module.Writer, data=lambda: b"bytes")
-    for name in ("array", "nullable_array"):
-        _method(f"{home}.Writer.{name}", module.Writer, values=lambda: [1], element=lambda: lambda value: None)
-    _method(f"{home}.Writer.tags", module.Writer, fields=dict)
-
-
 def _spark_cases(log: str) -> None:
     from kbatch import spark as module
 
@@ -373,6 +339,5 @@ def cases() -> list[Case]:
     _log_cases(log)
     _value_cases()
     _protocol_cases()
-    _primitive_cases()
     _spark_cases(log)
     return list(_CASES)

@@ -1,6 +1,6 @@
-"""Records of committed offsets and classic groups, and of transactional ids. `kbatch.protocol.schema` explains the tables.
+"""Records of commits, classic groups and transactional ids. `kbatch.protocol.schema` explains the tables.
 
-Record type 0 of `__consumer_offsets`, before Kafka 0.9, has the fields of type 1.
+Record type 0 of `__consumer_offsets`, of the first brokers that stored commits, has the fields of type 1.
 """
 
 STORED_OFFSETS_TABLES = """
@@ -39,12 +39,12 @@ current_state_timestamp  int64             2+        -     -1       yes   Time i
                                                                           unknown.
 members                  []MemberMetadata  0+        -     -        -     One entry per member.
   member_id              string            0+        -     -        -     Id of the member.
-  group_instance_id      string            3+        3+    null     yes   Id of a static member, chosen by the user; null
-                                                                          for others.
+  group_instance_id      string            3+        3+    null     yes   Id of a static member, chosen by the user;
+                                                                          null for others.
   client_id              string            0+        -     -        -     Client id of the member.
   client_host            string            0+        -     -        -     Host of the member.
-  rebalance_timeout      int32             1+        -     -1       yes   Time in ms that the member has for a rebalance;
-                                                                          -1 if unknown.
+  rebalance_timeout      int32             1+        -     -1       yes   Time in ms that the member has for a
+                                                                          rebalance; -1 if unknown.
   session_timeout        int32             0+        -     -        -     Time in ms without a heartbeat after which the
                                                                           member is removed.
   subscription           bytes             0+        -     -        -     Subscription, in the form of the protocol.
@@ -59,8 +59,8 @@ TransactionLogValue: record type 0, versions 0-1, flexible 1+
 
 field                    type                versions  null  tag  default  meaning
 producer_id              int64               0+        -     -    -        Producer id of the transactional id.
-previous_producer_id     int64               1+        -     0    -1       Producer id of the last committed transaction;
-                                                                           -1 if it is the same.
+previous_producer_id     int64               1+        -     0    -1       Producer id of the last committed
+                                                                           transaction; -1 if it is the same.
 next_producer_id         int64               1+        -     1    -1       Producer id that the producer got last; -1 if
                                                                            it is the same.
 producer_epoch           int16               0+        -     -    -        Epoch of the producer id.
