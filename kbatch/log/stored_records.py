@@ -63,7 +63,7 @@ class RecordKind(NamedTuple):
     whole_keys: bool = True
 
 
-class _Record(NamedTuple):
+class _DecodedRecord(NamedTuple):
     """A decoded record. The version and the value of a tombstone are None."""
 
     offset: int
@@ -128,7 +128,7 @@ def keyed_tables(
 
     The key begins with the record type, and the value with its version.
     """
-    found: dict[str, list[_Record]] = {kind.name: [] for kind in kinds.values()}
+    found: dict[str, list[_DecodedRecord]] = {kind.name: [] for kind in kinds.values()}
     skipped: dict[int, int] = {}
     for offset, timestamp, data, value in internal_records(table, topic):
         part, version, message = "key", None, None
@@ -144,7 +144,7 @@ def keyed_tables(
                 version, message = decode_after_version(part, value, 0)
         except (ProtocolError, UnsupportedFormatError) as error:
             raise located(table, offset, part, error) from None
-        found[name].append(_Record(offset, timestamp, key, version, message))
+        found[name].append(_DecodedRecord(offset, timestamp, key, version, message))
     tables = {
         kind.name: _arrow_table(pa, kind, found[kind.name], f"{kind.name}Key", f"{kind.name}Value")
         for kind in kinds.values()
@@ -156,7 +156,7 @@ def framed_tables(
     pa: Any, table: RecordTable, topic: str, kinds: Mapping[int, RecordKind], part: str
 ) -> tuple[dict[str, pa.Table], dict[int, int]]:
     """Return what `keyed_tables` does, of a topic without keys whose values have a frame; `part` names these."""
-    found: dict[str, list[_Record]] = {kind.name: [] for kind in kinds.values()}
+    found: dict[str, list[_DecodedRecord]] = {kind.name: [] for kind in kinds.values()}
     skipped: dict[int, int] = {}
     for offset, timestamp, _, value in internal_records(table, topic, keys=False):
         try:
@@ -168,7 +168,7 @@ def framed_tables(
             version, message = decode_after_version(name, data, position, varint=True)
         except (ProtocolError, UnsupportedFormatError) as error:
             raise located(table, offset, part, error) from None
-        found[name].append(_Record(offset, timestamp, None, version, message))
+        found[name].append(_DecodedRecord(offset, timestamp, None, version, message))
     return {kind.name: _arrow_table(pa, kind, found[kind.name], None, kind.name) for kind in kinds.values()}, skipped
 
 
@@ -177,7 +177,7 @@ def timestamps(pa: Any, values: Sequence[int]) -> pa.Array:
     return pa.array([None if value == NO_TIMESTAMP else value for value in values], pa.timestamp("ms", "UTC"))
 
 
-def _arrow_table(pa: Any, kind: RecordKind, records: list[_Record], key: str | None, value: str) -> pa.Table:
+def _arrow_table(pa: Any, kind: RecordKind, records: list[_DecodedRecord], key: str | None, value: str) -> pa.Table:
     """Return the records with the fields of the schemas of their keys and values."""
     versions = [record.version for record in records]
     columns = [
@@ -185,22 +185,22 @@ def _arrow_table(pa: Any, kind: RecordKind, records: list[_Record], key: str | N
         ("timestamp", timestamps(pa, [record.timestamp for record in records])),
     ]
     if key is not None:
-        columns += _columns(pa, kind, key, [record.key for record in records], [0] * len(records))
+        columns += _field_columns(pa, kind, key, [record.key for record in records], [0] * len(records))
         columns.append(("tombstone", pa.array([version is None for version in versions], pa.bool_())))
     columns.append(("version", pa.array(versions, pa.int16())))
-    columns += _columns(pa, kind, value, [record.value for record in records], versions)
+    columns += _field_columns(pa, kind, value, [record.value for record in records], versions)
     return pa.table([column for _, column in columns], names=[name for name, _ in columns])
 
 
-def _columns(
+def _field_columns(
     pa: Any, kind: RecordKind, schema: str, messages: Sequence[Message | None], versions: Sequence[int | None]
 ) -> Iterator[tuple[str, pa.Array]]:
     for field in message_schemas()[schema].fields:
-        cells = _cells(kind, field, messages, versions)
+        cells = _field_cells(kind, field, messages, versions)
         yield kind.names.get(field.name, field.name), pa.array(cells, _arrow_type(pa, kind, field))
 
 
-def _cells(
+def _field_cells(
     kind: RecordKind, field: FieldSchema, messages: Sequence[Message | None], versions: Sequence[int | None]
 ) -> list[Any]:
     """Return a field of messages of these versions as Arrow takes it, None where a version does not have it."""
@@ -221,7 +221,9 @@ def _nested(kind: RecordKind, field: FieldSchema, value: Any, version: int | Non
         return [_nested(kind, field, each, version) for each in value]
     if value is None:
         return None
-    return {kind.names.get(each.name, each.name): _cells(kind, each, [value], [version])[0] for each in field.fields}
+    return {
+        kind.names.get(each.name, each.name): _field_cells(kind, each, [value], [version])[0] for each in field.fields
+    }
 
 
 def _is_timestamp(field: FieldSchema) -> bool:

@@ -17,7 +17,7 @@ from kbatch.read.budget import table_limit
 __all__ = ["decode_after_version", "decode_control", "decode_key", "leading_number", "unknown_version"]
 
 _SHORT = 2
-_MAX_VARINT = 5
+_MAX_UVARINT = 5
 
 
 def leading_number(data: bytes, position: int, *, varint: bool) -> tuple[int, int]:
@@ -27,13 +27,13 @@ def leading_number(data: bytes, position: int, *, varint: bool) -> tuple[int, in
             raise ProtocolError(f"needs {_SHORT} bytes, {len(data) - position} remain", position=position)
         return int.from_bytes(data[position : position + _SHORT], "big", signed=True), position + _SHORT
     value = 0
-    for number, byte in enumerate(data[position : position + _MAX_VARINT]):
+    for number, byte in enumerate(data[position : position + _MAX_UVARINT]):
         value |= (byte & 0x7F) << 7 * number
         if byte < 0x80:
             if value > 0x7FFF:
                 raise ProtocolError(f"{value} has more than 15 bits", position=position)
             return value, position + number + 1
-    if len(data) - position < _MAX_VARINT:
+    if len(data) - position < _MAX_UVARINT:
         raise ProtocolError("variable-length integer is cut", position=position)
     raise ProtocolError("variable-length integer has more than 32 bits", position=position)
 
@@ -45,7 +45,7 @@ def unknown_version(version: int, of: str, known: str) -> UnsupportedFormatError
     )
 
 
-def _version(data: bytes, position: int, *, varint: bool = False) -> tuple[int, int]:
+def _stated_version(data: bytes, position: int, *, varint: bool = False) -> tuple[int, int]:
     """Return a version and the position after it."""
     version, end = leading_number(data, position, varint=varint)
     if version < 0:
@@ -68,13 +68,13 @@ def decode_key(name: str, data: bytes, position: int, *, whole: bool = True) -> 
 
 def decode_after_version(name: str, data: bytes, position: int, *, varint: bool = False) -> tuple[int, Any]:
     """Return the version at a position, and the message after it. Trailing bytes are ignored, as by Kafka."""
-    version, start = _version(data, position, varint=varint)
+    version, start = _stated_version(data, position, varint=varint)
     return version, _decode(name, version, data, start)
 
 
 def decode_control(name: str, data: bytes) -> tuple[int, Any]:
     """Return the version of a control record's value, and the value."""
-    version, start = _version(data, 0)
+    version, start = _stated_version(data, 0)
     if message_schemas()[name].fields[0].name == "version":
         return version, _decode(name, version, data, 0, of=name)
     # The version of a transaction marker is not one of its fields, and later ones are read as version 0 (CTL-R3).

@@ -15,8 +15,10 @@ import org.apache.kafka.common.errors.RetriableException;
 public class Codec {
     static final String[] PACKAGES = {
         "org.apache.kafka.common.message.%sData",
+        "org.apache.kafka.common.message.%s",
         "org.apache.kafka.coordinator.group.generated.%s",
         "org.apache.kafka.coordinator.share.generated.%s",
+        "org.apache.kafka.coordinator.transaction.generated.%s",
         "org.apache.kafka.server.log.remote.metadata.storage.generated.%s",
     };
 
