@@ -123,8 +123,8 @@ def refuse_busy(processors: float | None, when: str) -> None:
     """Exit if other work takes so much of the machine that figures are not those of a quiet one."""
     if processors is not None and processors > BUSY:
         raise SystemExit(
-            f"bench: other processes {when} {processors:.2f} processors, and --readme accepts at most {BUSY}: end them, "
-            "or wait, and measure again"
+            f"bench: other processes {when} {processors:.2f} processors, and --readme accepts at most {BUSY}: "
+            "end them, or wait, and measure again"
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["BUSY", "OtherWork", "other_work"]
 
 STAT = Path("/proc/stat")
-# Above this many processors in use by others, figures differ from those of a quiet machine. A quiet one has 0.00 to 0.03.
+# Above this many processors in use by others, figures differ from those of a quiet machine.
 BUSY = 0.1
 
 

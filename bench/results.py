@@ -74,8 +74,8 @@ class Results:
     ----------
     document : dict
         The document that `bench.__main__` writes: ``machine``, ``versions``, ``size``, ``quick``, ``other_work``
-        (processors that other processes used, or None), ``skipped``, ``failed``, ``live`` (records per second by topic, client and kind of result) and ``results``, the entries of
-        `compact`.
+        (processors that other processes used, or None), ``skipped``, ``failed``, ``live`` (records
+        per second by topic, client and kind of result) and ``results``, the entries of `compact`.
     """
 
     def __init__(self, document: dict[str, Any]) -> None:
