@@ -345,10 +345,9 @@ class _Dump:
     def _report_tail(self, segment: Segment, reached: int) -> None:
         if reached < segment.size:
             with segment.open() as file:
-                tail = file.tail_at(reached)
-            what = "zeros: the file is preallocated" if tail.kind == "zeros" else "an incomplete batch"
-            if tail.size:
-                self._warn(segment.path, reached, f"{counted(tail.size, 'byte')} of {what}")
+                text, is_foreign = file.describe_tail(file.tail_at(reached))
+            self._warn(segment.path, reached, text)
+            self.damaged |= is_foreign
 
     def _find_gaps(self, path: str, table: RecordTable, previous: int | None) -> int:
         offsets = table.records["offset"]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.framing import byte_array, entry_size, scan_part
+from kbatch.batches.framing import byte_array, entry_size, look_of, scan_part
 from kbatch.errors import Finding, LogDirectoryError
+from kbatch.escaping import counted
 from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
 from kbatch.log.storage import RemoteFile, Storage
 from kbatch.tuning import FIRST_WALK_BATCHES, FIRST_WALK_WINDOW, WALK_BATCHES, WALK_WINDOW, ZERO_BLOCK
@@ -162,6 +163,15 @@ class SegmentFile:
             return Tail("zeros", position, left)
         finding = scan_part(self.window(position, position + min(left, BATCH_HEADER_SIZE)), origin=position).finding
         return Tail("partial" if finding is None else "damaged", position, left, finding)
+
+    def describe_tail(self, tail: Tail) -> tuple[str, bool]:
+        """Return what the bytes of a tail are, for people, and whether the file is of another kind than a log."""
+        if tail.kind == "zeros":
+            return f"{counted(tail.size, 'byte')} of zeros: the file is preallocated", False
+        look = look_of(self.window(0, LOG_OVERHEAD).tobytes()) if tail.position == 0 else None
+        if look is not None:
+            return f"not a Kafka log: the bytes look like {look}", True
+        return f"{counted(tail.size, 'byte')} of an incomplete batch", False
 
     def zeros_from(self) -> int:
         """Return where the zeros at the end of the file begin; its size if the last byte is not zero.

@@ -141,16 +141,10 @@ def _report_damage(segment: Segment, table: RecordTable, report: VerificationRep
 
 def _check_tail(segment: Segment, reached: int, report: VerificationReport) -> None:
     """Note the bytes after the last batch of a live segment; in other segments they are listed as a loss."""
-    if reached >= segment.size:
-        return
-    with segment.open() as file:
-        tail = file.tail_at(reached)
-    if tail.kind == "zeros":
-        report.add(
-            segment.path, reached, f"{counted(tail.size, 'byte')} of zeros: the file is preallocated", damage=False
-        )
-    elif tail.kind != "none":
-        report.add(segment.path, reached, f"{counted(tail.size, 'byte')} of an incomplete batch", damage=False)
+    if reached < segment.size:
+        with segment.open() as file:
+            text, is_foreign = file.describe_tail(file.tail_at(reached))
+        report.add(segment.path, reached, text, damage=is_foreign)
 
 
 def _previous_offsets(

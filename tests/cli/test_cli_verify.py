@@ -352,15 +352,16 @@ def test_an_index_without_its_segment_is_reported(run: Any, tmp_path: Path) -> N
     assert "its segment does not exist" in err
 
 
+@pytest.mark.parametrize("count", [100, 9], ids=["a wrong length", "the beginning of a batch by its length"])
 @pytest.mark.parametrize(
     ("first", "look"), [(b"\x1f\x8b\x08", "a gzip file; decompress it first"), (b"\x7fELF", "an ELF file")]
 )
 def test_a_file_of_another_kind_is_named(
-    first: bytes, look: str, run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    first: bytes, look: str, count: int, run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Among the segments of a log it is damage, since the other segments are verified; a single file is refused."""
     other = tmp_path / "other"
-    other.write_bytes(first + bytes(range(100)))
+    other.write_bytes(first + bytes(range(count)))
     status, out, err = run(other)
     assert (status, out) == (1, "")
     assert f"{other}: not a Kafka log: the bytes look like {look}" in err
@@ -369,8 +370,9 @@ def test_a_file_of_another_kind_is_named(
     segment = shutil.copy(other, directory / f"{0:020d}.log")
     status, out, _ = run(directory)
     assert status == 3
-    assert out.startswith(f"{segment}: byte 0: not a Kafka log: the bytes look like {look} (byte 0: ")
+    assert out.startswith(f"{segment}: byte 0: not a Kafka log: the bytes look like {look}")
+    assert (" (byte 0: " in out) == (count == 100)
     for command in (["dump"], ["dump", "--records"]):
         assert main([*command, str(directory)]) == 3
         err = capfd.readouterr().err
-        assert err.startswith(f"kbatch dump: {segment}: byte 0: not a Kafka log: the bytes look like {look} (byte 0: ")
+        assert err.startswith(f"kbatch dump: {segment}: byte 0: not a Kafka log: the bytes look like {look}")
