@@ -341,6 +341,14 @@ def test_coordinators_may_append_control_batches() -> None:
     assert kbatch.scan(stored)["attributes"].tolist() == [0x30]
 
 
+def test_a_transactional_batch_without_a_producer_id_that_is_re_encoded_is_an_invalid_record() -> None:
+    transactional = changed(batch([b"a"]), 21, "h", 0x10)
+    kept = kbatch.accept_batch(transactional, 0, TopicConfig(), now_ms=NOW)
+    assert kbatch.scan(kept)["attributes"].tolist() == [0x10]
+    with pytest.raises(kbatch.InvalidRecordError, match="a transactional batch has no producer id"):
+        kbatch.accept_batch(transactional, 0, TopicConfig(compression_type="zstd"), now_ms=NOW)
+
+
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_every_input_is_accepted_or_rejected(magic: int) -> None:
     """With any byte changed, and at any length, input is accepted or rejected; accepted input can be decoded."""
