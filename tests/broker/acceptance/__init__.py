@@ -212,7 +212,12 @@ def java(pom: Path, files: Mapping[str, Path]) -> dict[str, list[Row] | str]:
     (clients,) = jars.glob("kafka-clients-*.jar")
     source = Path(__file__).with_name("Acceptance.java").read_text()
     with zipfile.ZipFile(clients) as jar:
-        if "org/apache/kafka/common/record/internal/MemoryRecords.class" in jar.namelist():
+        names = jar.namelist()
+        if "org/apache/kafka/common/utils/internals/BufferSupplier.class" in names:
+            # Kafka 4.4 moved these.
+            for name in ("BufferSupplier", "CloseableIterator"):
+                source = source.replace(f"common.utils.{name};", f"common.utils.internals.{name};")
+        if "org/apache/kafka/common/record/internal/MemoryRecords.class" in names:
             # Kafka 4.2 moved most of the classes to this package.
             package = "import org.apache.kafka.common.record."
             source = source.replace(f"{package}*;", f"{package}*;\n{package}internal.*;")
@@ -227,13 +232,13 @@ def java(pom: Path, files: Mapping[str, Path]) -> dict[str, list[Row] | str]:
     if done.returncode:
         raise RuntimeError(done.stderr.decode(errors="replace")[-4000:])
     found: dict[str, list[Row] | str] = {}
-    names = {os.fspath(path): name for name, path in files.items()}
+    name_of = {os.fspath(path): name for name, path in files.items()}
     rows: list[Row] = []
     for line in done.stdout.decode().splitlines():
         one = json.loads(line)
         if isinstance(one, str):
-            found[names[one]] = rows = []
-            name = names[one]
+            found[name_of[one]] = rows = []
+            name = name_of[one]
         elif "error" in one:
             found[name] = one["error"]
         else:
