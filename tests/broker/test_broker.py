@@ -370,8 +370,10 @@ def test_verify_finds_no_damage_in_the_files_of_a_running_or_stopped_broker(
 ) -> None:
     """DSK-R4: the index files of active segments are preallocated while the broker runs."""
     logs = kbatch.find_logs(disk)
-    sizes = [os.path.getsize(log.segments[-1].sibling(".index")) for log in logs]
-    assert (max(sizes) >= 1 << 20) == (request.node.callspec.params["disk"] == "running")
+    # A broker of 4.4 that stops leaves the index of its controller's log preallocated.
+    topics = [log for log in logs if log.topic != "__cluster_metadata"]
+    sizes = {log.path: os.path.getsize(log.segments[-1].sibling(".index")) for log in topics}
+    assert (max(sizes.values()) >= 1 << 20) == (request.node.callspec.params["disk"] == "running")
     for log in logs:
         assert not [each for each in verify_log(log.segments).findings if each.damage], log.path
 

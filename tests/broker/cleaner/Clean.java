@@ -75,7 +75,6 @@ public class Clean {
                 new Throttler(Double.MAX_VALUE, 300, "cleaner", "bytes", time), time, partition -> { });
             long end = Math.min(log.lastStableOffset(), log.activeSegment().baseOffset());
             cleaner.doClean(new LogToClean(log, Long.parseLong(parts[3]), end, false), time.milliseconds());
-            log.close();
         }
     }
 }
