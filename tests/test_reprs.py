@@ -44,7 +44,7 @@ def written() -> kbatch.BatchWriter:
 
 OBJECTS: dict[str, Callable[[], Any]] = {
     "RecordTable": table,
-    "ParsedValues": lambda: table().values_json(pa.struct([(f"field {n}", pa.int64()) for n in range(500)])),
+    "ParsedValues": lambda: table().values_json(pa.struct([(f"field {n}", pa.int64()) for n in range(60)])),
     "Parsed": lambda: kbatch.values.TextParser().parse(pa.array([b"text"] * 1000)),
     "JsonParser": lambda: kbatch.values.JsonParser(pa.struct([(f"field {n}", pa.int64()) for n in range(500)])),
     "AvroParser": lambda: kbatch.values.AvroParser(

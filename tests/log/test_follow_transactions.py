@@ -108,7 +108,7 @@ def test_every_range_of_a_generated_log_finds_the_transactions_of_a_full_walk(tm
 
 def test_missing_damaged_and_stale_snapshots_do_not_change_the_result(tmp_path: Path) -> None:
     """A snapshot that contradicts the batches is ignored, and the log is followed from its beginning."""
-    for seed in range(4):
+    for seed in range(4 if os.environ.get("KBATCH_TEST_ALL") else 1):
         directory = tmp_path / f"{seed}-0"
         log = generated(directory, seed)
         files = {path: path.read_bytes() for path in snapshots(directory)}

@@ -264,6 +264,7 @@ def test_without_an_archive_the_workers_name_the_remedy(
     assert "--py-files does not work" in output
 
 
+@pytest.mark.long
 def test_executors_import_kbatch_from_the_archive(
     driver: Driver, tmp_path: Path, offsets: dict[int, np.ndarray[Any, Any]]
 ) -> None:
