@@ -38,6 +38,7 @@ __all__ = [
     "byte_array",
     "entry_size",
     "first_offsets",
+    "foreign_reason",
     "frame_batches",
     "framing_error",
     "framing_reason",
@@ -249,12 +250,18 @@ def framing_error(finding: Finding, data: npt.NDArray[np.uint8], *, source: str 
 
 
 def framing_reason(finding: Finding, data: npt.NDArray[np.uint8], position: int) -> Finding | str:
-    """Return the reason of a loss for bytes that no batch can begin with, as `framing_error`."""
-    # A stream may not have more bytes when it finds this error.
-    look = look_of(data[:LOG_OVERHEAD].tobytes()) if position == 0 else None
-    if look is None:
-        return finding
-    return f"not a Kafka log: the bytes look like {look} (byte 0: {finding_text(finding)})"
+    """Return the reason of a loss for bytes that no batch can begin with, in the words of `framing_error`."""
+    foreign = foreign_reason(data[:LOG_OVERHEAD].tobytes()) if position == 0 else None
+    return finding if foreign is None else f"{foreign} (byte 0: {finding_text(finding)})"
+
+
+def foreign_reason(first: bytes) -> str | None:
+    """Return why a file that begins with these bytes is not a log, or None if they do not look like another kind.
+
+    Only the first 12 bytes decide: a stream may not have more of them yet.
+    """
+    look = look_of(first[:LOG_OVERHEAD])
+    return None if look is None else f"not a Kafka log: the bytes look like {look}"
 
 
 def look_of(first: bytes) -> str | None:

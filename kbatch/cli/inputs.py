@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from kbatch.batches.framing import look_of
+from kbatch.batches.framing import foreign_reason
 from kbatch.errors import LogDirectoryError
 from kbatch.format import LOG_OVERHEAD
 from kbatch.log.discovery import open_logs
@@ -175,9 +175,9 @@ def _find(
 
 def check_first_bytes(path: str, first: bytes) -> None:
     """Raise if a file begins as another kind of file does."""
-    look = look_of(first[:LOG_OVERHEAD])
-    if look is not None:
-        raise LogDirectoryError(f"{path}: not a Kafka log: the bytes look like {look}", source=path)
+    reason = foreign_reason(first)
+    if reason is not None:
+        raise LogDirectoryError(f"{path}: {reason}", source=path)
 
 
 def standard_input() -> io.BufferedReader:

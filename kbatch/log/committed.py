@@ -257,7 +257,7 @@ class _JoinedSegments:
     def add(self, part: SegmentTransactions) -> None:
         if part.offsets is not None:
             if self._last_offset is not None and part.offsets[0] <= self._last_offset:
-                self.tracker.replay_events(lost_bytes(self._last_offset), self._end - 1)
+                self.tracker.replay(lost_bytes(self._last_offset, self._end - 1))
             self._last_offset = part.offsets[1]
         for begin in range(0, len(part.events), _JOINED):
             events = part.events[begin : begin + _JOINED].copy()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.framing import byte_array, entry_size, look_of, scan_part
+from kbatch.batches.framing import byte_array, entry_size, foreign_reason, scan_part
 from kbatch.errors import Finding, LogDirectoryError
 from kbatch.escaping import counted
 from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
@@ -168,9 +168,9 @@ class SegmentFile:
         """Return what the bytes of a tail are, for people, and whether the file is of another kind than a log."""
         if tail.kind == "zeros":
             return f"{counted(tail.size, 'byte')} of zeros: the file is preallocated", False
-        look = look_of(self.window(0, LOG_OVERHEAD).tobytes()) if tail.position == 0 else None
-        if look is not None:
-            return f"not a Kafka log: the bytes look like {look}", True
+        foreign = foreign_reason(self.window(0, LOG_OVERHEAD).tobytes()) if tail.position == 0 else None
+        if foreign is not None:
+            return foreign, True
         return f"{counted(tail.size, 'byte')} of an incomplete batch", False
 
     def zeros_from(self) -> int:

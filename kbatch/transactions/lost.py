@@ -26,15 +26,13 @@ from kbatch.transactions.events import (
     NO_PRODUCER,
     LostEvents,
 )
-from kbatch.transactions.tracker import TransactionTracker
+from kbatch.transactions.tracker import FOLLOWED_ROWS, TransactionTracker
 
 __all__ = ["MAX_LOST_HEADERS", "LossFollower", "follow_batches", "lost_bytes"]
 
 # The most headers of bad batches between two good ones that are looked at. If there are more, a marker of any producer
 # may have been there. It decides results, so it is the same for every source and every limit.
 MAX_LOST_HEADERS = 1 << 15
-# The batches that are followed at once, as several arrays.
-_PART_BATCHES = 16384
 # The size of a marker as Kafka writes it.
 _USUAL_MARKER_SIZE = 78
 # What a bad batch was, by its header.
@@ -43,8 +41,9 @@ _BAD_DTYPE = np.dtype(
     [(name, "<i8") for name in ("position", "size", "first_offset", "last_offset", "producer_id", "kind")]
 )
 _SPAN_DTYPE = np.dtype([("position", "<i8"), ("length", "<i8")])
-# What shows which offsets were lost: an entry of the index, or a bad batch. `kind` is that of its event, or NO_EVENT;
-# `offset` is the first one of the transaction, and `marker_producer` that of a bad marker that the entry replaces.
+# What shows which offsets were lost: an index entry or a bad batch. `kind` is the kind of its event, or NO_EVENT.
+# `offset` is the first offset of the transaction. An entry that replaces a bad marker has the marker's producer id as
+# `marker_producer`.
 _FOUND_DTYPE = np.dtype(
     [
         (name, "<i8")
@@ -57,9 +56,12 @@ _Rows = npt.NDArray[np.void]
 _Numbers = npt.NDArray[np.int64]
 
 
-def lost_bytes(last_offset: int) -> list[tuple[int, int, int, int, int]]:
-    """Return the event after which all open transactions are undecided; `last_offset` is that of the batch before."""
-    return [(NO_PRODUCER, last_offset, last_offset, NO_TIMESTAMP, LOST_BYTES)]
+def lost_bytes(last_offset: int, position: int) -> _Rows:
+    """Return the event of lost bytes up to a position, after a batch with this last offset.
+
+    All open transactions are undecided then.
+    """
+    return np.array([(NO_PRODUCER, last_offset, last_offset, NO_TIMESTAMP, LOST_BYTES, position)], EVENT_DTYPE)
 
 
 class _Gaps(NamedTuple):
@@ -68,7 +70,7 @@ class _Gaps(NamedTuple):
     Attributes
     ----------
     first, stop : ndarray of int64, shape (gaps,)
-        The offsets that are missing: from the end of the good batch before up to that of the one after.
+        The missing offsets: from `first`, which follows the good batch before, up to `stop`, which begins the next one.
     position : ndarray of int64, shape (gaps,)
         The last position before the good batch that follows.
     bad : ndarray of _BAD_DTYPE
@@ -421,8 +423,8 @@ def follow_batches(
     spans = np.empty(len(losses), _SPAN_DTYPE)
     spans["position"], spans["length"] = losses.positions, losses.lengths
     done = 0
-    for begin in range(0, max(len(batches), 1), _PART_BATCHES):
-        part, is_part_good = batches[begin : begin + _PART_BATCHES], is_good[begin : begin + _PART_BATCHES]
+    for begin in range(0, max(len(batches), 1), FOLLOWED_ROWS):
+        part, is_part_good = batches[begin : begin + FOLLOWED_ROWS], is_good[begin : begin + FOLLOWED_ROWS]
         lost = None
         if follower is not None:
             end = begin + len(part)

@@ -24,7 +24,6 @@ from kbatch.transactions.aborted import AbortedRanges, Withheld, WithheldOfLog
 from kbatch.transactions.control import marker_types
 from kbatch.transactions.events import (
     DATA,
-    EVENT_DTYPE,
     INDEXED_ABORT,
     LOST_BYTES,
     NO_EVENT,
@@ -33,18 +32,14 @@ from kbatch.transactions.events import (
 )
 from kbatch.transactions.opened import OPEN_BYTES, Begun, OpenedRows, OpenTransaction, OpenTransactions
 
-__all__ = [
-    "Spans",
-    "TransactionTracker",
-    "Transactions",
-]
+__all__ = ["FOLLOWED_ROWS", "Spans", "TransactionTracker", "Transactions"]
 
 # The memory of a transaction that has ended: 48 bytes for the row and its positions and 24 for the marker, the former
 # also in the result; and the range that is made of it, as three sorted columns and the arrays of two sorts.
 ENDED_BYTES = (48 + 24) + 48 + 72
 MAX_TABLE_BYTES = "limits=kbatch.Limits(max_table_bytes=...)"
 # Batches that are followed at once, as several arrays, and events that are applied at once, as tuples.
-_FOLLOWED = 16384
+FOLLOWED_ROWS = 16384
 _REPLAYED = 4096
 # The position of a transaction that began before the bytes that are followed.
 _BEFORE = -1
@@ -291,8 +286,8 @@ class TransactionTracker:
         """
         self._check_memory()
         lost = LostEvents.none() if lost is None else lost
-        for begin in range(0, len(batches), _FOLLOWED):
-            part = batches[begin : begin + _FOLLOWED]
+        for begin in range(0, len(batches), FOLLOWED_ROWS):
+            part = batches[begin : begin + FOLLOWED_ROWS]
             first, stop = np.searchsorted(lost.rows, [begin, begin + len(part)])
             self._add(data, part, origin, LostEvents(lost.rows[first:stop] - begin, lost.events[first:stop]))
 
@@ -378,11 +373,6 @@ class TransactionTracker:
         stable = self.last_stable_offset
         stable = min(offset + 1, INT64_MAX) if stable is None else stable
         ends.add((producer_id, first_offset, offset, stable), (first_position, position))
-
-    def replay_events(self, events: Sequence[tuple[int, int, int, int, int]], position: int = INT64_MAX) -> None:
-        """Apply events that are given as tuples of the fields of EVENT_DTYPE except for their common position."""
-        if events:
-            self.replay(np.array([(*event, position) for event in events], EVENT_DTYPE))
 
     def _abort(self, producer_id: int, first_offset: int, last_offset: int, position: int) -> None:
         """Apply an ABORT marker that is lost, but that a ``.txnindex`` lists.

@@ -26,18 +26,19 @@ MIB = 1 << 20
 RECORD = bytes.fromhex("0c000000010100")
 
 
-def _varint(number: int) -> bytes:
-    raw, out = number << 1, bytearray()
-    while raw >= 0x80:
-        out.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    return bytes([*out, raw])
+def varint(number: int) -> bytes:
+    """Return an unsigned varint. A record stores numbers that are not negative as twice their value."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
 
 
 def record(value: bytes = b"", headers: int = 0) -> bytes:
     """Return a record of magic 2 with headers of two bytes: an empty key and a null value."""
-    body = b"\0\0\0\x01" + _varint(len(value)) + value + _varint(headers) + b"\0\x01" * headers
-    return _varint(len(body)) + body
+    body = b"\0\0\0\x01" + varint(2 * len(value)) + value + varint(2 * headers) + b"\0\x01" * headers
+    return varint(2 * len(body)) + body
 
 
 def batch(payload: bytes, count: int, codec: str = "none", *, offset: int = 0, style: str = "") -> bytes:

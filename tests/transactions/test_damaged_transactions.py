@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from log_batches import segment_path
 from oracle import CONTROL, build_batch
@@ -17,7 +18,7 @@ from transaction_logs import ABORT, COMMIT, control_record, damaged, data, marke
 import kbatch
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.transactions import TransactionRecorder, Transactions, TransactionTracker
-from kbatch.transactions.events import LOST_BYTES, NO_PRODUCER
+from kbatch.transactions.events import EVENT_DTYPE, LOST_BYTES, NO_PRODUCER
 
 
 def flips(batch: bytes, first: int, last: int) -> list[bytes]:
@@ -176,12 +177,12 @@ def test_the_status_of_rows_is_ignored() -> None:
 
 def test_a_recorder_keeps_batches_that_begin_a_transaction_again_after_lost_bytes() -> None:
     """The lost bytes may have held the marker of the transaction that was open before."""
-    data = (7, 0, 0, 1000, 2)
-    lost = (NO_PRODUCER, 1, 1, -1, LOST_BYTES)
-    again = (7, 5, 5, 1000, 2)
+    data = (7, 0, 0, 1000, 2, 9)
+    lost = (NO_PRODUCER, 1, 1, -1, LOST_BYTES, 19)
+    again = (7, 5, 5, 1000, 2, 20)
     recorder = TransactionRecorder()
-    recorder.replay_events([data, lost])
-    recorder.replay_events([again])
-    assert [tuple(event)[:5] for event in recorder.events.tolist()] == [data, lost, again]
-    recorder.replay_events([again])
+    recorder.replay(np.array([data, lost], EVENT_DTYPE))
+    recorder.replay(np.array([again], EVENT_DTYPE))
+    assert recorder.events.tolist() == [data, lost, again]
+    recorder.replay(np.array([again], EVENT_DTYPE))
     assert len(recorder.events) == 3

@@ -8,9 +8,9 @@ from transaction_logs import txn
 
 from kbatch import BATCH_DTYPE
 from kbatch.batches.framing import byte_array, scan_part
-from kbatch.format import NO_TIMESTAMP
+from kbatch.format import INT64_MAX, NO_TIMESTAMP
 from kbatch.transactions import AbortedRanges, TransactionTracker
-from kbatch.transactions.events import INDEXED_ABORT
+from kbatch.transactions.events import EVENT_DTYPE, INDEXED_ABORT
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,8 @@ def test_a_listed_marker_ends_a_transaction_that_began_before_it_txi_r1(first: i
     data = byte_array(txn(10, 7))
     tracker = TransactionTracker()
     tracker.add(data, scan_part(data).batches, 0)
-    tracker.replay_events([(producer, first, last, NO_TIMESTAMP, INDEXED_ABORT) for producer in (8, 7)])
+    entries = [(producer, first, last, NO_TIMESTAMP, INDEXED_ABORT, INT64_MAX) for producer in (8, 7)]
+    tracker.replay(np.array(entries, EVENT_DTYPE))
     result = tracker.result()
     found = {
         "open": [each.producer_id for each in result.open],

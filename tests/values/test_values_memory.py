@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
-from support.bombs import measured
+from support.bombs import measured, varint
 
 import kbatch
 from kbatch import LimitExceededError, Limits
@@ -36,14 +36,6 @@ WIDE = {
 }
 NULLS = {"type": "record", "name": "Nulls", "fields": [{"name": f"f{i}", "type": "null"} for i in range(500)]}
 WIDE_TYPE = pa.struct([(f"f{i}", pa.int64()) for i in range(FIELDS)])
-
-
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
 
 
 def protobuf() -> ProtobufParser:
