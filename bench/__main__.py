@@ -120,7 +120,7 @@ def run_live(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def refuse_busy(processors: float | None, when: str) -> None:
-    """Exit if other work takes so much of the machine that figures are not those of a quiet one."""
+    """Exit if other processes use more processors than `BUSY`."""
     if processors is not None and processors > BUSY:
         raise SystemExit(
             f"bench: other processes {when} {processors:.2f} processors, and --readme accepts at most {BUSY}: "

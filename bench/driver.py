@@ -2,8 +2,8 @@
 
 ``python -m bench.driver [--logs 100000] [--format delta]`` makes a log directory of hard links to a small log, and
 exports it twice in processes of their own. The tasks do not run: empty files and reports as theirs take their place,
-so that the figures are those of the driver alone. The second export finds nothing new. The last row is the reading of
-all positions of a Delta table.
+so that the figures are those of the driver alone. The second export finds nothing new. The last row measures
+`DeltaTable.load` of all positions.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def record(delta: int, value: bytes = b"", headers: bytes = b"\0") -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Encode an unsigned number; a record has twice its numbers, which are positive here."""
+    """Encode an unsigned varint. A record stores numbers that are not negative as twice their value."""
     encoded = bytearray()
     while number >= 0x80:
         encoded.append(number & 0x7F | 0x80)

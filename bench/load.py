@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["BUSY", "OtherWork", "other_work"]
 
 STAT = Path("/proc/stat")
-# Above this many processors in use by others, figures differ from those of a quiet machine.
+# While others use more processors than this, measurements are not comparable.
 BUSY = 0.1
 
 

@@ -231,7 +231,7 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     """
     check_types(consumer_offsets, locals())
     pa = require("pyarrow", "arrow", "consumer_offsets()")
-    # Type 0 is of the first brokers that stored commits; its fields are those of type 1.
+    # The first brokers that stored commits wrote type 0, with the fields of type 1.
     kinds = {0: _OFFSET_COMMIT, 1: _OFFSET_COMMIT, 2: _GROUP_METADATA}
     tables, skipped = keyed_tables(pa, table, "__consumer_offsets", kinds)
     return ConsumerOffsets(tables["OffsetCommit"], tables["GroupMetadata"], skipped)

@@ -173,7 +173,7 @@ def framed_tables(
 
 
 def timestamps(pa: Any, values: Sequence[int]) -> pa.Array:
-    """Return the timestamps of records as an array, without those of -1."""
+    """Return the timestamps of records as an array, with null for -1."""
     return pa.array([None if value == NO_TIMESTAMP else value for value in values], pa.timestamp("ms", "UTC"))
 
 

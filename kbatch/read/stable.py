@@ -256,7 +256,7 @@ class StableFront:
         self._tracker.count_kept(len(self._aborted) + len(self._undecided), len(self._all_undecided) // 2)
 
     def table_bytes(self, max_bytes: int) -> int:
-        """Return the size of a table beside the transactions: what exceeds a quarter of the limit is taken from it."""
+        """Return `max_bytes` for a table, or less if the transactions take more than a quarter of the limit."""
         limit = table_limit(self.reader.options.limits)
         return min(max_bytes, limit - max(self._tracker.used_bytes - limit // 4, 0))
 

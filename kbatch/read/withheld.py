@@ -30,8 +30,8 @@ class EndedTransactions:
 
     def __init__(self) -> None:
         # Rows in order of the ends: first and last position, producer id, and the number of the producer's next row;
-        # after its latest row comes its earliest one. Numbers count from the first row ever, the array from `_begin`;
-        # rows before `_first` are released.
+        # the next row of its latest row is its earliest one. Row numbers are never used again. The array begins with
+        # row `_begin`; rows before row `_first` are released.
         self._rows = array("q")
         self._begin = self._first = 0
         self._latest = ProducerIndex()

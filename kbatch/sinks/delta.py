@@ -284,7 +284,7 @@ def _unpacked(mark: int) -> tuple[int | None, int | None, int | None]:
 
 
 def _prefixes(base: int) -> list[str]:
-    """Return how the identifiers of all positions begin, and those of what their logs are recognized by."""
+    """Return the prefixes of the identifiers of positions, and of what the logs are recognized by."""
     return [f"kbatch.{base}:", f"kbatch.{base}."]
 
 

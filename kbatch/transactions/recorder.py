@@ -14,7 +14,7 @@ __all__ = ["EVENT_BYTES", "TransactionRecorder"]
 
 # The memory of a recorded event: once in its part, and once in the array of all of them.
 EVENT_BYTES = 2 * EVENT_DTYPE.itemsize
-# Events that are recorded, beside as many as were kept the last time, before those that are not needed are dropped.
+# Events that are not needed are dropped once there are this many more than twice those that were kept the last time.
 _SPARE_EVENTS = 16384
 
 
@@ -84,7 +84,7 @@ class TransactionRecorder(TransactionTracker):
     ) -> None:
         super().__init__(limits=limits, max_bytes=max_bytes, limit_name=limit_name)
         self._parts: list[npt.NDArray[np.void]] = []
-        # The number of events, of those before the mark, and of those that were kept the last time.
+        # The numbers of all events, of those before the mark, and of those that the last `_drop` kept.
         self._count = self._marked = self._kept = 0
         if events is not None:
             self.replay(events)
