@@ -18,11 +18,12 @@ cdef extern from "crc.h":
 
 kb_init_checksums()
 
-# The level of this processor: 0 has only tables, 1 also instructions for checksums, 2 also AVX-512.
+# The level of this processor: 0 has only tables, 1 also instructions for checksums,
+# 2 carry-less multiplication in vectors of 256 bits, 3 of 512 bits.
 LEVEL = kb_level
 
 
-def crc32c(const uint8_t[::1] data not None, int level=2):
+def crc32c(const uint8_t[::1] data not None, int level=3):
     """Return the CRC-32C of `data`; `level` is the highest level to use (see `LEVEL`)."""
     cdef size_t n = data.shape[0]
     cdef uint32_t crc
@@ -31,7 +32,7 @@ def crc32c(const uint8_t[::1] data not None, int level=2):
     return crc
 
 
-def crc32(const uint8_t[::1] data not None, int level=2):
+def crc32(const uint8_t[::1] data not None, int level=3):
     """Return the CRC-32 of `data`, as `zlib.crc32` does; the arguments are as for `crc32c`."""
     cdef size_t n = data.shape[0]
     cdef uint32_t crc

@@ -19,7 +19,7 @@ from kbatch.kernels import checksum
 from kbatch.read.windows import BufferWindows
 
 # A level that the processor does not have is replaced by its highest one, which is then tested twice.
-every_level = pytest.mark.parametrize("level", [0, 1, 2], ids=["tables", "instructions", "AVX-512"])
+every_level = pytest.mark.parametrize("level", [0, 1, 2, 3], ids=["tables", "instructions", "256 bits", "512 bits"])
 LONG = random.Random(1).randbytes(3_000_000)
 
 
