@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 # Every run has the same examples, so a failure in CI is reproducible. HYPOTHESIS_PROFILE=explore tries other
 # examples.
-hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=60, database=None)
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40, database=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         else:
             group = "serial" if module in SERIAL else module
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """Except the tests themselves from garbage collection: with 19,000 of them a collection takes half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

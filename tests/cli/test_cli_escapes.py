@@ -174,6 +174,8 @@ def test_only_the_terminal_module_prints() -> None:
         if path == PACKAGE / "cli" / "terminal.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Name | ast.Attribute):
+                continue
             if re.fullmatch(r"print|sys\.(stderr|__\w+__)|sys\.stdout\.(write\w*|buffer)", ast.unparse(node)):
                 found.append(f"{path.relative_to(PACKAGE)}: {ast.unparse(node)}")
     assert found == []

@@ -96,7 +96,7 @@ def test_snapshots_of_the_golden_log_are_used(golden: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(6 if os.environ.get("KBATCH_TEST_ALL") else 3))
+@pytest.mark.parametrize("seed", range(6 if os.environ.get("KBATCH_TEST_ALL") else 2))
 def test_every_range_of_a_generated_log_finds_the_transactions_of_a_full_walk(tmp_path: Path, seed: int) -> None:
     log = generated(tmp_path / "t-0", seed)
     assert check_ranges(log) > 0
@@ -127,7 +127,7 @@ def test_missing_damaged_and_stale_snapshots_do_not_change_the_result(tmp_path: 
             check_ranges(log, step=95)
             restored()
         # Snapshots of other segments: of the previous one, the first and the last.
-        for other in range(1, len(bases)):
+        for other in {1, len(bases) - 2, len(bases) - 1}:
             for path in files:
                 path.write_bytes(files[segment_path(directory, bases[other], ".snapshot")])
                 check_ranges(log, step=95)
@@ -144,7 +144,7 @@ def test_missing_damaged_and_stale_snapshots_do_not_change_the_result(tmp_path: 
 
 
 def test_transactions_are_followed_over_skipped_damage_before_the_range(tmp_path: Path) -> None:
-    for seed in range(8):
+    for seed in range(8 if os.environ.get("KBATCH_TEST_ALL") else 3):
         directory = tmp_path / f"{seed}-0"
         log = generated(directory, seed)
         rng = np.random.default_rng(seed)
