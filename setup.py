@@ -22,6 +22,7 @@ KERNELS = [
     "checksum",
     "scan",
     "search",
+    "damaged",
     "decode",
     "slices",
     "extents",

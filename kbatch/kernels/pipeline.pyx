@@ -21,6 +21,7 @@ from kbatch.kernels.batch_decoder cimport (
     FAULT,
     ORDER,
     RECORDS,
+    VERIFY,
     BatchDecoder,
     Ending,
     OutputCursor,
@@ -50,6 +51,7 @@ from kbatch.kernels.small_batches cimport decode_small_batches
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.tuning cimport SIGNAL_BYTES
 from kbatch.kernels.wire cimport (
+    BAD_CRC,
     BAD_INNER_CRC,
     CODEC,
     CRC_START,
@@ -145,7 +147,8 @@ cdef class Pipeline(BatchDecoder):
         """Decode all batches in this thread, and pass over bad ones whose length is right.
 
         The length is right if the checksum is good, or if the next batch follows directly and its checksum is good. A
-        bad batch that is passed over gets a status and no records.
+        bad batch that is passed over gets a status and no records. If checksums are verified, a batch with the status
+        BAD_CRC is passed over without a loss: `frame_damaged` has reported it.
 
         Parameters
         ----------
@@ -179,10 +182,13 @@ cdef class Pipeline(BatchDecoder):
             with nogil:
                 while i < self.hi and unchecked < SIGNAL_BYTES and used < lost.length:
                     count = decode_small_batches(self, i)
-                    if not count:
+                    row = &self.rows[i]
+                    if not count and row.status == BAD_CRC and self.crc == VERIFY:
+                        row.first_record = self.cursor.used
+                        count = 1
+                    elif not count:
                         ending.cause = self.decode_batch(worker, &self.cursor, i, &ending)
                         if ending.cause == FAULT and self.is_length_right(i, &ending.report):
-                            row = &self.rows[i]
                             row.status = (<const uint8_t*>by_fault.items)[ending.report.fault]
                             row.first_record = self.cursor.used
                             into[0] = row.position

@@ -132,7 +132,6 @@ cdef inline bint barren(const uint8_t* p, uint8_t top) noexcept nogil:
 
 cdef int64_t first_plausible(const uint8_t* base, int64_t size, int64_t position, int64_t stop, int64_t max_size,
                              int64_t max_records, int64_t source_end) noexcept nogil:
-    """Return the first position from `position` up to `stop` where an entry within the source may begin, or -1."""
     cdef uint8_t top = <uint8_t>(min(max_size, INT32_MAX) >> 24)
     cdef int64_t last = min(size - MIN_ENTRY_SIZE, stop - 1)
     cdef int64_t end
@@ -152,14 +151,6 @@ cdef int64_t first_plausible(const uint8_t* base, int64_t size, int64_t position
 cdef class RunningChecksum:
     """The checksums of one polynomial from an anchor on, at every `CHECKSUM_STEP` bytes."""
 
-    cdef bint castagnoli
-    # Positions in the source: of the first summed byte, and after the last summed byte.
-    cdef int64_t anchor
-    cdef int64_t end
-    cdef uint32_t* marks
-    cdef int64_t count
-    cdef int64_t capacity
-
     def __cinit__(self, bint castagnoli):
         self.castagnoli = castagnoli
         self.anchor = self.end = -1
@@ -167,12 +158,12 @@ cdef class RunningChecksum:
     def __dealloc__(self):
         free(self.marks)
 
-    cdef inline uint32_t after(self, uint32_t crc, const uint8_t* p, int64_t size) noexcept nogil:
+    cdef uint32_t after(self, uint32_t crc, const uint8_t* p, int64_t size) noexcept nogil:
         if self.castagnoli:
             return crc32c_after(crc, p, size)
         return crc32_shift(crc, size) ^ crc32_legacy(p, size)
 
-    cdef inline uint32_t at(self, const uint8_t* base, int64_t origin, int64_t position) noexcept nogil:
+    cdef uint32_t at(self, const uint8_t* base, int64_t origin, int64_t position) noexcept nogil:
         """Return P(position), for a position between `anchor` and `end`."""
         cdef int64_t mark = (position - self.anchor) // CHECKSUM_STEP
         cdef int64_t start = self.anchor + mark * CHECKSUM_STEP
@@ -221,16 +212,11 @@ cdef class EntryChecksums:
     or a later one verifies. The window must begin at ``first_byte(lowest)`` or before it.
     """
 
-    cdef RunningChecksum crc32c
-    cdef RunningChecksum crc32
-    # The checksum of the last verified bytes.
-    cdef uint32_t last_crc
-
     def __cinit__(self):
         self.crc32c = RunningChecksum(True)
         self.crc32 = RunningChecksum(False)
 
-    def first_byte(self, int64_t position):
+    cpdef int64_t first_byte(self, int64_t position):
         """Return where a window for an entry at `position` must begin: at most 127 bytes before it."""
         cdef int64_t first = position
         cdef RunningChecksum running
@@ -241,7 +227,6 @@ cdef class EntryChecksums:
 
     cdef int entry_holds(self, const uint8_t* base, int64_t origin, int64_t lowest, int64_t position,
                          int64_t size) noexcept nogil:
-        """Whether the checksum of the complete entry at `position` is valid; -1 without memory."""
         cdef const uint8_t* p = base + (position - origin)
         cdef bint v2 = p[MAGIC_AT] == 2
         cdef int64_t start = position + (CRC_START if v2 else CRC_START_LEGACY)
@@ -388,6 +373,33 @@ cdef inline bint fits(const uint8_t* p, bint checks_offset, int64_t reached) noe
     return reached < offset and <uint64_t>offset - <uint64_t>reached <= <uint64_t>1 << 31
 
 
+cdef void follow_chain(const uint8_t* base, int64_t size, int64_t origin, int64_t end, int64_t max_size, BatchRow* rows,
+                       int64_t capacity, Chain* chain) noexcept nogil:
+    cdef int64_t length, start
+    cdef uint8_t magic
+    cdef FaultReport ignored
+    chain.last = -1
+    chain.holds = True
+    while chain.at < end and chain.at <= size - LOG_OVERHEAD:
+        length = <int32_t>load_be32(base + chain.at + LENGTH_AT)
+        chain.holds = MIN_LENGTH_V0 <= length <= max_size - LOG_OVERHEAD
+        if not chain.holds or chain.at > size - MIN_ENTRY_SIZE:
+            break
+        magic = base[chain.at + MAGIC_AT]
+        chain.holds = magic <= 2 and length >= minimum_length(magic)
+        if not chain.holds:
+            break
+        if rows != NULL and magic == 2:
+            if chain.at > size - BATCH_HEADER_SIZE or chain.used == capacity:
+                break
+            start = 0
+            # Only the header is read: the window need not have the rest.
+            chain.used += scan_into(base + chain.at, LOG_OVERHEAD + length, &start, origin + chain.at,
+                                    rows + chain.used, 1, &ignored)
+        chain.last = chain.at
+        chain.at += LOG_OVERHEAD + length
+
+
 def follow_lengths(window not None, int64_t origin, int64_t position, int64_t stop, int64_t max_size,
                    headers=None, int64_t used=0):
     """Follow the header chain from `position` up to `stop`, or to the first header that the window does not contain.
@@ -406,35 +418,11 @@ def follow_lengths(window not None, int64_t origin, int64_t position, int64_t st
     """
     cdef Span data = Span(window, 1, False)
     cdef Span rows = None if headers is None else Span(headers, sizeof(BatchRow), True)
-    cdef BatchRow* row = NULL if rows is None else <BatchRow*>rows.items
     cdef int64_t capacity = 0 if rows is None else rows.length
-    cdef const uint8_t* base = <const uint8_t*>data.items
-    cdef int64_t size = data.length
-    cdef int64_t at = position - origin
-    cdef int64_t end = stop - origin
-    cdef int64_t last = -1 - origin
-    cdef int64_t length, start
-    cdef uint8_t magic
-    cdef bint holds = True
-    cdef FaultReport ignored
-    if at < 0 or used < 0 or used > capacity:
+    cdef Chain chain = Chain(position - origin, -1, True, used)
+    if chain.at < 0 or used < 0 or used > capacity:
         raise IndexError("out of range")
     with nogil:
-        while at < end and at <= size - LOG_OVERHEAD:
-            length = <int32_t>load_be32(base + at + LENGTH_AT)
-            holds = MIN_LENGTH_V0 <= length <= max_size - LOG_OVERHEAD
-            if not holds or at > size - MIN_ENTRY_SIZE:
-                break
-            magic = base[at + MAGIC_AT]
-            holds = magic <= 2 and length >= minimum_length(magic)
-            if not holds:
-                break
-            if row != NULL and magic == 2:
-                if at > size - BATCH_HEADER_SIZE or used == capacity:
-                    break
-                start = 0
-                # Only the header is read: the window need not have the rest.
-                used += scan_into(base + at, LOG_OVERHEAD + length, &start, origin + at, row + used, 1, &ignored)
-            last = at
-            at += LOG_OVERHEAD + length
-    return Lengths(origin + last, origin + at, holds, used)
+        follow_chain(<const uint8_t*>data.items, data.length, origin, stop - origin, max_size,
+                     NULL if rows is None else <BatchRow*>rows.items, capacity, &chain)
+    return Lengths(-1 if chain.last < 0 else origin + chain.last, origin + chain.at, chain.holds, chain.used)

@@ -58,7 +58,7 @@ def wire_constants():
         "ATTRIBUTE_LOG_APPEND_TIME": wire.LOG_APPEND_TIME,
         "ATTRIBUTE_CONTROL": wire.CONTROL,
         "Codec": {"GZIP": wire.GZIP, "SNAPPY": wire.SNAPPY, "LZ4": wire.LZ4, "ZSTD": wire.ZSTD},
-        "BatchStatus": {"BAD_CRC": wire.BAD_CRC, "BAD_INNER_CRC": wire.BAD_INNER_CRC},
+        "BatchStatus": {"BAD_CRC": wire.BAD_CRC, "INVALID": wire.INVALID, "BAD_INNER_CRC": wire.BAD_INNER_CRC},
     }
 
 

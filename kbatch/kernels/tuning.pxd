@@ -54,6 +54,11 @@ cdef enum:
     CHECKSUM_STEP = 128
     # An incomplete header that may be an entry's waits for at least this many bytes.
     SEARCH_WAIT = 64
+    # Where damage is frequent: the bytes that are framed at a time, those that are searched for the end of one damage,
+    # and those without damage after which damage is no longer frequent.
+    FRAMED_BYTES = 512 << 10
+    SEARCHED_BYTES = 64 << 10
+    SOUND_BYTES = 64 << 10
 
     # Bytes between two checks for signals.
     SIGNAL_BYTES = 16 << 20

@@ -73,6 +73,7 @@ cdef enum:
     MAX_CODEC_LEGACY = 3
     # Values of a batch's status (`kbatch.BatchStatus`).
     BAD_CRC = 1
+    INVALID = 2
     BAD_INNER_CRC = 7
 
 

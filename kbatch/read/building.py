@@ -113,6 +113,8 @@ class _TableRows:
         self._serial_bytes = 0
         # Whether decoding may have filled memory for a batch that is bad.
         self._has_bad = False
+        # Rows before this one have a good checksum, or a status that shows a bad one.
+        self.verified = 0
 
     def _new_config(self) -> Config:
         return Config(
@@ -201,6 +203,8 @@ class _TableRows:
                 self._config = self._new_config()
         # The batches that are not framed yet are assumed to be like these, if these are many.
         rest = len(self._data) - (self._end_of(self.batches.used - 1) - self._origin) if count >= SAMPLE_BATCHES else 0
+        # The length of a bad batch may be wrong.
+        rest = max(rest, 0)
         more = 1.1 * rest / size
         self._reserve(self.batches, 0, int(count * more))
         self._reserve(
@@ -231,6 +235,14 @@ class _TableRows:
         self._serial_bytes = SERIAL_BYTES
         self._has_bad = True
 
+    def accept_framed(self, first: int) -> None:
+        """Take the rows from `first` on as `frame_damaged` has filled them: their checksums are verified."""
+        self.verified, self._has_bad = self.batches.used, True
+        if self._options.framing_only:
+            self.decoded = self.batches.used
+            good = np.flatnonzero(self.batches.filled()["status"][first:] == BatchStatus.OK)
+            self._last_good = first + int(good[-1]) if len(good) else self._last_good
+
     def drop_batches_from(self, row: int) -> None:
         """Remove the rows from `row` on, which have no records."""
         self.batches.used = row
@@ -246,8 +258,9 @@ class _TableRows:
         if self._has_bad:
             self._discard_unused()
         data = self._data if self._arena is None else self._arena.array()
-        at = {"consumed": consumed, "source": source}
-        return self._table(self._records, self.batches.finished(), data, self._losses, **at)
+        return self._table(
+            self._records, self.batches.finished(), data, self._losses, consumed=consumed, source=source
+        )
 
     def finish_part(self, rows: PooledRows, *, consumed: int, losses: LossList, source: str | None) -> RecordTable:
         """Return a table of some rows of `split`."""
@@ -389,7 +402,7 @@ class TableBuilder(_TableRows):
         least = self._options.thread_bytes
         if least is None:
             least = THREAD_BYTES if self._arena is None else THREAD_BYTES_COMPRESSED
-        if self._serial_bytes and self._skips:
+        if (self._serial_bytes or lo < self.verified) and self._skips:
             outcome, last_good = workers.run_skipping(self._pipeline(hi), self._losses)
             self._accept(outcome, last_good)
             self.count_losses()

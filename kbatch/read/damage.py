@@ -22,6 +22,7 @@ from kbatch.format import (
     MIN_RECORD_SIZE,
     SHORTEST_ENTRY,
 )
+from kbatch.kernels.damaged import frame_damaged
 from kbatch.kernels.search import EntryChecksums, follow_lengths
 from kbatch.quantities import MAX_DECOMPRESSED_BYTES
 from kbatch.read.decode_options import DecodeOptions
@@ -34,6 +35,9 @@ __all__ = ["LENGTH_TOO_LONG", "DamageEngine", "LengthVerdict", "Resumption"]
 LENGTH_TOO_LONG = "length field reaches beyond complete batches"
 _NO_ENTRY, _ENTRY, _MORE_NEEDED = range(3)
 _HEADER_ROWS = 64
+# The maximum number of batches and of losses that are framed at a time where damage is frequent.
+_FRAMED_ROWS = 4096
+_FRAMED_LOSSES = 1024
 # The length field of a batch without records.
 _LENGTH_OF_EMPTY = np.frombuffer((BATCH_HEADER_SIZE - LOG_OVERHEAD).to_bytes(4, "big"), np.uint8)
 
@@ -228,6 +232,53 @@ class DamageEngine:
         first = self._checksums.first_byte(int(batches["position"][row]))
         window = windows.window(first, int(batches["position"][end - 1] + batches["size"][end - 1]))
         return self._checksums.first_bad(window, first, batches, row, end)
+
+    # -- frequent damage
+
+    def frame(
+        self, windows: Windows, window: npt.NDArray[np.uint8], span: tuple[int, int, int], rows: PooledRows, room: int
+    ) -> tuple[int, npt.NDArray[np.int64], bool]:
+        """Frame batches, and pass over the damage between them, with few calls for many losses.
+
+        Parameters
+        ----------
+        windows : Windows
+        window : ndarray of uint8
+        span : (int, int, int)
+            The positions of the window, of the first batch, and of the end of the batches.
+        rows : PooledRows
+            Gets the rows of the batches, as `frame_damaged` fills them.
+        room : int
+            The memory for rows and losses, in bytes.
+
+        Returns
+        -------
+        position : int
+            Where the last batch or loss ends: the first position if another step has to decide.
+        losses : ndarray of int64
+            For `LossList._append_rows`.
+        is_damaged : bool
+            Whether there may be more damage close by.
+        """
+        origin, position, stop = span
+        rows.reserve(min(_FRAMED_ROWS, room // (2 * BATCH_DTYPE.itemsize)))
+        losses = np.empty((min(_FRAMED_LOSSES, room // 256), 6), np.int64)
+        framed = frame_damaged(
+            self._checksums,
+            window,
+            origin,
+            position,
+            min(stop, position + room // 4),
+            rows.array[rows.used :],
+            losses,
+            max_size=self.max_size,
+            max_records=self._max_records,
+            is_end=windows.is_final and origin + len(window) >= windows.end,
+            keeps_headers=self._keeps_headers,
+        )
+        rows.used += framed.rows
+        self.suspect_end = max(self.suspect_end, framed.suspect_end)
+        return framed.position, losses[: framed.losses], framed.is_damaged and framed.position > position
 
     # -- the end of damage
 

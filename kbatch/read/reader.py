@@ -237,6 +237,8 @@ class _TableReader:
         self.begin = reader.position
         self.losses = LossList()
         self.scan_size: int | None = FIRST_FRAMED if options.threads <= 1 else None
+        # Whether damage is frequent here.
+        self.is_damaged = False
         self._open(0)
 
     def _open(self, size: int) -> None:
@@ -275,6 +277,8 @@ class _TableReader:
     def _step(self) -> bool:
         """Frame some batches and decode them. False if nothing more can be read for this table."""
         reader = self.reader
+        if self.is_damaged:
+            return self._damaged_step()
         finding, more = self._frame()
         framed = reader.position
         if not self._decode():
@@ -285,6 +289,29 @@ class _TableReader:
         if finding is not None:
             return self._bad_framing(finding)
         return reader.position >= self.stop or self._incomplete()
+
+    def _damaged_step(self) -> bool:
+        """Frame and decode batches, and pass over the damage between them. False as for `_step`."""
+        builder, reader, losses = self.builder, self.reader, self.losses
+        first, count, begin = builder.batches.used, len(losses), reader.position
+        room = self.budget.table - builder.memory
+        if self.max_bytes is not None:
+            room = min(room, self.max_bytes - builder.cost)
+        span = self.origin, begin, self.stop
+        end, lost, self.is_damaged = self.damage.frame(self.windows, self.window, span, builder.batches, max(room, 0))
+        batches = builder.batches.filled()[first:]
+        if self.options.withheld is not None:
+            bad = batches["status"] != BatchStatus.OK
+            self.options.withheld.mark(batches)
+            batches["status"][bad] = BatchStatus.BAD_CRC
+        losses._append_rows(lost)
+        builder.count_losses()
+        builder.prepare(first, end - begin)
+        builder.accept_framed(first)
+        reader.position = end
+        goes_on = self._decode()
+        losses._settle(count, reader.position)
+        return goes_on
 
     # -- framing
 
@@ -381,7 +408,7 @@ class _TableReader:
         row, end = builder.decoded, builder.batches.used
         batches = builder.batches.filled()
         suspects = int(np.searchsorted(batches["position"][row:], self.damage.suspect_end)) if row < end else 0
-        if not suspects or (self.options.framing_only and builder.trimmed):
+        if not suspects or row < builder.verified or (self.options.framing_only and builder.trimmed):
             return builder.decode()
         bad, crc = self.damage.first_bad(self.windows, batches, row, row + suspects)
         if bad == row + suspects:
@@ -501,6 +528,7 @@ class _TableReader:
         if found.loss is None:
             return False
         self.scan_size = FEW_FRAMED
+        self.is_damaged = self.options.crc == "verify" and not self.builder.trimmed
         if self.options.framing_only and len(found.headers):
             found.headers["status"] = BatchStatus.INVALID
             self.builder.append_bad(found.headers)
