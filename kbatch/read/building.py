@@ -258,9 +258,7 @@ class _TableRows:
         if self._has_bad:
             self._discard_unused()
         data = self._data if self._arena is None else self._arena.array()
-        return self._table(
-            self._records, self.batches.finished(), data, self._losses, consumed=consumed, source=source
-        )
+        return self._table(self._records, self.batches.finished(), data, self._losses, consumed=consumed, source=source)
 
     def finish_part(self, rows: PooledRows, *, consumed: int, losses: LossList, source: str | None) -> RecordTable:
         """Return a table of some rows of `split`."""

@@ -7,9 +7,11 @@ import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 from log_batches import write_segment
@@ -19,8 +21,12 @@ from transaction_logs import ABORT, marker
 import kbatch
 from kbatch import LimitExceededError, Limits, Loss
 from kbatch.errors import Fault, Finding, finding_text
+from kbatch.format import BATCH_DTYPE
 from kbatch.read import damage as damage_engine
 from kbatch.read import workers
+from kbatch.read.damage import DamageEngine
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.reader import decode_part, decode_tables
 from kbatch.records.loss_list import LossList
 from kbatch.transactions import lost
 
@@ -93,6 +99,11 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_MAX_SKIPPED", 2)
 
 
+def frame_nothing(_engine: DamageEngine, _windows: Any, _window: Any, span: tuple[int, int, int], *_: Any) -> Any:
+    """In place of `DamageEngine.frame`: each step is decided by the engine."""
+    return span[1], np.empty((0, 6), np.int64), False
+
+
 @pytest.mark.parametrize("crc", ["verify", "mark", "skip"])
 @pytest.mark.parametrize("name", UNITS)
 def test_bad_batches_that_the_kernel_passes_over_are_those_that_python_judges(
@@ -106,6 +117,7 @@ def test_bad_batches_that_the_kernel_passes_over_are_those_that_python_judges(
     small_runs(monkeypatch)
     in_steps = kbatch.decode(data, **options)
     monkeypatch.setattr(workers, "run_skipping", lambda pipeline, _: (workers.run_pipeline(pipeline, 1), None))
+    monkeypatch.setattr(DamageEngine, "frame", frame_nothing)
     slow = kbatch.decode(data, **options)
     assert slow.losses == whole.losses == in_steps.losses
     assert slow.batches.tolist() == whole.batches.tolist() == in_steps.batches.tolist()
@@ -113,6 +125,108 @@ def test_bad_batches_that_the_kernel_passes_over_are_those_that_python_judges(
     if crc == "verify":
         assert len(whole) >= 8
         assert len(whole.losses) >= 7
+
+
+def changed_length(batch: bytes, change: int) -> bytes:
+    length = int.from_bytes(batch[8:12], "big") + change
+    return batch[:8] + length.to_bytes(4, "big", signed=True) + batch[12:]
+
+
+def random_damage(random: Random) -> bytes:
+    """Batches of every kind, and damage of every kind in most of them and between them."""
+    parts = []
+    for offset in range(random.randrange(4, 30)):
+        records = [oracle.encode_record(value=random.randbytes(random.randrange(60)))]
+        owner: dict[str, int] = {"producer_id": random.randrange(2), "producer_epoch": 0, "attributes": 16}
+        inner = oracle.build_batch(records, base_offset=offset)
+        batch = random.choice(
+            [
+                inner,
+                oracle.build_batch(records, base_offset=offset, **owner),
+                marker(offset, random.randrange(2), ABORT),
+                oracle.build_batch([oracle.encode_record(value=inner)], base_offset=offset),
+                oracle.build_batch(records, base_offset=offset, codec="zstd"),
+                oracle.build_message(b"k", b"v", magic=random.randrange(2), offset=offset),
+                oracle.build_batch(payload=b"\x7f" * 9, record_count=1, base_offset=offset),
+            ]
+        )
+        flipped = bytearray(batch)
+        flipped[random.randrange(len(flipped))] ^= 1 << random.randrange(8)
+        change = random.choice([5, -5, 60, 200, 1 << 20, 1 << 30, -(1 << 20)])
+        damaged = [batch, changed_length(batch, change), bytes(flipped), batch[: random.randrange(len(batch))]]
+        between = [b"", b"", b"\xff" * random.randrange(40), bytes(random.randrange(40)), random.randbytes(20)]
+        parts += [random.choice(damaged), random.choice(between)]
+    return b"".join(parts)
+
+
+def everything(tables: list[kbatch.RecordTable]) -> list[Any]:
+    """The batches, losses and values of some tables, wherever each of these ends."""
+    names = [name for name in BATCH_DTYPE.names or () if name != "first_record"]
+    batches = [row for table in tables for row in table.batches[names].tolist()]
+    losses = [loss for table in tables for loss in table.losses]
+    values = [table.value(i) for table in tables for i in range(len(table))]
+    return [batches, losses, [None if value is None else bytes(value) for value in values]]
+
+
+@pytest.mark.filterwarnings("ignore:decode.* too few")
+@pytest.mark.parametrize("seed", range(60))
+def test_frequent_damage_gives_the_result_of_single_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    data = random_damage(random)
+    array = np.frombuffer(data, np.uint8)
+    chunk = random.randrange(20, 2000)
+    chunks = [data[i : i + chunk] for i in range(0, len(data), chunk)]
+    size = random.choice([1, 300, 1500, 5000, 1 << 20])
+    framing = DecodeOptions(on_error="skip", framing_only=True)
+
+    def results() -> list[list[Any]]:
+        found = [
+            everything([decode_part(array, framing)]),
+            everything([*decode_tables(array, framing, max_bytes=size)]),
+        ]
+        for isolation in ("read_uncommitted", "read_committed"):
+            options: dict[str, Any] = {"on_error": "skip", "isolation": isolation}
+            found.append(everything([kbatch.decode(data, **options)]))
+            found.append(everything([*kbatch.decode_stream(chunks, max_bytes=size, **options)]))
+        return found
+
+    at_once = results()
+    monkeypatch.setattr(DamageEngine, "frame", frame_nothing)
+    assert at_once == results()
+
+
+BETWEEN = {
+    "junk": b"\xff" * 7,
+    "length": changed_length(GOOD, 5),
+    "magic": GOOD[:16] + b"\7" + GOOD[17:],
+    "cut": GOOD[:40],
+}
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("damage", BETWEEN.values(), ids=BETWEEN)
+def test_searching_the_end_of_damage_runs_no_python_for_it(damage: bytes, isolation: Any) -> None:
+    """After the first loss, a kernel frames batches and finds the ends of damage, many at a time."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace if "kbatch" in frame.f_code.co_filename else None
+
+    def counted(count: int) -> int:
+        nonlocal lines
+        lines = 0
+        data = (GOOD + damage) * count + GOOD
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            assert len(kbatch.decode(data, on_error="skip", isolation=isolation).losses) == count
+        finally:
+            sys.settrace(before)
+        return lines
+
+    assert counted(1000) <= counted(100)
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
