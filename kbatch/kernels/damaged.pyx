@@ -39,7 +39,8 @@ cdef enum:
 
 Framed = namedtuple("Framed", "position rows losses suspect_end is_damaged")
 
-cdef struct Loss:
+# A row of the losses.
+cdef struct LossRow:
     int64_t position
     int64_t size
     int64_t base_offset
@@ -48,7 +49,7 @@ cdef struct Loss:
     int64_t found
 
 
-cdef class Framing:
+cdef class DamagedWindow:
     """A window of the source: positions are those in the window."""
 
     cdef EntryChecksums checksums
@@ -143,7 +144,7 @@ cdef class Framing:
         return 1
 
     cdef int64_t add_chain(self, int64_t at, int64_t end, BatchRow* rows, int64_t capacity) noexcept nogil:
-        """Add the headers from `at` on if their lengths lead to `end`; return the number of rows, `capacity` if full."""
+        """Add the headers from `at` on if their lengths lead to `end`; return the number of rows, or `capacity`."""
         cdef Chain chain = Chain(at, -1, True, 0)
         cdef int64_t i
         follow_chain(self.base, self.size, self.origin, end, self.max_size, rows, capacity, &chain)
@@ -195,10 +196,10 @@ def frame_damaged(EntryChecksums checksums not None, window not None, int64_t or
     """
     cdef Span data = Span(window, 1, False)
     cdef Span into = Span(batches, sizeof(BatchRow), True)
-    cdef Span lost = Span(losses, sizeof(Loss), True)
+    cdef Span lost = Span(losses, sizeof(LossRow), True)
     cdef BatchRow* rows = <BatchRow*>into.items
-    cdef Loss* loss = <Loss*>lost.items
-    cdef Framing source = Framing()
+    cdef LossRow* loss = <LossRow*>lost.items
+    cdef DamagedWindow source = DamagedWindow()
     cdef FaultReport report
     cdef int64_t at = position - origin
     cdef int64_t last = min(stop - origin, at + FRAMED_BYTES)
@@ -232,13 +233,13 @@ def frame_damaged(EntryChecksums checksums not None, window not None, int64_t or
                     continue
                 if answer == 0:
                     rows[used].status = BAD_CRC
-                    loss[count] = Loss(origin + at, 0, rows[used].base_offset, FAULT_BAD_CRC, rows[used].crc,
-                                       checksums.last_crc)
+                    loss[count] = LossRow(origin + at, 0, rows[used].base_offset, FAULT_BAD_CRC, rows[used].crc,
+                                          checksums.last_crc)
                     answer = source.is_length_right(at, end)
             else:
                 # Without a fault, the entry is incomplete.
                 answer = 0 if report.fault else UNDECIDED
-                loss[count] = Loss(origin + at, 0, 0, report.fault, report.expected, report.found)
+                loss[count] = LossRow(origin + at, 0, 0, report.fault, report.expected, report.found)
             if answer == 0:
                 answer = source.ends(at, &end)
                 if answer == 1 and added:

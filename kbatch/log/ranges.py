@@ -14,7 +14,7 @@ from kbatch.log.gaps import SegmentEnd, SegmentGaps
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import Segment, check_order, last_offset
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.read.reader import decode_part
+from kbatch.read.in_memory import decode_part
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 from kbatch.tuning import SMALL_TABLE_BYTES

@@ -97,7 +97,6 @@ class _TableRows:
         self.trimmed = options.start_offset is not None or options.stop_offset is not None
         # Rows are trimmed by their offsets, also where the offset is not among the columns.
         self.dtype = record_dtype((*self._columns, "offset") if self.trimmed else self._columns)
-        self.first_offset, self.last_offset = options.offset_range
         self._records = PooledRows(self.dtype, 0, budget.frugal_from)
         self._table_bytes = budget.table
         # The memory that is kept for the losses of the table.
@@ -117,6 +116,7 @@ class _TableRows:
         self.verified = 0
 
     def _new_config(self) -> Config:
+        first_offset, last_offset = self._options.offset_range
         return Config(
             self._data,
             origin=self._origin,
@@ -131,8 +131,8 @@ class _TableRows:
             limit=self._options.limits.max_decompressed_bytes,
             include_control=self._options.include_control,
             trimmed=self.trimmed,
-            first_offset=self.first_offset,
-            last_offset=self.last_offset,
+            first_offset=first_offset,
+            last_offset=last_offset,
         )
 
     # -- the content of the table
@@ -176,17 +176,6 @@ class _TableRows:
     def last_good_offset(self) -> int | None:
         """The last offset of the last batch that was decoded without a fault."""
         return int(self.batches.array["last_offset"][self._last_good]) if self._last_good >= 0 else None
-
-    def may_have_records(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-        """Return which batches may have records between `first_offset` and `last_offset`.
-
-        The decision uses the headers, as brokers do. They do not suffice if offsets wrap or decrease, nor for a
-        compressed message set, whose base offset is unknown and -1: producers leave its offset 0 (LEG-R12).
-        """
-        first, last = batches["base_offset"], batches["last_offset"]
-        unknown = (last < first) | ((first < 0) & (last == 0))
-        within: npt.NDArray[np.bool_] = unknown | ((last >= self.first_offset) & (first <= self.last_offset))
-        return within
 
     # -- rows
 
@@ -362,8 +351,6 @@ class TableBuilder(_TableRows):
         The number of rows at the front of `batches` that are decoded or marked as bad.
     dtype : dtype
         Of the record rows.
-    first_offset, last_offset : int
-        Records outside of these are left out.
     split : SplitBatch or None
         The first batch, if it is larger than a table: the tables of its records take the place of this one.
     """

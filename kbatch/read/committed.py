@@ -11,7 +11,8 @@ import numpy.typing as npt
 from kbatch.format import BatchStatus
 from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.read.reader import BatchReader, decode_part
+from kbatch.read.in_memory import decode_part
+from kbatch.read.reader import BatchReader
 from kbatch.read.windows import BufferWindows
 from kbatch.table import RecordTable
 from kbatch.transactions import (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from kbatch.format import COLUMNS, DEFAULT_LIMITS, INT64_MAX, Limits, record_dtype
 from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
@@ -92,6 +93,18 @@ class DecodeOptions:
         first = -INT64_MAX - 1 if self.start_offset is None else int(self.start_offset)
         last = INT64_MAX if self.stop_offset is None else int(self.stop_offset) - 1
         return min(max(first, -INT64_MAX - 1), INT64_MAX), min(max(last, -INT64_MAX - 1), INT64_MAX)
+
+    def may_have_records(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Return which batches may have records between the first and the last offset to return.
+
+        The decision uses the headers, as brokers do. They do not suffice if offsets wrap or decrease, nor for a
+        compressed message set, whose base offset is unknown and -1: producers leave its offset 0 (LEG-R12).
+        """
+        lowest, highest = self.offset_range
+        first, last = batches["base_offset"], batches["last_offset"]
+        unknown = (last < first) | ((first < 0) & (last == 0))
+        within: npt.NDArray[np.bool_] = unknown | ((last >= lowest) & (first <= highest))
+        return within
 
     @property
     def record_dtype(self) -> np.dtype[np.void]:

@@ -14,7 +14,7 @@ from kbatch.escaping import counted
 from kbatch.format import DEFAULT_LIMITS, MIN_ENTRY_SIZE, Limits
 from kbatch.read.committed import Aborted, decode_committed
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
-from kbatch.read.reader import decode_part
+from kbatch.read.in_memory import decode_part
 from kbatch.table import RecordTable
 
 __all__ = ["decode", "decode_array"]

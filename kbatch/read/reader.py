@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import numpy as np
-import numpy.typing as npt
 
 from kbatch.batches.framing import (
     entry_size,
@@ -33,12 +30,12 @@ from kbatch.read.budget import TableBudget, table_budget
 from kbatch.read.building import BadBatch, TableBuilder
 from kbatch.read.damage import LENGTH_TOO_LONG, DamageEngine, LengthVerdict
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.read.windows import BufferWindows, Windows
+from kbatch.read.windows import Windows
 from kbatch.records.loss_list import Loss, LossList
 from kbatch.table import RecordTable
 from kbatch.tuning import FEW_FRAMED, FIRST_FRAMED, MAX_FRAMED, MAX_SHARED_FRAMED
 
-__all__ = ["BatchReader", "decode_part", "decode_tables"]
+__all__ = ["BatchReader"]
 
 
 class BatchReader:
@@ -378,7 +375,7 @@ class _TableReader:
         """
         rows = self.builder.batches
         batches = rows.filled()[first:]
-        inside = self.builder.may_have_records(batches)
+        inside = self.options.may_have_records(batches)
         if self.options.on_error == "skip":
             outside = np.flatnonzero(~inside)
             if len(outside):
@@ -545,78 +542,3 @@ class _TableReader:
         text = f"with {counted(len(self.losses), 'loss')} a table takes more than {limit} bytes of memory"
         error = LimitExceededError(f"{where}: {text}; raise {self.budget.name}", source=source, position=position)
         return self._raise_later(error, self.reader.position, self.builder.decoded)
-
-
-def decode_part(
-    data: npt.NDArray[np.uint8],
-    options: DecodeOptions,
-    *,
-    origin: int = 0,
-    source: str | None = None,
-    is_bounded: bool = False,
-) -> RecordTable:
-    """Decode the batches of `data`, a part of a larger source that begins with a batch, to one table.
-
-    Parameters
-    ----------
-    data : ndarray of uint8, read-only
-    options : DecodeOptions
-    origin : int
-        Position of ``data[0]`` in the source; positions in the table and in errors are positions in the source.
-    source : str, optional
-        Name of the source, for errors.
-    is_bounded : bool
-        Whether a batch is known to begin where `data` ends: damage ends there.
-
-    Returns
-    -------
-    RecordTable
-        ``consumed`` counts from the beginning of `data`.
-
-    Raises
-    ------
-    KbatchError
-        Under ``on_error="raise"``, at damage.
-    """
-    reader = BatchReader(options, source=source, position=origin)
-    table = reader.read(BufferWindows(data, origin, is_bounded=is_bounded))
-    if reader.error is not None:
-        raise reader.error
-    return table
-
-
-def decode_tables(
-    data: npt.NDArray[np.uint8],
-    options: DecodeOptions,
-    *,
-    origin: int = 0,
-    source: str | None = None,
-    is_bounded: bool = False,
-    max_bytes: int,
-    splits: bool = True,
-) -> Generator[RecordTable, None, BatchReader]:
-    """Decode the batches of `data` to tables of about `max_bytes`; the other parameters are as for `decode_part`.
-
-    Yields
-    ------
-    RecordTable
-
-    Returns
-    -------
-    BatchReader
-        Its ``position`` is where the last table ends.
-    """
-    reader = BatchReader(options, source=source, position=origin)
-    windows = BufferWindows(data, origin, is_bounded=is_bounded)
-    while reader.position < windows.end and not reader.stopped:
-        before = reader.position
-        table = reader.read(windows, max_bytes=max_bytes, splits=splits)
-        if len(table.batches) or table.losses or table.consumed:
-            yield table
-        # Keep no reference: if the caller drops the table, the next one can use its memory.
-        del table
-        if reader.error is not None:
-            raise reader.error
-        if reader.position == before and not reader.is_splitting:
-            break
-    return reader

@@ -21,7 +21,7 @@ from kbatch.format import (
 )
 from kbatch.kernels import source as _source
 from kbatch.kernels.sizes import measure_batches
-from kbatch.read.reader import decode_tables
+from kbatch.read.in_memory import decode_tables
 from kbatch.rewrite.rewriter import Memory, Rewriter, Run
 from kbatch.table import RecordTable
 from kbatch.tuning import GROUPING_TABLE_BYTES

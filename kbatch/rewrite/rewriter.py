@@ -24,7 +24,7 @@ from kbatch.kernels.growing import Growing
 from kbatch.options import RaiseOrSkip
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.read.reader import decode_part
+from kbatch.read.in_memory import decode_part
 from kbatch.records.display import short_repr
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable

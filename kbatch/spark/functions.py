@@ -25,7 +25,7 @@ from kbatch.format import Limits
 from kbatch.plan.losses import LOSS_SCHEMA, LossLog
 from kbatch.read.committed import Aborted, decide
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
-from kbatch.read.reader import decode_tables
+from kbatch.read.in_memory import decode_tables
 from kbatch.records.data import decoded_columns
 from kbatch.records.kafka_columns import spark_batches
 from kbatch.records.loss_list import Loss

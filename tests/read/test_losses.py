@@ -26,7 +26,7 @@ from kbatch.read import damage as damage_engine
 from kbatch.read import workers
 from kbatch.read.damage import DamageEngine
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.read.reader import decode_part, decode_tables
+from kbatch.read.in_memory import decode_part, decode_tables
 from kbatch.records.loss_list import LossList
 from kbatch.transactions import lost
 

@@ -16,7 +16,8 @@ import kbatch
 from kbatch.batches.framing import byte_array
 from kbatch.read.committed import decode_committed
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.read.reader import BatchReader, decode_part
+from kbatch.read.in_memory import decode_part
+from kbatch.read.reader import BatchReader
 from kbatch.read.windows import BufferWindows
 
 # For tests that decode prefixes of batches.

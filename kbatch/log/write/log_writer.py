@@ -27,7 +27,7 @@ from kbatch.log.write.staging import staged
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.read.reader import decode_part
+from kbatch.read.in_memory import decode_part
 from kbatch.transactions import TransactionTracker
 from kbatch.write.batch_layout import check_range
 
