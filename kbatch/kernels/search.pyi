@@ -34,6 +34,16 @@ class EntryChecksums:
         reached: int | None,
     ) -> Found: ...
 
+def last_claimed(
+    window: npt.NDArray[np.uint8],
+    origin: int,
+    position: int,
+    stop: int,
+    *,
+    max_size: int,
+    max_records: int,
+    base_offset: int,
+) -> int: ...
 def follow_lengths(
     window: npt.NDArray[np.uint8],
     origin: int,

@@ -10,7 +10,7 @@ one, so that a claim of any length costs at most the checksum of 2 * CHECKSUM_ST
 from collections import namedtuple
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
 from kbatch.kernels.checksum cimport crc32_legacy, crc32_shift, crc32c_after, crc32c_shift
@@ -25,6 +25,7 @@ from kbatch.kernels.wire cimport (
     CRC_AT,
     CRC_START,
     FaultReport,
+    LAST_OFFSET_DELTA_AT,
     LENGTH_AT,
     LOG_OVERHEAD,
     MAGIC_AT,
@@ -40,6 +41,7 @@ from kbatch.kernels.wire cimport (
     MIN_RECORD,
     RECORD_COUNT_AT,
     header_size,
+    load_be16,
     load_be32,
     load_be64,
     minimum_length,
@@ -361,6 +363,40 @@ cdef class EntryChecksums:
         # The remaining bytes are too few for the header of an entry.
         at = max(position - origin, size - MIN_ENTRY_SIZE + 1)
         return Found(NEEDS_MORE, origin + at, origin + max(at + MESSAGE_SIZE_V0, size + 1))
+
+
+cdef inline bint is_written(const uint8_t* p, uint64_t base_offset) noexcept nogil:
+    """Whether a writer may have made the header at `p` of a batch of magic 2: other bytes rarely look like that."""
+    cdef int64_t attributes = <int16_t>load_be16(p + ATTRIBUTES_AT)
+    cdef int64_t delta = <int32_t>load_be32(p + LAST_OFFSET_DELTA_AT)
+    # Offsets in a segment are at most 2^31 apart: Kafka's indexes store them relative to the first one.
+    return (p[MAGIC_AT] == 2 and load_be64(p) - base_offset <= <uint64_t>1 << 31 and 0 <= attributes < 0x80
+            and delta >= 0 and delta + 1 >= <int64_t><int32_t>load_be32(p + RECORD_COUNT_AT))
+
+
+def last_claimed(window not None, int64_t origin, int64_t position, int64_t stop, *, int64_t max_size,
+                 int64_t max_records, int64_t base_offset):
+    """Return the greatest end, by their lengths, of the batches of magic 2 that may begin up to `stop`, or 0.
+
+    The parameters are those of `EntryChecksums.find`, and `base_offset` is the first offset of the segment. Only
+    headers that the window has as a whole count.
+    """
+    cdef Span data = Span(window, 1, False)
+    cdef const uint8_t* base = <const uint8_t*>data.items
+    cdef int64_t at = position - origin
+    cdef int64_t last = min(stop - origin, data.length - BATCH_HEADER_SIZE + 1)
+    cdef int64_t claimed = 0
+    if at < 0:
+        raise IndexError("the search begins before the window")
+    with nogil:
+        while True:
+            at = first_plausible(base, data.length, at, last, max_size, max_records, INT64_MAX)
+            if at < 0:
+                break
+            if is_written(base + at, <uint64_t>base_offset):
+                claimed = max(claimed, origin + at + LOG_OVERHEAD + <int32_t>load_be32(base + at + LENGTH_AT))
+            at += 1
+    return claimed
 
 
 cdef inline bint fits(const uint8_t* p, bint checks_offset, int64_t reached) noexcept nogil:

@@ -25,15 +25,18 @@ from kbatch.format import (
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_TRANSACTIONAL,
     BATCH_DTYPE,
+    BATCH_HEADER_SIZE,
     INT64_MAX,
     LOG_OVERHEAD,
     NO_TIMESTAMP,
     Limits,
 )
+from kbatch.kernels.search import last_claimed
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment, has_batch
 from kbatch.read.budget import followed_table_bytes, table_limit
 from kbatch.read.committed import counts_for_transactions, tracking_options
+from kbatch.read.damage import most_records
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.loss_list import LossList
 from kbatch.table import RecordTable
@@ -457,6 +460,7 @@ def _suspect_end(segment: Segment, bad: npt.NDArray[np.void], losses: LossList, 
     """Return the last position that damaged batches extend to by their lengths.
 
     Once the file reaches it, one of these lengths may turn out to be right, and batches before it to be inside of it.
+    That of a batch in the damage, which the file ends within, is one of them.
     """
     max_size = max_entry_size(limits)
     ends = (bad["position"] + bad["size"])[bad["size"] <= max_size]
@@ -468,7 +472,32 @@ def _suspect_end(segment: Segment, bad: npt.NDArray[np.void], losses: LossList, 
         ends = positions[:count] + np.where(sizes <= max_size, sizes, 0)
         suspect_end = max(suspect_end, int(ends.max()))
         positions = positions[count:]
-    return suspect_end
+    return max(suspect_end, _last_claimed(segment, losses, limits))
+
+
+def _last_claimed(segment: Segment, losses: LossList, limits: Limits) -> int:
+    """Return the last position after the end of the file that a batch in the losses may extend to, 0 without one.
+
+    Messages of magic 0 and 1 have no transactions, and too many other bytes look like one.
+    """
+    claimed = begin = 0
+    window = segment.window(0, 0)
+    for position, length in zip(losses.positions.tolist(), losses.lengths.tolist(), strict=True):
+        for start in range(position, position + length, _HEADER_WINDOW):
+            stop = min(start + _HEADER_WINDOW, position + length)
+            if min(stop + BATCH_HEADER_SIZE, segment.size) > begin + len(window):
+                window, begin = segment.window(start, start + 2 * _HEADER_WINDOW), start
+            end = last_claimed(
+                window,
+                begin,
+                start,
+                stop,
+                max_size=max_entry_size(limits),
+                max_records=most_records(limits),
+                base_offset=segment.base_offset or 0,
+            )
+            claimed = max(claimed, end)
+    return claimed if claimed > segment.size else 0
 
 
 def _entry_sizes(segment: Segment, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

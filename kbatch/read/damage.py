@@ -21,6 +21,7 @@ from kbatch.format import (
     MIN_ENTRY_SIZE,
     MIN_RECORD_SIZE,
     SHORTEST_ENTRY,
+    Limits,
 )
 from kbatch.kernels.damaged import frame_damaged
 from kbatch.kernels.search import EntryChecksums, follow_lengths
@@ -30,7 +31,7 @@ from kbatch.read.windows import Windows
 from kbatch.records.loss_list import Loss
 from kbatch.transactions import MAX_LOST_HEADERS
 
-__all__ = ["LENGTH_TOO_LONG", "DamageEngine", "LengthVerdict", "Resumption"]
+__all__ = ["LENGTH_TOO_LONG", "DamageEngine", "LengthVerdict", "Resumption", "most_records"]
 
 LENGTH_TOO_LONG = "length field reaches beyond complete batches"
 _NO_ENTRY, _ENTRY, _MORE_NEEDED = range(3)
@@ -48,6 +49,14 @@ class LengthVerdict(enum.Enum):
     FOLLOW = "it is right: the next entry begins after the batch"
     SEARCH = "it may be wrong: the next entry has to be searched for"
     WAIT = "the decision needs bytes that are not known yet"
+
+
+def most_records(limits: Limits) -> int:
+    """Return the largest record count of a batch that a search accepts: with more, none can be decoded.
+
+    Lower limits do not hide a batch from the search, so that it is an error or a loss that names them.
+    """
+    return max(limits.max_decompressed_bytes, MAX_DECOMPRESSED_BYTES) // MIN_RECORD_SIZE
 
 
 class Resumption(NamedTuple):
@@ -149,9 +158,7 @@ class DamageEngine:
 
     def __init__(self, options: DecodeOptions) -> None:
         self.max_size = max_entry_size(options.limits)
-        # A batch with more records cannot be decoded under these limits. Lower limits do not hide a batch from the
-        # search, so that it is an error or a loss that names them.
-        self._max_records = max(options.limits.max_decompressed_bytes, MAX_DECOMPRESSED_BYTES) // MIN_RECORD_SIZE
+        self._max_records = most_records(options.limits)
         self.needed = 0
         self.reached: int | None = None
         self.suspect_end = 0

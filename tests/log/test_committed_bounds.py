@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import oracle
 import pytest
 from generated_logs import snapshot
 from log_batches import segment_path, write_segment
@@ -452,6 +453,25 @@ def test_a_length_up_to_the_limit_may_turn_out_to_be_right(
     found = segment_transactions(kbatch.Log(tmp_path).segments[0], None, options)
     assert found.offsets == (0, 14)
     assert found.end == resumes_at * size
+
+
+@pytest.mark.usefixtures("_small_tables")
+@pytest.mark.parametrize("damage", [b"\xff" * 60, damaged(three(3)), damaged(three(3)) * 2], ids=["junk", "one", "two"])
+def test_a_segment_is_resumed_before_a_batch_after_damage_that_is_not_complete_yet(
+    tmp_path: Path, damage: bytes
+) -> None:
+    """The batches in its value are returned until the file has all of it."""
+    inner = three(4)
+    outer = oracle.build_batch([oracle.encode_record(value=inner + bytes(100))], base_offset=4)
+    first = three(0)
+    assert end_of(tmp_path, [first, damage, outer[:-50]]) == len(first)
+    found = segment_transactions(kbatch.Log(tmp_path).segments[0], None, SKIP)
+    path = tmp_path / f"{0:020}.log"
+    path.write_bytes(first + damage + outer + three(7))
+    grown = kbatch.Log(tmp_path).segments[0]
+    resumed, fresh = (segment_transactions(grown, None, SKIP, since) for since in (found, None))
+    assert resumed.end == fresh.end == path.stat().st_size
+    assert resumed.offsets == fresh.offsets
 
 
 @pytest.mark.parametrize("form", ["junk", "a bad batch"])

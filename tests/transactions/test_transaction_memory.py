@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle import with_crc
 from support.bombs import MIB, RECORD, measured
 
 import kbatch
@@ -159,6 +160,24 @@ def test_a_large_chunk_of_a_stream_is_followed_in_parts() -> None:
     increase, result = measured(streamed)
     assert f"of them open, take more than {LIMIT} bytes of memory" in result
     # The bytes that the caller passes at once are copied.
+    assert increase <= LIMIT * 13 // 10 + WINDOW + len(data)
+
+
+@linux
+def test_transactions_whose_markers_are_lost_stay_within_the_limit_in_a_large_chunk() -> None:
+    """Every second batch is a marker with a bad checksum, so that each transaction is undecided."""
+    data = b"".join(
+        transactional(number, 2 * number) + with_crc(commit(number, 2 * number + 1), 1) for number in range(165_000)
+    )
+    options: dict[str, Any] = {"isolation": "read_committed", "on_error": "skip"}
+    limits = Limits(max_table_bytes=LIMIT)
+
+    def streamed() -> int:
+        return sum(len(table.losses) for table in kbatch.decode_stream([data], limits=limits, **options))
+
+    list(kbatch.decode_stream([data[:68000]], limits=limits, **options))
+    increase, result = measured(streamed)
+    assert "open, take more than" in str(result)
     assert increase <= LIMIT * 13 // 10 + WINDOW + len(data)
 
 
