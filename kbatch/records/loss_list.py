@@ -18,8 +18,9 @@ _ROW_FIELDS = 6
 # The reason is the fault, whether there is a base offset, the number of the text plus 1, and that of the file plus 1.
 _FAULT, _HAS_OFFSET, _TEXT_SHIFT, _FILE_SHIFT = 0x7F, 0x80, 8, 36
 _TEXT_MASK = (1 << _FILE_SHIFT - _TEXT_SHIFT) - 1
-# The faults of bytes that no batch begins with: their losses have no base offset.
-_FRAMING_FAULTS = np.array([Fault.LENGTH_TOO_SMALL, Fault.BAD_MAGIC, Fault.BATCH_TOO_SHORT])
+# By fault: bytes that no batch begins with have no base offset.
+_OFFSET_FLAGS = np.full(_FAULT + 1, _HAS_OFFSET)
+_OFFSET_FLAGS[[Fault.LENGTH_TOO_SMALL, Fault.BAD_MAGIC, Fault.BATCH_TOO_SHORT]] = 0
 # The memory of a row with the spare capacity of the array, and of a text in addition to its characters.
 _ROW_BYTES = _ROW_FIELDS * 8 * 9 // 8
 _TEXT_OVERHEAD = 200
@@ -98,8 +99,9 @@ class LossList(Sequence[Loss]):
 
     def _append_rows(self, rows: npt.NDArray[np.int64]) -> None:
         """Append losses of which the reason is a fault alone, in the form of `Pipeline.run_skipping`."""
-        rows[:, 3] |= np.where(np.isin(rows[:, 3], _FRAMING_FAULTS), 0, _HAS_OFFSET)
-        self._rows.frombytes(rows.tobytes())
+        if len(rows):
+            rows[:, 3] |= _OFFSET_FLAGS[rows[:, 3]]
+            self._rows.frombytes(rows.tobytes())
 
     def _settle(self, first: int, end: int) -> None:
         """Sort the losses from number `first` on by position, and drop those that do not begin before `end`."""
