@@ -127,7 +127,8 @@ def test_missing_damaged_and_stale_snapshots_do_not_change_the_result(tmp_path: 
             check_ranges(log, step=95)
             restored()
         # Snapshots of other segments: of the previous one, the first and the last.
-        for other in {1, len(bases) - 2, len(bases) - 1}:
+        others = range(1, len(bases)) if os.environ.get("KBATCH_TEST_ALL") else {1, len(bases) - 2, len(bases) - 1}
+        for other in others:
             for path in files:
                 path.write_bytes(files[segment_path(directory, bases[other], ".snapshot")])
                 check_ranges(log, step=95)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 
 Keys = list[bytes | None]
+# The number of seeds for each test; .ci/long sets the variable.
+EXAMPLES = 50 if os.environ.get("KBATCH_TEST_ALL") else 20
 
 
 def keys_of(tables: Iterable[kbatch.RecordTable]) -> tuple[Keys, str | None]:
@@ -89,7 +92,7 @@ def check_routes(log: WrittenLog, seed: int, **options: Any) -> tuple[Keys, str 
 def test_every_route_returns_the_same_records_whatever_the_offsets_are(tmp_path: Path, start: int) -> None:
     """Wrong offsets, damaged batches, segments with wrong names: no route returns a record that another withholds."""
     statuses: set[int] = set()
-    for seed in range(start, start + 20):
+    for seed in range(start, start + EXAMPLES):
         log = write_log(tmp_path, seed)
         assert check_routes(log, seed, on_error="skip")[1] in (None, "LogDirectoryError")
         statuses |= set(decoded(b"".join(log.segments), on_error="skip").batches["status"].tolist())
@@ -99,7 +102,7 @@ def test_every_route_returns_the_same_records_whatever_the_offsets_are(tmp_path:
 
 @pytest.mark.parametrize("on_error", ["raise", "stop"])
 def test_every_route_returns_the_same_records_of_undamaged_batches(tmp_path: Path, on_error: str) -> None:
-    for seed in range(1000, 1020):
+    for seed in range(1000, 1000 + EXAMPLES):
         check_routes(write_log(tmp_path, seed, is_damaged=False), seed, on_error=on_error)
 
 
@@ -202,7 +205,7 @@ def flipped_batches(draw: random.Random) -> bytes:
 def test_the_first_error_is_the_same_by_every_route(tmp_path: Path, crc: str) -> None:
     """No batch after damage decides whether one before it is returned, so every route comes to the same error first."""
     compared = 0
-    for seed in range(80):
+    for seed in range(4 * EXAMPLES):
         log = flipped_batches(random.Random(seed))
         directory = tmp_path / f"t-{seed}"
         directory.mkdir()
@@ -222,4 +225,4 @@ def test_the_first_error_is_the_same_by_every_route(tmp_path: Path, crc: str) ->
             assert first_error(opened.tables(**options, **more)) == expected, seed
         assert first_error(planned(directory, crc=crc)) == expected, seed
         compared += 1
-    assert compared > 30
+    assert compared > 1.5 * EXAMPLES
