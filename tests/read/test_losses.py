@@ -195,6 +195,25 @@ def test_frequent_damage_gives_the_result_of_single_steps(seed: int, monkeypatch
     assert at_once == results()
 
 
+def lines_run(damage: bytes, count: int, file: str, options: dict[str, Any]) -> int:
+    """Decode batches with `count` times damage after them; return the lines run in files with `file` in their paths."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace if file in frame.f_code.co_filename else None
+
+    data = (GOOD + damage) * count + GOOD
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        assert len(kbatch.decode(data, **options).losses) == count
+    finally:
+        sys.settrace(before)
+    return lines
+
+
 BETWEEN = {
     "junk": b"\xff" * 7,
     "length": changed_length(GOOD, 5),
@@ -207,26 +226,8 @@ BETWEEN = {
 @pytest.mark.parametrize("damage", BETWEEN.values(), ids=BETWEEN)
 def test_searching_the_end_of_damage_runs_no_python_for_it(damage: bytes, isolation: Any) -> None:
     """After the first loss, a kernel frames batches and finds the ends of damage, many at a time."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return trace if "kbatch" in frame.f_code.co_filename else None
-
-    def counted(count: int) -> int:
-        nonlocal lines
-        lines = 0
-        data = (GOOD + damage) * count + GOOD
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            assert len(kbatch.decode(data, on_error="skip", isolation=isolation).losses) == count
-        finally:
-            sys.settrace(before)
-        return lines
-
-    assert counted(1000) <= counted(100)
+    options = {"on_error": "skip", "isolation": isolation}
+    assert lines_run(damage, 1000, "kbatch", options) <= lines_run(damage, 100, "kbatch", options)
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
@@ -322,26 +323,7 @@ def test_bad_batches_under_read_committed_count_for_the_limit_of_a_table(name: s
 @pytest.mark.parametrize("bad", [BAD_CRC, MARKER_BAD_CRC, BAD_CRC + BAD_CRC], ids=["records", "marker", "two"])
 def test_following_a_bad_batch_runs_no_python_for_it(bad: bytes) -> None:
     """Transactions are followed over all losses of a table at once."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return trace if frame.f_code.co_filename.endswith("lost.py") else None
-
-    def counted(count: int) -> int:
-        nonlocal lines
-        lines = 0
-        data = (GOOD + bad) * count + GOOD
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            assert len(kbatch.decode(data, **COMMITTED).losses) == count
-        finally:
-            sys.settrace(before)
-        return lines
-
-    assert counted(200) == counted(50) > 0
+    assert lines_run(bad, 200, "lost.py", COMMITTED) == lines_run(bad, 50, "lost.py", COMMITTED) > 0
 
 
 def test_more_bad_headers_than_are_looked_at_leave_transactions_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
