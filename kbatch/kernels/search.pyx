@@ -378,8 +378,8 @@ def last_claimed(window not None, int64_t origin, int64_t position, int64_t stop
                  int64_t max_records, int64_t base_offset):
     """Return the greatest end, by their lengths, of the batches of magic 2 that may begin up to `stop`, or 0.
 
-    The parameters are those of `EntryChecksums.find`, and `base_offset` is the first offset of the segment. Only
-    headers that the window has as a whole count.
+    Only complete headers in the window are considered. `base_offset` is the first offset of the segment; the other
+    parameters are as for `EntryChecksums.find`.
     """
     cdef Span data = Span(window, 1, False)
     cdef const uint8_t* base = <const uint8_t*>data.items

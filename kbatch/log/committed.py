@@ -460,7 +460,7 @@ def _suspect_end(segment: Segment, bad: npt.NDArray[np.void], losses: LossList, 
     """Return the last position that damaged batches extend to by their lengths.
 
     Once the file reaches it, one of these lengths may turn out to be right, and batches before it to be inside of it.
-    That of a batch in the damage, which the file ends within, is one of them.
+    This includes a batch that begins in the damage and is not complete in the file.
     """
     max_size = max_entry_size(limits)
     ends = (bad["position"] + bad["size"])[bad["size"] <= max_size]
@@ -478,7 +478,8 @@ def _suspect_end(segment: Segment, bad: npt.NDArray[np.void], losses: LossList, 
 def _last_claimed(segment: Segment, losses: LossList, limits: Limits) -> int:
     """Return the last position after the end of the file that a batch in the losses may extend to, 0 without one.
 
-    Messages of magic 0 and 1 have no transactions, and too many other bytes look like one.
+    Only batches of magic 2 are searched. Messages of magic 0 and 1 have no transactions, and their short headers match
+    too many bytes that are not messages.
     """
     claimed = begin = 0
     window = segment.window(0, 0)

@@ -1,4 +1,4 @@
-"""Tables from bytes in memory: those of a part of a source that begins with a batch."""
+"""Decodes bytes in memory to tables: a part of a source, which begins with a batch."""
 
 from __future__ import annotations
 
