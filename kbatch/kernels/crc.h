@@ -193,6 +193,10 @@ static inline uint32_t kb_crc32c_of(__m128i x) {
     return (uint32_t)_mm_crc32_u64(_mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(x)), (uint64_t)_mm_extract_epi64(x, 1));
 }
 
+/* Bytes are fetched this far ahead, across pages, which the processor does not do by itself: 32 MB from memory are read
+   1.3 times as fast on a Zen 3, by 1.2 times with 1 KiB; what is in the cache takes up to 4 % longer. */
+enum { KB_AHEAD = 4096 };
+
 /* CRC-32C, 128 bytes at a time. `n` is 128 or more and a multiple of 16. On a Zen 3, in the cache, 512 bytes are read at
    20 GB/s and 4 KiB at 25, by three lanes of the instruction at 11 and 19. */
 __attribute__((target("avx2,vpclmulqdq,sse4.2,pclmul")))
@@ -205,9 +209,12 @@ static uint32_t kb_crc32c_folded_256(uint32_t crc, const uint8_t *p, size_t n) {
     for (int i = 0; i < 4; i++, p += 32)
         lanes[i] = KB_LOAD_256(p);
     lanes[0] = _mm256_xor_si256(lanes[0], _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)crc)));
-    while (end - p >= 128)
+    while (end - p >= 128) {
+        __builtin_prefetch(p + KB_AHEAD);
+        __builtin_prefetch(p + KB_AHEAD + 64);
         for (int i = 0; i < 4; i++, p += 32)
             lanes[i] = KB_FOLD_256(lanes[i], by_128, KB_LOAD_256(p));
+    }
     x = _mm_setzero_si128();
     for (int i = 0; i < 4; i++) {
         x = KB_FOLD(x, by_16, _mm256_castsi256_si128(lanes[i]));
