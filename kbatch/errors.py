@@ -240,6 +240,7 @@ class Fault(enum.IntEnum):
     INNER_COMPRESSED = 28
     BATCH_TOO_LARGE = 29
     OVER_TABLE = 30
+    LENGTH_TOO_LONG = 31
 
 
 class Finding(NamedTuple):
@@ -396,6 +397,11 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
         LimitExceededError,
         BatchStatus.OVER_LIMIT,
         "with this batch {detail} to decode it",
+    ),
+    Fault.LENGTH_TOO_LONG: (
+        CorruptBatchError,
+        BatchStatus.INVALID,
+        "length field reaches beyond complete batches",
     ),
 }
 

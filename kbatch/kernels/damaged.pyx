@@ -19,6 +19,7 @@ from kbatch.kernels.wire cimport (
     BATCH_HEADER_SIZE,
     BatchRow,
     FAULT_BAD_CRC,
+    FAULT_LENGTH_TOO_LONG,
     FaultReport,
     INVALID,
     LENGTH_AT,
@@ -127,6 +128,10 @@ cdef class DamagedWindow:
     cdef int is_length_right(self, int64_t at, int64_t end) noexcept nogil:
         """Whether the length of the batch at `at`, whose checksum is bad, is right: see `DamageEngine.judge`."""
         return 1 if end == self.size and self.is_end else self.entry_holds(end, at)
+
+    cdef bint ends_within(self, int64_t at) noexcept nogil:
+        """Whether the source ends within the entry at `at`, which is damage if another entry follows."""
+        return self.is_end and at <= self.size - MIN_ENTRY_SIZE and self.entry_size(at) <= self.max_size
 
     cdef int64_t add_first_header(self, int64_t at, BatchRow* row) noexcept nogil:
         """Add the header where damage begins, as `DamageEngine._keep_first_header` does; return the number of rows."""
@@ -237,9 +242,11 @@ def frame_damaged(EntryChecksums checksums not None, window not None, int64_t or
                                           checksums.last_crc)
                     answer = source.is_length_right(at, end)
             else:
-                # Without a fault, the entry is incomplete.
-                answer = 0 if report.fault else UNDECIDED
+                answer = 0
                 loss[count] = LossRow(origin + at, 0, 0, report.fault, report.expected, report.found)
+                if not report.fault:
+                    answer = 0 if source.ends_within(at) else UNDECIDED
+                    loss[count] = LossRow(origin + at, 0, 0, FAULT_LENGTH_TOO_LONG, 0, 0)
             if answer == 0:
                 answer = source.ends(at, &end)
                 if answer == 1 and added:

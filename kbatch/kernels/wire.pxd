@@ -149,6 +149,7 @@ cdef enum Fault:
     FAULT_INNER_COMPRESSED = 28
     FAULT_BATCH_TOO_LARGE = 29
     FAULT_OVER_TABLE = 30
+    FAULT_LENGTH_TOO_LONG = 31
 
 
 # A fault, its record (-1 if it concerns no single record), its position in the payload (-1 if it has none), and the

@@ -105,7 +105,7 @@ class _TableRows:
         self._config = self._new_config()
         self.count_losses()
         # Whether bad batches whose length is right are passed over by the kernel.
-        self._skips = options.on_error == "skip" and not self.trimmed
+        self._skips = options.on_error == "skip"
         # None while all payloads are uncompressed: then positions point into `data` itself.
         self._arena: Arena | None = None
         # The stored bytes that are to be decoded by one thread.

@@ -31,9 +31,8 @@ from kbatch.read.windows import Windows
 from kbatch.records.loss_list import Loss
 from kbatch.transactions import MAX_LOST_HEADERS
 
-__all__ = ["LENGTH_TOO_LONG", "DamageEngine", "LengthVerdict", "Resumption", "most_records"]
+__all__ = ["DamageEngine", "LengthVerdict", "Resumption", "most_records"]
 
-LENGTH_TOO_LONG = "length field reaches beyond complete batches"
 _NO_ENTRY, _ENTRY, _MORE_NEEDED = range(3)
 _HEADER_ROWS = 64
 # The maximum number of batches and of losses that are framed at a time where damage is frequent.
@@ -41,6 +40,7 @@ _FRAMED_ROWS = 4096
 _FRAMED_LOSSES = 1024
 # The length field of a batch without records.
 _LENGTH_OF_EMPTY = np.frombuffer((BATCH_HEADER_SIZE - LOG_OVERHEAD).to_bytes(4, "big"), np.uint8)
+_LENGTH_TOO_LONG = Finding(Fault.LENGTH_TOO_LONG)
 
 
 class LengthVerdict(enum.Enum):
@@ -292,7 +292,7 @@ class DamageEngine:
     def begin(
         self,
         position: int,
-        reason: Finding | str = LENGTH_TOO_LONG,
+        reason: Finding | str = _LENGTH_TOO_LONG,
         *,
         base_offset: int | None = None,
         size: int | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from kbatch.batches.framing import (
     entry_size,
@@ -28,7 +29,7 @@ from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BatchStatus
 from kbatch.kernels.checksum import first_bad_crc
 from kbatch.read.budget import TableBudget, table_budget
 from kbatch.read.building import BadBatch, TableBuilder
-from kbatch.read.damage import LENGTH_TOO_LONG, DamageEngine, LengthVerdict
+from kbatch.read.damage import DamageEngine, LengthVerdict
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import Windows
 from kbatch.records.loss_list import Loss, LossList
@@ -196,7 +197,7 @@ class BatchReader:
         """
         error: type[KbatchError] = TruncatedBatchError
         if following is not None:
-            error, reason = CorruptBatchError, LENGTH_TOO_LONG
+            error, reason = CorruptBatchError, finding_text(Finding(Fault.LENGTH_TOO_LONG))
             hint = f"the next one begins at byte {following}; on_error='skip' loses this batch only"
         if self.options.on_error == "raise":
             where = f"{self.source}, byte {self.position}" if self.source else f"byte {self.position}"
@@ -297,6 +298,8 @@ class _TableReader:
         span = self.origin, begin, self.stop
         end, lost, self.is_damaged = self.damage.frame(self.windows, self.window, span, builder.batches, max(room, 0))
         batches = builder.batches.filled()[first:]
+        if builder.trimmed:
+            batches = self._keep(first, (batches["status"] != BatchStatus.OK) | self.options.may_have_records(batches))
         if self.options.withheld is not None:
             bad = batches["status"] != BatchStatus.OK
             self.options.withheld.mark(batches)
@@ -373,15 +376,21 @@ class _TableReader:
         Under ``on_error="skip"``, batches with a bad checksum stay: in a damaged header, the offsets may be wrong, and
         so may the length, which may hide batches.
         """
-        rows = self.builder.batches
-        batches = rows.filled()[first:]
+        batches = self.builder.batches.filled()[first:]
         inside = self.options.may_have_records(batches)
         if self.options.on_error == "skip":
             outside = np.flatnonzero(~inside)
             if len(outside):
                 inside[outside] = self.damage.bad_crcs(self.windows, batches[outside])
+        self._keep(first, inside)
+
+    def _keep(self, first: int, which: npt.NDArray[np.bool_]) -> npt.NDArray[np.void]:
+        """Drop the other rows from `first` on, and return those that are left."""
+        rows = self.builder.batches
+        batches = rows.filled()[first:]
         rows.used = first
-        rows.extend(batches[inside])
+        rows.extend(batches[which])
+        return rows.filled()[first:]
 
     # -- decoding
 
@@ -525,7 +534,8 @@ class _TableReader:
         if found.loss is None:
             return False
         self.scan_size = FEW_FRAMED
-        self.is_damaged = self.options.crc == "verify" and not self.builder.trimmed
+        frames_alone = self.options.framing_only and self.builder.trimmed
+        self.is_damaged = self.options.crc == "verify" and not frames_alone
         if self.options.framing_only and len(found.headers):
             found.headers["status"] = BatchStatus.INVALID
             self.builder.append_bad(found.headers)

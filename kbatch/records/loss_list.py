@@ -20,7 +20,7 @@ _FAULT, _HAS_OFFSET, _TEXT_SHIFT, _FILE_SHIFT = 0x7F, 0x80, 8, 36
 _TEXT_MASK = (1 << _FILE_SHIFT - _TEXT_SHIFT) - 1
 # By fault: bytes that no batch begins with have no base offset.
 _OFFSET_FLAGS = np.full(_FAULT + 1, _HAS_OFFSET)
-_OFFSET_FLAGS[[Fault.LENGTH_TOO_SMALL, Fault.BAD_MAGIC, Fault.BATCH_TOO_SHORT]] = 0
+_OFFSET_FLAGS[[Fault.LENGTH_TOO_SMALL, Fault.BAD_MAGIC, Fault.BATCH_TOO_SHORT, Fault.LENGTH_TOO_LONG]] = 0
 # The memory of a row with the spare capacity of the array, and of a text in addition to its characters.
 _ROW_BYTES = _ROW_FIELDS * 8 * 9 // 8
 _TEXT_OVERHEAD = 200

@@ -178,6 +178,7 @@ def test_frequent_damage_gives_the_result_of_single_steps(seed: int, monkeypatch
     chunks = [data[i : i + chunk] for i in range(0, len(data), chunk)]
     size = random.choice([1, 300, 1500, 5000, 1 << 20])
     framing = DecodeOptions(on_error="skip", framing_only=True)
+    first, last = random.randrange(10), random.randrange(4, 30)
 
     def results() -> list[list[Any]]:
         found = [
@@ -186,6 +187,9 @@ def test_frequent_damage_gives_the_result_of_single_steps(seed: int, monkeypatch
         ]
         for isolation in ("read_uncommitted", "read_committed"):
             options: dict[str, Any] = {"on_error": "skip", "isolation": isolation}
+            found.append(everything([kbatch.decode(data, **options)]))
+            found.append(everything([*kbatch.decode_stream(chunks, max_bytes=size, **options)]))
+            options |= {"start_offset": first, "stop_offset": last}
             found.append(everything([kbatch.decode(data, **options)]))
             found.append(everything([*kbatch.decode_stream(chunks, max_bytes=size, **options)]))
         return found
@@ -217,16 +221,20 @@ def lines_run(damage: bytes, count: int, file: str, options: dict[str, Any]) -> 
 BETWEEN = {
     "junk": b"\xff" * 7,
     "length": changed_length(GOOD, 5),
+    "length beyond the end": changed_length(GOOD, 1 << 20),
     "magic": GOOD[:16] + b"\7" + GOOD[17:],
     "cut": GOOD[:40],
 }
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("start_offset", [None, 0])
 @pytest.mark.parametrize("damage", BETWEEN.values(), ids=BETWEEN)
-def test_searching_the_end_of_damage_runs_no_python_for_it(damage: bytes, isolation: Any) -> None:
+def test_searching_the_end_of_damage_runs_no_python_for_it(
+    damage: bytes, start_offset: int | None, isolation: Any
+) -> None:
     """After the first loss, a kernel frames batches and finds the ends of damage, many at a time."""
-    options = {"on_error": "skip", "isolation": isolation}
+    options = {"on_error": "skip", "isolation": isolation, "start_offset": start_offset}
     assert lines_run(damage, 1000, "kbatch", options) <= lines_run(damage, 100, "kbatch", options)
 
 
