@@ -15,7 +15,7 @@ from kbatch.tuning import ARENA_MIN_GROWTH
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Arena", "PayloadError"]
+__all__ = ["Arena", "ArenaFullError", "FixedArena", "PayloadError"]
 
 
 class PayloadError(Exception):
@@ -32,6 +32,10 @@ class PayloadError(Exception):
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding)
         self.finding = finding
+
+
+class ArenaFullError(Exception):
+    """A payload needs more memory than a `FixedArena` has."""
 
 
 class Arena:
@@ -110,3 +114,24 @@ class Arena:
             Read-only, without a copy. It keeps the memory alive after the arena has grown or been deleted.
         """
         return np.frombuffer(self.view[: self.used].toreadonly(), np.uint8)
+
+
+class FixedArena(Arena):
+    """The memory of another arena, which does not grow meanwhile: `reserve` raises `ArenaFullError` instead.
+
+    Parameters
+    ----------
+    view : memoryview
+        The whole capacity of the other arena.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.used = 0
+
+    def reserve(self, n: int, produced: int = 0) -> None:
+        """Ensure capacity for `n` more bytes after the used ones."""
+        if self.used + n > len(self.view):
+            raise ArenaFullError

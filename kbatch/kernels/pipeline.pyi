@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -7,7 +9,11 @@ from kbatch.kernels.codecs import Codecs
 class Pipeline(BatchDecoder):
     def run(self, codecs: Codecs) -> Outcome: ...
     def run_skipping(
-        self, codecs: Codecs, losses: npt.NDArray[np.int64], statuses: bytes
+        self,
+        codecs: Codecs,
+        losses: npt.NDArray[np.int64],
+        statuses: bytes,
+        refusal: Callable[[int, int, int, int, int, int], tuple[int, int, int] | None] | None,
     ) -> tuple[Outcome, int, int]: ...
     def run_shared(self, codecs: Codecs) -> Outcome: ...
     def help(self, codecs: Codecs) -> None: ...

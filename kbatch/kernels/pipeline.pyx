@@ -20,6 +20,7 @@ from kbatch.kernels.batch_decoder cimport (
     DONE,
     FAULT,
     ORDER,
+    PAYLOAD,
     RECORDS,
     VERIFY,
     BatchDecoder,
@@ -58,6 +59,7 @@ from kbatch.kernels.wire cimport (
     CRC_START_LEGACY,
     FAULT_BAD_CRC,
     FAULT_NONE,
+    MIN_RECORD,
     BatchRow,
     FaultReport,
     kb_unlikely,
@@ -66,8 +68,8 @@ from kbatch.kernels.wire cimport (
 cdef enum:
     # A value of `stop` below all rows: the results are discarded.
     ABORTED = -1
-    # The greatest fault that decoding reports.
-    LAST_FAULT = 30
+    # The bits of a reason that are its fault.
+    FAULT_BITS = 0x7F
 
 
 # A batch of a group after decompression, before parsing.
@@ -143,7 +145,7 @@ cdef class Pipeline(BatchDecoder):
                 break
         return outcome(i, &self.cursor, &ending)
 
-    def run_skipping(self, Codecs codecs not None, losses not None, statuses not None):
+    def run_skipping(self, Codecs codecs not None, losses not None, statuses not None, refusal):
         """Decode all batches in this thread, and pass over bad ones whose length is right.
 
         The length is right if the checksum is good, or if the next batch follows directly and its checksum is good. A
@@ -154,10 +156,15 @@ cdef class Pipeline(BatchDecoder):
         ----------
         codecs : Codecs
         losses : ndarray of int64, shape (n, 6)
-            Gets a row for each bad batch: position, size, first offset, fault, expected and found value. The run ends
-            when it is full.
+            Gets a row for each bad batch: position, size, first offset, reason, expected and found value. The reason
+            is a fault, or what `refusal` returns. The run ends when the array is full.
         statuses : bytes
             The status by fault.
+        refusal : callable
+            Called for each payload that the kernels do not decompress, if the checksum of its batch is good: with the
+            codec, the magic, the position and size of the payload in the data, and the used bytes and the limit of its
+            size in the arena, which it must not replace. Returns the reason, the expected and the found value if the
+            payload is refused; None if it has to be decoded, at which the run ends.
 
         Returns
         -------
@@ -172,9 +179,9 @@ cdef class Pipeline(BatchDecoder):
         cdef int64_t i = self.lo
         cdef int64_t used = 0
         cdef int64_t last_good = -1
-        cdef int64_t unchecked, count
+        cdef int64_t unchecked, count, reason
         cdef BatchRow* row
-        if by_fault.length <= LAST_FAULT:
+        if by_fault.length <= FAULT_BITS:
             raise ValueError("every fault needs a status")
         while i < self.hi and ending.cause == DONE and used < lost.length:
             PyErr_CheckSignals()
@@ -188,13 +195,18 @@ cdef class Pipeline(BatchDecoder):
                         count = 1
                     elif not count:
                         ending.cause = self.decode_batch(worker, &self.cursor, i, &ending)
+                        reason = 0
                         if ending.cause == FAULT and self.is_length_right(i, &ending.report):
-                            row.status = (<const uint8_t*>by_fault.items)[ending.report.fault]
+                            reason = ending.report.fault
+                        elif ending.cause == PAYLOAD and self.is_checksum_good(i):
+                            reason = self.refused(i, &ending, refusal)
+                        if reason:
+                            row.status = (<const uint8_t*>by_fault.items)[reason & FAULT_BITS]
                             row.first_record = self.cursor.used
                             into[0] = row.position
                             into[1] = row.size
                             into[2] = row.last_offset if row.magic < 2 and row.base_offset < 0 else row.base_offset
-                            into[3] = ending.report.fault
+                            into[3] = reason
                             into[4] = ending.report.expected
                             into[5] = ending.report.found
                             into += 6
@@ -214,6 +226,21 @@ cdef class Pipeline(BatchDecoder):
             if i > self.lo and self.cost(i, &self.cursor) >= self.max_bytes:
                 break
         return outcome(i, &self.cursor, &ending), used, last_good
+
+    cdef int64_t refused(self, int64_t i, Ending* ending, refusal) except -1 with gil:
+        """Return the reason why the payload of batch `i` is refused, and report its values; 0 if it may be decoded."""
+        cdef const BatchRow* row = &self.rows[i]
+        cdef int64_t limit = self.remaining(i, &self.cursor, 0)
+        cdef int64_t reason
+        # If the record count is wrong, the rows need not fit.
+        if row.magic == 2 and self.fits(i, &self.cursor, row.record_count, row.record_count * MIN_RECORD):
+            limit = self.remaining(i, &self.cursor, row.record_count)
+        found = refusal(row.attributes & CODEC, row.magic, ending.report.at, ending.needed, self.cursor.arena_used,
+                        limit)
+        if found is None:
+            return 0
+        reason, ending.report.expected, ending.report.found = found
+        return reason
 
     cdef bint is_length_right(self, int64_t i, const FaultReport* report) noexcept nogil:
         if report.fault != FAULT_BAD_CRC:

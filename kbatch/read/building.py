@@ -32,6 +32,7 @@ from kbatch.kernels.spans import check_layouts
 from kbatch.read import workers
 from kbatch.read.budget import TableBudget
 from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.refusals import Refusals
 from kbatch.read.splitting import SplitBatch, header_bytes, outcome_finding
 from kbatch.records.loss_list import LossList
 from kbatch.table import RecordTable
@@ -388,7 +389,9 @@ class TableBuilder(_TableRows):
         if least is None:
             least = THREAD_BYTES if self._arena is None else THREAD_BYTES_COMPRESSED
         if (self._serial_bytes or lo < self.verified) and self._skips:
-            outcome, last_good = workers.run_skipping(self._pipeline(hi), self._losses)
+            most = self._options.limits.max_decompressed_bytes
+            refusals = None if self._arena is None else Refusals(self._data, self._arena, most, self._losses)
+            outcome, last_good = workers.run_skipping(self._pipeline(hi), self._losses, refusals)
             self._accept(outcome, last_good)
             self.count_losses()
         else:

@@ -15,6 +15,7 @@ from kbatch.batches.codecs import own_codecs
 from kbatch.errors import Fault, fault_status
 from kbatch.kernels.batch_decoder import Outcome
 from kbatch.kernels.pipeline import Pipeline
+from kbatch.read.refusals import Refusals
 from kbatch.records.loss_list import LossList
 
 __all__ = ["run_pipeline", "run_skipping", "thread_count"]
@@ -27,8 +28,8 @@ _FORK_TIMEOUT = 0.02
 
 # The maximum number of bad batches that a pipeline passes over before it returns.
 _MAX_SKIPPED = 1024
-# The status of a batch by its fault.
-_STATUSES = bytes([0, *(fault_status(fault) for fault in Fault if fault != Fault.NONE)])
+# The status of a batch by its fault, of which a reason has seven bits.
+_STATUSES = bytes([0, *(fault_status(fault) for fault in Fault if fault != Fault.NONE)]).ljust(128, b"\0")
 
 
 class _Pool:
@@ -93,13 +94,13 @@ def run_pipeline(pipeline: Pipeline, threads: int) -> Outcome:
         raise
 
 
-def run_skipping(pipeline: Pipeline, losses: LossList) -> tuple[Outcome, int]:
+def run_skipping(pipeline: Pipeline, losses: LossList, refusals: Refusals | None) -> tuple[Outcome, int]:
     """Run a pipeline that passes over bad batches whose length is right, and add them to `losses`.
 
-    The second result is the last good batch, -1 if there is none.
+    `refusals` may be None if no batch is compressed. The second result is the last good batch, -1 if there is none.
     """
     rows = np.empty((_MAX_SKIPPED, 6), np.int64)
-    outcome, count, last_good = pipeline.run_skipping(own_codecs(), rows, _STATUSES)
+    outcome, count, last_good = pipeline.run_skipping(own_codecs(), rows, _STATUSES, refusals)
     losses._append_rows(rows[:count])
     return outcome, last_good
 

@@ -85,22 +85,25 @@ class LossList(Sequence[Loss]):
     ) -> None:
         """Append a loss; a `Finding` takes no memory for its text."""
         if isinstance(reason, str):
-            fault, expected, found, text = 0, 0, 0, reason
+            number, expected, found = self._reason(0, reason), 0, 0
         else:
             fault, _, _, expected, found, text = reason
-        if text or not fault:
-            fault |= (self._number(text) + 1) << _TEXT_SHIFT
+            number = self._reason(fault, text)
         if file is not None and file != self._source:
-            fault |= (self._number(file) + 1) << _FILE_SHIFT
+            number |= (self._number(file) + 1) << _FILE_SHIFT
         if base_offset is None:
-            self._rows.extend((position, length, 0, fault, expected, found))
+            self._rows.extend((position, length, 0, number, expected, found))
         else:
-            self._rows.extend((position, length, base_offset, fault | _HAS_OFFSET, expected, found))
+            self._rows.extend((position, length, base_offset, number | _HAS_OFFSET, expected, found))
+
+    def _reason(self, fault: int, text: str) -> int:
+        """Return the reason with this fault and text as in a row, without a base offset."""
+        return fault | (self._number(text) + 1) << _TEXT_SHIFT if text or not fault else fault
 
     def _append_rows(self, rows: npt.NDArray[np.int64]) -> None:
-        """Append losses of which the reason is a fault alone, in the form of `Pipeline.run_skipping`."""
+        """Append losses in the form of `Pipeline.run_skipping`: the fault decides whether there is a base offset."""
         if len(rows):
-            rows[:, 3] |= _OFFSET_FLAGS[rows[:, 3]]
+            rows[:, 3] |= _OFFSET_FLAGS[rows[:, 3] & _FAULT]
             self._rows.frombytes(rows.tobytes())
 
     def _settle(self, first: int, end: int) -> None:
