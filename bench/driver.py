@@ -24,7 +24,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import choose_logs
 from kbatch.plan.split import Split
 from kbatch.sinks.commits import LogName
-from kbatch.sinks.counters import Progress
+from kbatch.sinks.counts import Counts, Progress
 from kbatch.sinks.files import WrittenFile
 from kbatch.sinks.outputs import open_place
 from kbatch.sinks.running import ExportRun, open_target
@@ -67,11 +67,27 @@ class UnreadExecutor:
                 with job.names.place.create(name):
                     pass
                 written = WrittenFile(name, 10_000, self._end, 0, last, time_us, time_us)
-                report = TaskReport(number, split.topic, split.partition, [written], self._end, split.end)
-                report.codecs = {"none": 10}
-                report.first_offset, report.last_offset = 0, last
-                report.begin_offset, report.end_offset = 0, self._end
-                report.leader_epoch, report.batch_crc, report.record_crc = 5, number + 1, number + 1
+                counts = Counts(
+                    records=self._end,
+                    file_count=1,
+                    file_bytes=written.file_bytes,
+                    log_bytes=split.end,
+                    codecs={"none": 10},
+                    first_offset=0,
+                    last_offset=last,
+                )
+                report = TaskReport(
+                    number,
+                    split.topic,
+                    split.partition,
+                    counts,
+                    [written],
+                    begin_offset=0,
+                    end_offset=self._end,
+                    leader_epoch=5,
+                    batch_crc=number + 1,
+                    record_crc=number + 1,
+                )
                 yield report.to_json()
 
 
@@ -83,14 +99,13 @@ def export_unread(
     place = open_place(str(out), {})
     logs = choose_logs([str(root)], options)
     executor = UnreadExecutor(logs[0].end_offset)
-    summary = ExportSummary(str(root), place.url, options.isolation, kind)
-    with ExportRun(open_target(place, writing, table=None, catalog=None), logs, options, writing, None) as run:
+    target = open_target(place, writing, table=None, catalog=None)
+    with ExportRun(str(root), target, logs, options, writing, None) as run:
         del logs
-        run.run(None if run.has_nothing_to_read() else executor, summary, None)
+        run.run(None if run.has_nothing_to_read() else executor, None)
         if before_commit is not None:
             before_commit()
-        run.commit(summary)
-    return summary
+        return run.commit()
 
 
 def _measured(root: Path, out: Path, kind: OutputFormat) -> None:

@@ -25,10 +25,12 @@ __all__ = [
     "TimeLike",
     "bounds_text",
     "fixed_time",
+    "largest",
     "parse_duration",
     "parse_size",
     "parse_time",
     "size_between",
+    "smallest",
 ]
 
 # The largest values of the wire's signed integers.
@@ -251,3 +253,13 @@ def bounds_text(minimum: int, maximum: int, value: int) -> str:
     if maximum < _HUGE:
         return f"{minimum} to {maximum}, got {value}"
     return f"at least {minimum}, got {value}" if value < minimum else f"at most {maximum:,}, got {value:,}"
+
+
+def smallest(*numbers: int | None) -> int | None:
+    """Return the smallest number; None counts as missing."""
+    return min((number for number in numbers if number is not None), default=None)
+
+
+def largest(*numbers: int | None) -> int | None:
+    """Return the largest number; None counts as missing."""
+    return max((number for number in numbers if number is not None), default=None)

@@ -80,7 +80,6 @@ NOT_CHECKED = {
             "kbatch.spark.ExportSummary",
             "kbatch.spark.MapInArrow",
             "kbatch.spark.PartitionSummary",
-            "kbatch.spark.PartitionSummary.add",
             "kbatch.values.FieldDeviation",
             "kbatch.values.Parsed",
             "kbatch.values.ParsedValues",

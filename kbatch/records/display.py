@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 __all__ = [
+    "changed_fields",
     "changed_repr",
     "html_of",
     "short_repr",
@@ -47,12 +48,17 @@ def short_repr(of: object, fields: Iterable[str]) -> str:
 
 def changed_repr(of: DataclassInstance) -> str:
     """Return the representation of a dataclass by the fields that differ from their defaults, each shortened."""
-    changed = []
+    return short_repr(of, changed_fields(of))
+
+
+def changed_fields(of: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults, by name, without those that ``repr`` omits."""
+    changed = {}
     for each in dataclasses.fields(of):
         default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
         if each.repr and getattr(of, each.name) != default:
-            changed.append(each.name)
-    return short_repr(of, changed)
+            changed[each.name] = getattr(of, each.name)
+    return changed
 
 
 def _short_value(value: Any) -> str:

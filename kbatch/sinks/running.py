@@ -31,13 +31,13 @@ from kbatch.plan.split import LogRange, Split, divide_splits
 from kbatch.plan.tasks import task_options
 from kbatch.plan.transactions import pending_table
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, RunTarget
-from kbatch.sinks.counters import Progress
+from kbatch.sinks.counts import Progress
 from kbatch.sinks.directories import DirectoryTarget, StoreTarget
 from kbatch.sinks.names import LOSSES, TRANSACTIONS
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.reports import RunRecord, RunReport
 from kbatch.sinks.sizing import task_bytes
-from kbatch.sinks.summary import MAX_LISTED, ExportSummary, LogFacts, summarize
+from kbatch.sinks.summary import MAX_LISTED, ExportSummary, LogFacts, PartitionSummary, RunTotals, sum_reports
 from kbatch.sinks.tables import TableTarget
 from kbatch.sinks.task import ExportJob, TaskReport, output_schema
 from kbatch.sinks.working import RUN_DIGITS, WorkDirectory
@@ -157,6 +157,8 @@ class ExportRun:
 
     Parameters
     ----------
+    logdir : str
+        What the summary names as the source.
     target : RunTarget
     logs : sequence of Log
         With topic and partition.
@@ -173,12 +175,14 @@ class ExportRun:
 
     def __init__(
         self,
+        logdir: str,
         target: RunTarget,
         logs: Sequence[Log],
         options: ReadOptions,
         writing: WriteOptions,
         transform: Transform | None,
     ) -> None:
+        self._logdir = logdir
         self._target = target
         self._logs = logs
         self._options = options
@@ -187,14 +191,17 @@ class ExportRun:
         self._work: WorkDirectory | None = None
         self._before: Positions = {}
         self._exists = False
-        self._commit: Commit | None = None
+        self._outcome: tuple[Commit, ExportSummary] | None = None
         self._record = RunRecord(target.out)
         self._unseen: list[dict[str, Any]] = []
         self._starts: list[int | None] = []
         self._changes: list[LogChange] = []
         self._missing: list[MissingOffsets] = []
         self._reads: list[LogRead] | None = None
-        self._plan_seconds = 0.0
+        # When planning began, and the seconds between the first part of planning and `run`.
+        self._began = time.monotonic()
+        self._planned = self._began
+        self._start_seconds = 0.0
         self.committed = False
 
     @property
@@ -266,23 +273,22 @@ class ExportRun:
 
         Then `run` needs no executor.
         """
-        began = time.monotonic()
+        self._began = time.monotonic()
         if plans_fast(self._logs, self._options, self._starts):
             reads = plan_reads(self._logs, self._options, self._starts)
             self._reads = [
                 read._replace(splits=[]) if _is_at_end(log, read) else read
                 for log, read in zip(self._logs, reads, strict=True)
             ]
-        self._plan_seconds = time.monotonic() - began
+        self._planned = time.monotonic()
         return self._reads is not None and not any(read.splits for read in self._reads)
 
-    def run(self, executor: Executor | None, summary: ExportSummary, progress: Progress | None) -> None:
-        """Plan, run the tasks, and fill in the summary; `commit` is the next step."""
-        began = time.monotonic()
+    def run(self, executor: Executor | None, progress: Progress | None) -> None:
+        """Plan, run the tasks, and write the side tables; `commit` is the next step."""
+        self._start_seconds = time.monotonic() - self._planned
         job = ExportJob(task_options(self._options), self._target.names(), self._writing, self._transform)
-        planned = self._planned(self._reads or [], self._options) if executor is None else self._plan(executor, job)
-        at = time.monotonic()
-        summary.plan_seconds = round(self._plan_seconds + at - began, 3)
+        planned = self._divided(self._reads or [], self._options) if executor is None else self._plan(executor, job)
+        plan_seconds = self._seconds
         # Logs and splits take as much memory as all else of the run. Without them there is room for what the reports
         # contain, and for the commit of a table, which needs most.
         facts, tasks, held = LogFacts(self._logs), planned.tasks, self._pending_logs(planned)
@@ -294,12 +300,16 @@ class ExportRun:
             assert executor is not None
             reports = self._run_tasks(executor, job, tasks, progress)
         del tasks
-        summary.task_seconds = round(time.monotonic() - at, 3)
-        outcome = _Outcome(facts, self._before, self._changes)
-        summarize(summary, facts, transactions, outcome.kept(reports), self._starts)
-        parsed = summary.records * len(self._options.values.parsed)
-        summary.too_many_bad = not self._writing.tolerates(summary.bad, parsed)
-        self._commit = self._collect(held, outcome, summary)
+        task_seconds = self._seconds - plan_seconds
+        files = _Outcome(facts, self._before, self._changes)
+        totals = sum_reports(facts, transactions, files.kept(reports), self._starts)
+        seconds = {"plan_seconds": round(plan_seconds, 3), "task_seconds": round(task_seconds, 3)}
+        self._outcome = self._collect(held, files, totals, seconds)
+
+    @property
+    def _seconds(self) -> float:
+        """The seconds since planning began, without those between its first part and `run`."""
+        return time.monotonic() - self._began - self._start_seconds
 
     def _run_tasks(
         self, executor: Executor, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None
@@ -320,9 +330,9 @@ class ExportRun:
         reads = self._reads
         if reads is None:
             reads = plan_reads(logs, options, self._starts, walker=executor.walker, mapper=executor.mapper)
-        return self._planned(reads, options)
+        return self._divided(reads, options)
 
-    def _planned(self, reads: Sequence[LogRead], options: ReadOptions) -> _Planned:
+    def _divided(self, reads: Sequence[LogRead], options: ReadOptions) -> _Planned:
         self._missing += [each for read in reads for each in read.missing]
         return _Planned(
             [(read.start, read.stop) for read in reads],
@@ -330,26 +340,49 @@ class ExportRun:
             divide_splits([(log, read.splits) for log, read in zip(self._logs, reads, strict=True)], options),
         )
 
-    def _collect(self, pending: _PendingLogs, outcome: _Outcome, summary: ExportSummary) -> Commit:
-        files, positions = outcome.files, outcome.positions
-        summary.mode = self._writing.mode
-        summary.run = self._target.run
-        summary.manifest = self._target.manifest
-        summary.files = [file.name for file in files]
+    def _collect(
+        self, pending: _PendingLogs, outcome: _Outcome, totals: RunTotals, seconds: dict[str, Any]
+    ) -> tuple[Commit, ExportSummary]:
+        """Write the side tables; return what is committed, and the summary of what precedes the commit."""
+        counts, mode = totals.counts, self._writing.mode
         warn_missing(self._missing)
-        summary.missing_offsets = [each._asdict() for each in self._missing]
-        summary.changes = [change._asdict() for change in self._changes]
-        summary.unseen_reports = self._unseen
+        side = self._withheld_table(pending, totals.partitions)
+        replaces = mode == "overwrite" and self._exists
+        is_new = bool(outcome.files) or replaces or not self._exists or outcome.positions != dict(self._before)
+        action = "replaced" if replaces else "created" if not self._exists else "continued"
+        parsed = counts.records * len(self._options.values.parsed)
+        names = self._target.names()
+        summary = ExportSummary(
+            self._logdir,
+            self._target.out.url,
+            self._options.isolation,
+            self._writing.format,
+            **counts.fields_of(ExportSummary),
+            **seconds,
+            batches=dict(sorted(counts.codecs.items())),
+            losses=self._first_losses(outcome.loss_files),
+            losses_table=names.side + LOSSES if outcome.loss_files else None,
+            withheld_transactions=side,
+            transactions_table=names.side + TRANSACTIONS if side else None,
+            partitions=totals.partitions,
+            files=[file.name for file in outcome.files],
+            manifest=self._target.manifest,
+            start_seconds=round(self._start_seconds, 3),
+            too_many_bad=not self._writing.tolerates(counts.bad, parsed),
+            missing_offsets=[each._asdict() for each in self._missing],
+            mode=mode,
+            run=self._target.run,
+            action=action if is_new else "unchanged",
+            changes=[change._asdict() for change in self._changes],
+            deviations=totals.deviations,
+            gaps=totals.gaps,
+            unseen_reports=self._unseen,
+        )
         summary._record = self._record
-        side_files = self._side_tables(pending, outcome.loss_files, summary)
-        replaces = self._writing.mode == "overwrite" and self._exists
-        is_new = bool(files) or replaces or not self._exists or positions != dict(self._before)
-        summary.action = "replaced" if replaces else "created" if not self._exists else "continued"
-        if not is_new:
-            summary.action = "unchanged"
-        return Commit(replaces, files, side_files, self.schema, positions)
+        side_files = [*outcome.loss_files, *([names.transactions_file] if side else [])]
+        return Commit(replaces, outcome.files, side_files, self.schema, outcome.positions), summary
 
-    def commit(self, summary: ExportSummary) -> None:
+    def commit(self) -> ExportSummary:
         """Publish the files and positions; nothing is written if there is nothing new.
 
         Raises
@@ -357,15 +390,19 @@ class ExportRun:
         TableCommitError
             As `RunTarget.commit`.
         """
+        assert self._outcome is not None
+        commit, summary = self._outcome
         began = time.monotonic()
+        summary.seconds = round(self._seconds, 3)
         if summary.action != "unchanged":
-            assert self._commit is not None
             summary.report = self._write_report(summary)
-            commit = replace(self._commit, summary=summary._manifest_fields(), report=summary.report or None)
+            commit = replace(commit, summary=summary._manifest_fields(), report=summary.report or None)
             self._target.commit(commit)
             self.committed = True
         summary.commit_seconds = round(time.monotonic() - began, 3)
+        summary.seconds = round(self._seconds, 3)
         forget_unfinished(self, complete=True)
+        return summary
 
     def _write_report(self, summary: ExportSummary) -> str:
         """Write the report of this run, if there is something to report; return its name."""
@@ -377,30 +414,16 @@ class ExportRun:
         self._target.names().place.write(name, json.dumps(report.to_dict(), indent=1).encode())
         return name
 
-    def _side_tables(self, pending: _PendingLogs, loss_files: Sequence[str], summary: ExportSummary) -> list[str]:
-        """Write the side tables, and list the first losses; return the names of their files."""
-        names = self._target.names()
-        place = names.place
-        side = list(loss_files)
-        if side:
-            summary.losses_table = names.side + LOSSES
-        for name in side:
+    def _first_losses(self, files: Sequence[str]) -> list[dict[str, Any]]:
+        place = self._target.names().place
+        losses: list[dict[str, Any]] = []
+        for name in files:
             with place.fs.open_input_file(place.path(name)) as stream:
                 for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(MAX_LISTED):
-                    summary.losses += batch.slice(0, MAX_LISTED - len(summary.losses)).to_pylist()
-                    if len(summary.losses) == MAX_LISTED:
-                        break
-            if len(summary.losses) == MAX_LISTED:
-                break
-        rows = self._withheld(pending, summary)
-        if rows is not None and rows.num_rows:
-            sink = io.BytesIO()
-            pyarrow.parquet.write_table(rows, sink, compression="zstd")
-            place.write(names.transactions_file, sink.getvalue())
-            side.append(names.transactions_file)
-            summary.withheld_transactions = rows.num_rows
-            summary.transactions_table = names.side + TRANSACTIONS
-        return side
+                    losses += batch.slice(0, MAX_LISTED - len(losses)).to_pylist()
+                    if len(losses) == MAX_LISTED:
+                        return losses
+        return losses
 
     def _pending_logs(self, planned: _Planned) -> _PendingLogs:
         """Return by number the logs whose transactions may withhold records."""
@@ -411,13 +434,18 @@ class ExportRun:
             if known is not None and known.pending
         }
 
-    def _withheld(self, pending: _PendingLogs, summary: ExportSummary) -> Any:
-        """Return the transactions for which records were withheld, as a table."""
-        if not pending:
-            return None
+    def _withheld_table(self, pending: _PendingLogs, partitions: Sequence[PartitionSummary]) -> int:
+        """Write the transactions for which records were withheld as a table, if there are any; return their number."""
         # Only partitions with withheld batches are listed.
-        held = [row for number, row in pending.items() if summary.partitions[number].undecided_batches]
-        return pending_table(held, self._options)
+        held = [row for number, row in pending.items() if partitions[number].undecided_batches]
+        rows = pending_table(held, self._options) if pending else None
+        if not rows:
+            return 0
+        sink = io.BytesIO()
+        pyarrow.parquet.write_table(rows, sink, compression="zstd")
+        names = self._target.names()
+        names.place.write(names.transactions_file, sink.getvalue())
+        return int(rows.num_rows)
 
 
 def _is_at_end(log: Log, read: LogRead) -> bool:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from kbatch.log import Log
+from kbatch.quantities import largest
 from kbatch.read.decode_options import Isolation
 from kbatch.records.display import changed_repr
-from kbatch.sinks.task import TaskReport, larger, smaller
+from kbatch.sinks.counts import Counts
+from kbatch.sinks.task import TaskReport
 from kbatch.sinks.write_options import ExportMode, OutputFormat
 from kbatch.transactions import Transactions
 from kbatch.values.deviations import DeviationTable
 
-__all__ = ["MAX_LISTED", "ExportSummary", "LogFacts", "PartitionSummary", "summarize"]
+__all__ = ["MAX_LISTED", "ExportSummary", "LogFacts", "PartitionSummary", "RunTotals", "sum_reports"]
 
 # The maximum number of losses that a summary lists, and of gaps; the side table has all of them.
 MAX_LISTED = 100
 # The maximum number of open transactions that are listed for a partition, and of undecided ones.
 _LISTED_TRANSACTIONS = 20
-
-# The counts of batches that read_committed excludes or withholds, in reports and summaries.
-_READ_COMMITTED_COUNTS = ("aborted_batches", "aborted_bytes", "undecided_batches", "undecided_bytes")
 
 
 @dataclass(slots=True)
@@ -105,23 +103,6 @@ class PartitionSummary:
 
     def __repr__(self) -> str:
         return changed_repr(self)
-
-    def add(self, report: TaskReport) -> None:
-        """Add a task's report; reports come in the order of the log."""
-        end = self.next_offset
-        if report.begin_offset is not None and report.end_offset is not None:
-            gap = 0 if end is None or self.lost_bytes or report.lost_bytes else max(0, report.begin_offset - end)
-            self.removed_offsets += gap + report.removed_offsets
-            self.next_offset = larger(end, report.end_offset)
-        self.gap_offsets += sum(gap["last_offset"] - gap["first_offset"] + 1 for gap in report.gaps)
-        self.files += len(report.files)
-        self.file_bytes += sum(file.file_bytes for file in report.files)
-        for name in ("records", "log_bytes", "lost_bytes", *_READ_COMMITTED_COUNTS):
-            setattr(self, name, getattr(self, name) + getattr(report, name))
-        self.first_offset = smaller(self.first_offset, report.first_offset)
-        self.last_offset = larger(self.last_offset, report.last_offset)
-        self.first_timestamp = smaller(self.first_timestamp, report.first_timestamp)
-        self.last_timestamp = larger(self.last_timestamp, report.last_timestamp)
 
 
 class _Record(Protocol):
@@ -347,12 +328,24 @@ class LogFacts:
         return list(zip(self._topics, self._partitions.tolist(), strict=True))
 
     def summaries(
-        self, transactions: Sequence[Transactions | None], starts: Sequence[int | None]
+        self,
+        counts: dict[tuple[str, int], Counts],
+        transactions: Sequence[Transactions | None],
+        starts: Sequence[int | None],
+        ends: dict[tuple[str, int], int | None],
     ) -> Iterator[PartitionSummary]:
-        """Yield the summaries of logs without what tasks report."""
+        """Yield the summaries of the logs; those whose counts are missing were not read."""
         rows = zip(self.names, self._unfinished.tolist(), transactions, starts, strict=True)
         for name, unfinished, known, start in rows:
-            part = PartitionSummary(*name, continued_from=start, next_offset=start, unfinished_bytes=unfinished)
+            read = counts.pop(name, Counts())
+            part = PartitionSummary(
+                *name,
+                **read.fields_of(PartitionSummary),
+                files=read.file_count,
+                continued_from=start,
+                next_offset=ends[name],
+                unfinished_bytes=unfinished,
+            )
             if known is not None:
                 part.last_stable_offset = known.last_stable_offset
                 part.open_count = len(known.open)
@@ -368,34 +361,40 @@ class LogFacts:
             yield part
 
 
-def summarize(
-    summary: ExportSummary,
+class RunTotals(NamedTuple):
+    """The sums of all reports of a run: counts, and what the summary lists under the same names."""
+
+    counts: Counts
+    partitions: list[PartitionSummary]
+    gaps: list[dict[str, Any]]
+    deviations: list[dict[str, Any]]
+
+
+def sum_reports(
     logs: LogFacts,
     transactions: Sequence[Transactions | None],
     reports: Iterable[TaskReport],
     starts: Sequence[int | None],
-) -> None:
-    """Fill in the summary from the logs, the reports of the tasks, and the offsets at which the logs continue."""
-    partitions = {(part.topic, part.partition): part for part in logs.summaries(transactions, starts)}
-    codecs: Counter[str] = Counter()
+) -> RunTotals:
+    """Add up the reports of the tasks, which come in the order of each log, from the offsets at which the run began."""
+    ends = dict(zip(logs.names, starts, strict=True))
+    counts: dict[tuple[str, int], Counts] = {}
+    gaps: list[dict[str, Any]] = []
     deviations = DeviationTable()
     for report in reports:
-        partitions[report.topic, report.partition].add(report)
-        codecs.update(report.codecs)
-        summary.bad_crc_batches += report.bad_crc_batches
-        summary.loss_count += report.loss_count
-        summary.gap_count += len(report.gaps)
+        name = (report.topic, report.partition)
+        before, after, end = counts.get(name), report.counts, ends[name]
+        if report.begin_offset is not None:
+            is_complete = not after.lost_bytes and not (before and before.lost_bytes)
+            if is_complete and end is not None and report.begin_offset > end:
+                after += Counts(removed_offsets=report.begin_offset - end)
+            ends[name] = largest(end, report.end_offset)
+        counts[name] = after if before is None else before + after
         named = {"topic": report.topic, "partition": report.partition}
-        summary.gaps += [named | gap for gap in report.gaps[: MAX_LISTED - len(summary.gaps)]]
-        for name in ("bad_keys", "bad_values", "incomplete_keys", "incomplete_values"):
-            setattr(summary, name, getattr(summary, name) + getattr(report, name))
+        gaps += [named | gap for gap in report.gaps[: MAX_LISTED - len(gaps)]]
         for *key, count, offset in report.deviations:
-            deviations.add(tuple(key), count, (report.topic, report.partition, offset))
+            deviations.add(tuple(key), count, (*name, offset))
     names = ("column", "kind", "field", "reason", "occurrences", "topic", "partition", "offset")
-    summary.deviations = [
-        dict(zip(names, (*key, count, *place), strict=True)) for key, (count, place) in deviations.found.items()
-    ]
-    summary.partitions = list(partitions.values())
-    summary.batches = dict(sorted(codecs.items()))
-    for name in ("records", "log_bytes", "file_bytes", "lost_bytes", "gap_offsets", *_READ_COMMITTED_COUNTS):
-        setattr(summary, name, sum(getattr(part, name) for part in summary.partitions))
+    listed = [dict(zip(names, (*key, count, *place), strict=True)) for key, (count, place) in deviations.found.items()]
+    total = sum(counts.values(), Counts())
+    return RunTotals(total, list(logs.summaries(counts, transactions, starts, ends)), gaps, listed)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -31,17 +32,20 @@ from kbatch.plan.rows import Transform
 from kbatch.plan.split import Split
 from kbatch.plan.tasks import task_tables
 from kbatch.plan.value_columns import ValueColumns, ValueCounts
+from kbatch.quantities import smallest
+from kbatch.records.display import changed_fields
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
-from kbatch.sinks.counters import TaskCounter
+from kbatch.sinks.counts import Counts, TaskCounter
 from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
 from kbatch.sinks.names import FileNames
+from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.table import RecordTable
 
-__all__ = ["ExportJob", "TaskReport", "larger", "output_schema", "reports_of", "smaller", "written_columns"]
+__all__ = ["ExportJob", "TaskReport", "output_schema", "reports_of", "written_columns"]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class TaskReport:
     """The result of one task for one topic-partition. The task sends it to the driver as JSON.
 
@@ -50,25 +54,12 @@ class TaskReport:
     task : int
     topic : str
     partition : int
+    counts : Counts
     files : list of WrittenFile
         The data files; none if there were no records.
-    records, log_bytes : int
-        Records written, and bytes of the batches that were read, including batches without records.
-    codecs : dict of str to int
-        Batches that were read, by codec.
-    bad_crc_batches : int
-        Batches with a wrong checksum that were accepted (``crc="mark"``).
-    aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
-        Batches that read_committed omitted, of aborted transactions and from the last stable offset on. They count
-        neither as read nor as lost.
-    first_offset, last_offset, first_timestamp, last_timestamp : int or None
-        Ranges of the records; timestamps are in ms.
-    lost_bytes, loss_count : int
     gaps : list of dict
         Offsets that are missing between two segments for an unknown reason: first_offset, last_offset, and the files
-        before and after. They count as losses of no bytes.
-    bad_keys, bad_values, incomplete_keys, incomplete_values : int
-        Keys and values that cannot be parsed, and those that lack fields; their bytes were written.
+        before and after.
     deviations : list of [on, kind, field, reason, occurrences, offset]
         The fields that do not fit an inferred schema, as `kbatch.values.FieldDeviation`, with the offset of the first.
     losses_file : str or None
@@ -80,33 +71,14 @@ class TaskReport:
         The leader epoch of that last batch; None if it has none.
     batch_crc, record_crc : int or None
         The checksums of the batch and the record with the offset before `end_offset`, as in `Position`.
-    removed_offsets : int
-        Offsets without a record within batches, between them and between segments, which compaction removed.
     """
 
     task: int
     topic: str
     partition: int
+    counts: Counts = field(default_factory=Counts)
     files: list[WrittenFile] = field(default_factory=list)
-    records: int = 0
-    log_bytes: int = 0
-    codecs: dict[str, int] = field(default_factory=dict)
-    bad_crc_batches: int = 0
-    aborted_batches: int = 0
-    aborted_bytes: int = 0
-    undecided_batches: int = 0
-    undecided_bytes: int = 0
-    first_offset: int | None = None
-    last_offset: int | None = None
-    first_timestamp: int | None = None
-    last_timestamp: int | None = None
-    lost_bytes: int = 0
-    loss_count: int = 0
     gaps: list[dict[str, Any]] = field(default_factory=list)
-    bad_keys: int = 0
-    bad_values: int = 0
-    incomplete_keys: int = 0
-    incomplete_values: int = 0
     deviations: list[list[Any]] = field(default_factory=list)
     losses_file: str | None = None
     begin_offset: int | None = None
@@ -114,21 +86,21 @@ class TaskReport:
     leader_epoch: int | None = None
     batch_crc: int | None = None
     record_crc: int | None = None
-    removed_offsets: int = 0
 
     @property
     def has_batches(self) -> bool:
         """Whether batches were read, omitted or withheld, and not only missing offsets found."""
-        return self.log_bytes + self.aborted_bytes + self.undecided_bytes > 0
+        return self.counts.log_bytes + self.counts.aborted_bytes + self.counts.undecided_bytes > 0
 
     def to_json(self) -> str:
         """Return the report for `reports_of`, without defaults: the driver holds the texts of all tasks together."""
-        return json.dumps({name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]})
+        return json.dumps(changed_fields(self), default=changed_fields)
 
-    def add(self, table: RecordTable, *, bad_crc_accepted: bool, limit: int | None = None) -> None:
-        """Add a table. Batches with a wrong checksum count as read if they were accepted, else they are losses.
+    def with_table(self, table: RecordTable, *, bad_crc_accepted: bool, limit: int | None = None) -> TaskReport:
+        """Add a table.
 
-        Batches from the offset `limit` on are read again by the next run.
+        Batches with a wrong checksum count as read if they were accepted, else they are losses. Batches from the offset
+        `limit` on are read again by the next run.
         """
         # A batch that is split over several tables counts once.
         batches = table.batches[table.continued :]
@@ -137,79 +109,98 @@ class TaskReport:
         lost = np.isin(batches["position"], table.losses.positions)
         good |= (status == BatchStatus.BAD_CRC) & bad_crc_accepted & ~lost
         read = batches[good]
-        decided = good | (status == BatchStatus.ABORTED) | (status == BatchStatus.UNDECIDED)
-        self._advance(batches[decided], limit, complete=not table.losses)
-        self.log_bytes += int(read["size"].sum())
-        self.bad_crc_batches += int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC))
         aborted, undecided = (batches["size"][status == s] for s in (BatchStatus.ABORTED, BatchStatus.UNDECIDED))
-        self.aborted_batches += len(aborted)
-        self.aborted_bytes += int(aborted.sum())
-        self.undecided_batches += len(undecided)
-        self.undecided_bytes += int(undecided.sum())
-        codecs = Counter(self.codecs)
-        numbers, counts = np.unique(read["attributes"] & ATTRIBUTE_CODEC, return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            codecs[Codec(number).name.lower()] += count
-        self.codecs = dict(codecs)
-        self.lost_bytes += int(table.losses.lengths.sum())
-        self.loss_count += len(table.losses)
-        records = table.records
-        if not len(records):
-            return
-        self.records += len(records)
-        offsets = records["offset"]
-        self.first_offset = smaller(self.first_offset, int(offsets.min()))
+        decided = batches[good | (status == BatchStatus.ABORTED) | (status == BatchStatus.UNDECIDED)]
+        if limit is not None:
+            decided = decided[decided["base_offset"] < limit]
+        numbers, codecs = np.unique(read["attributes"] & ATTRIBUTE_CODEC, return_counts=True)
+        counts = Counts(
+            records=len(table),
+            log_bytes=int(read["size"].sum()),
+            codecs={Codec(n).name.lower(): count for n, count in zip(numbers.tolist(), codecs.tolist(), strict=True)},
+            bad_crc_batches=int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC)),
+            aborted_batches=len(aborted),
+            aborted_bytes=int(aborted.sum()),
+            undecided_batches=len(undecided),
+            undecided_bytes=int(undecided.sum()),
+            lost_bytes=int(table.losses.lengths.sum()),
+            loss_count=len(table.losses),
+            removed_offsets=0 if table.losses else self._removed_offsets(decided),
+        )
+        return replace(self._with_end(decided, limit), counts=self.counts + counts)._with_records(table)
+
+    def _removed_offsets(self, batches: npt.NDArray[np.void]) -> int:
+        """Return the number of offsets that compaction has removed, in batches and between them and the end."""
+        if not len(batches) or batches["magic"].min() < 2:
+            return 0
+        last = batches["last_offset"]
+        before = int(batches["base_offset"][0]) if self.end_offset is None else self.end_offset
+        spans = last - np.concatenate([[before - 1], last[:-1]])
+        return int(np.maximum(spans - batches["record_count"], 0).sum())
+
+    def _with_end(self, batches: npt.NDArray[np.void], limit: int | None) -> TaskReport:
+        """Move the end after batches."""
+        if not len(batches):
+            return self
+        begin = int(batches["base_offset"][0]) if self.begin_offset is None else self.begin_offset
+        # Offsets may descend in a damaged log.
+        row = int(batches["last_offset"].argmax())
+        end = int(batches["last_offset"][row]) + 1
+        if self.end_offset is not None and end <= self.end_offset:
+            return replace(self, begin_offset=begin)
+        return replace(
+            self,
+            begin_offset=begin,
+            end_offset=end if limit is None else min(end, limit),
+            leader_epoch=known_epoch(batches[row]),
+            batch_crc=int(batches["crc"][row]),
+            record_crc=None,
+        )
+
+    def _with_records(self, table: RecordTable) -> TaskReport:
+        """Add the ranges of a table's records, and the checksum of the last one."""
+        offsets, timestamps = table.records["offset"], table.records["timestamp"]
+        if not len(offsets):
+            return self
         row = int(offsets.argmax())
         last = int(offsets[row])
-        self.last_offset = larger(self.last_offset, last)
-        if last + 1 == self.end_offset:
-            self.record_crc = record_checksum(table, row)
-        known = records["timestamp"][records["timestamp"] != NO_TIMESTAMP]
-        if len(known):
-            self.first_timestamp = smaller(self.first_timestamp, int(known.min()))
-            self.last_timestamp = larger(self.last_timestamp, int(known.max()))
+        known = timestamps[timestamps != NO_TIMESTAMP]
+        ranges = Counts(
+            first_offset=int(offsets.min()),
+            last_offset=last,
+            first_timestamp=int(known.min()) if len(known) else None,
+            last_timestamp=int(known.max()) if len(known) else None,
+        )
+        is_end = last + 1 == self.end_offset
+        checksum = record_checksum(table, row) if is_end else self.record_crc
+        return replace(self, counts=self.counts + ranges, record_crc=checksum)
 
-    def add_gap(self, gap: SegmentGap) -> None:
+    def with_gap(self, gap: SegmentGap) -> TaskReport:
         """Add offsets that are missing after the last batch; the next run does not look for them again."""
+        begin = gap.first_offset if self.begin_offset is None else self.begin_offset
         if gap.compacted:
-            self.removed_offsets += gap.offset_count
+            report = replace(self, counts=self.counts + Counts(removed_offsets=gap.offset_count), begin_offset=begin)
         else:
             names = ("first_offset", "last_offset", "before", "after")
-            self.gaps.append({name: getattr(gap, name) for name in names})
-        self.begin_offset = gap.first_offset if self.begin_offset is None else self.begin_offset
-        if self.end_offset is None or self.end_offset <= gap.last_offset:
-            self.end_offset = gap.last_offset + 1
-            self.batch_crc = self.record_crc = None
+            counts = self.counts + Counts(gap_offsets=gap.offset_count, gap_count=1)
+            gaps = [*self.gaps, {name: getattr(gap, name) for name in names}]
+            report = replace(self, counts=counts, gaps=gaps, begin_offset=begin)
+        if self.end_offset is not None and self.end_offset > gap.last_offset:
+            return report
+        return replace(report, end_offset=gap.last_offset + 1, batch_crc=None, record_crc=None)
 
-    def set_values(self, counts: ValueCounts) -> None:
-        """Set the counts of keys and values that their columns do not represent."""
-        self.bad_keys, self.bad_values = counts.unparsed["key"], counts.unparsed["value"]
-        self.incomplete_keys, self.incomplete_values = counts.incomplete["key"], counts.incomplete["value"]
-        self.deviations = [[*key, count, *place] for key, (count, place) in counts.deviations.found.items()]
-
-    def _advance(self, batches: npt.NDArray[np.void], limit: int | None, *, complete: bool) -> None:
-        if limit is not None:
-            batches = batches[batches["base_offset"] < limit]
-        if not len(batches):
-            return
-        first, last = batches["base_offset"], batches["last_offset"]
-        if complete and batches["magic"].min() == 2:
-            before = int(first[0]) if self.end_offset is None else self.end_offset
-            spans = last - np.concatenate([[before - 1], last[:-1]])
-            self.removed_offsets += int(np.maximum(spans - batches["record_count"], 0).sum())
-        if self.begin_offset is None:
-            self.begin_offset = int(first[0])
-        # Offsets may descend in a damaged log.
-        row = int(last.argmax())
-        end = int(last[row]) + 1
-        if self.end_offset is None or end > self.end_offset:
-            self.end_offset = end if limit is None else min(end, limit)
-            self.leader_epoch = known_epoch(batches[row])
-            self.batch_crc, self.record_crc = int(batches["crc"][row]), None
-
-
-# The names of a report are always sent.
-_DEFAULTS = asdict(TaskReport(0, "", 0)) | dict.fromkeys(("task", "topic", "partition"))
+    def with_files(self, files: list[WrittenFile], losses_file: str | None, values: ValueCounts) -> TaskReport:
+        """Add the files, and the counts of keys and values that their columns do not represent."""
+        counts = Counts(
+            file_count=len(files),
+            file_bytes=sum(file.file_bytes for file in files),
+            bad_keys=values.unparsed["key"],
+            bad_values=values.unparsed["value"],
+            incomplete_keys=values.incomplete["key"],
+            incomplete_values=values.incomplete["value"],
+        )
+        deviations = [[*key, count, *place] for key, (count, place) in values.deviations.found.items()]
+        return replace(self, counts=self.counts + counts, files=files, losses_file=losses_file, deviations=deviations)
 
 
 @dataclass
@@ -262,10 +253,11 @@ class ExportJob:
     def __call__(self, tasks: Iterable[tuple[int, Sequence[Split]]]) -> Iterator[str]:
         """Run tasks, each given with its number; yield a report, as JSON, for each topic-partition of a task."""
         for task, splits in tasks:
-            for report in self._run(task, splits):
+            for report in self.run(task, splits):
                 yield report.to_json()
 
-    def _run(self, task: int, splits: Sequence[Split]) -> list[TaskReport]:
+    def run(self, task: int, splits: Sequence[Split]) -> list[TaskReport]:
+        """Run a task; return a report for each of its topic-partitions."""
         try:
             return self._export(task, splits)
         except KbatchError:
@@ -284,41 +276,48 @@ class ExportJob:
                 source=place.url,
             )
         reports: list[TaskReport] = []
-        log: str | None = None
-        with TaskCounter(self.counters, task) as counter, contextlib.ExitStack() as stack:
-            files: DataFiles | None = None
-            losses: _LossFile | None = None
-            reading = _LogShare(0)
-            counts = ValueCounts()
-            gaps: list[SegmentGap] = []
-            for split, table in task_tables(splits, self.options, self.columns, gaps):
-                if split.log != log:
-                    stack.close()
-                    log = split.log
-                    assert split.topic is not None
-                    assert split.partition is not None
-                    reports.append(TaskReport(task, split.topic, split.partition))
-                    named = (split.topic, split.partition)
-                    counts = ValueCounts()
-                    files = DataFiles(self.names, named, task, self.schema, self.writing, log, self.limits)
-                    reports[-1].files = files.written
-                    stack.enter_context(files)
-                    reading = _LogShare(sum(each.end - each.start for each in splits if each.log == log))
-                    losses = stack.enter_context(_LossFile(self.names, reports[-1], len(reports)))
-                assert files is not None
-                assert losses is not None
-                for gap in gaps:
-                    reports[-1].add_gap(gap)
-                gaps.clear()
-                limits = [each for each in (split.stop_offset, split.stable_offset) if each is not None]
-                reports[-1].add(table, bad_crc_accepted=self.options.crc == "mark", limit=min(limits, default=None))
-                losses.write(split, table)
-                self._write(files, counts, table, reading)
-                reports[-1].set_values(counts)
-                reading.done += table.consumed
-                counter.add(table.consumed, len(table))
-                del table
+        gaps: list[SegmentGap] = []
+        tables = task_tables(splits, self.options, self.columns, gaps)
+        with TaskCounter(self.counters, task) as counter:
+            for log, of_log in groupby(tables, lambda each: each[0].log):
+                losses = _LossFile(self.names.place, self.names.losses_file(task, len(reports) + 1))
+                chosen = [each for each in splits if each.log == log]
+                reports.append(self._export_log(task, chosen, of_log, gaps, losses, counter))
         return reports
+
+    def _export_log(
+        self,
+        task: int,
+        splits: Sequence[Split],
+        tables: Iterable[tuple[Split, RecordTable]],
+        gaps: list[SegmentGap],
+        losses: _LossFile,
+        counter: TaskCounter,
+    ) -> TaskReport:
+        """Write the tables of a log's splits; `gaps` has the missing offsets that belong to the current table."""
+        topic, partition = splits[0].topic, splits[0].partition
+        assert topic is not None
+        assert partition is not None
+        report, values = TaskReport(task, topic, partition), ValueCounts()
+        reading = _LogShare(sum(each.end - each.start for each in splits))
+        with (
+            DataFiles(
+                self.names, (topic, partition), task, self.schema, self.writing, splits[0].log, self.limits
+            ) as files,
+            losses,
+        ):
+            for split, table in tables:
+                for gap in gaps:
+                    report = report.with_gap(gap)
+                gaps.clear()
+                limit = smallest(split.stop_offset, split.stable_offset)
+                report = report.with_table(table, bad_crc_accepted=self.options.crc == "mark", limit=limit)
+                losses.write(split, table)
+                self._write(files, values, table, reading)
+                reading.done += table.consumed
+                counter.add(Counts(read_bytes=table.consumed, records=len(table)))
+                del table
+        return report.with_files(files.written, losses.written, values)
 
     def _write(self, files: DataFiles, counts: ValueCounts, table: RecordTable, reading: _LogShare) -> None:
         batches = spark_batches(
@@ -356,15 +355,18 @@ def written_columns(options: ReadOptions, writing: WriteOptions) -> tuple[str, .
 
 
 class _LossFile:
-    """The losses of a report as a Parquet file with a unique name, which is created at the first loss.
+    """The losses of a report as a Parquet file, which is created at the first loss. At most one row group is held.
 
-    At most one row group is held in memory.
+    Attributes
+    ----------
+    written : str or None
+        The name, after the ``with`` block, if there were losses.
     """
 
-    def __init__(self, names: FileNames, report: TaskReport, number: int) -> None:
-        self._place = names.place
-        self._report = report
-        self._name = names.losses_file(report.task, number)
+    def __init__(self, place: OutputPlace, name: str) -> None:
+        self.written: str | None = None
+        self._place = place
+        self._name = name
         self._writer: pyarrow.parquet.ParquetWriter | None = None
         self._stack = contextlib.ExitStack()
         self._rows = LossRows()
@@ -378,7 +380,7 @@ class _LossFile:
                 self._write_rows()
         if self._writer is not None:
             if error is None:
-                self._report.losses_file = self._name
+                self.written = self._name
             else:
                 self._place.remove(self._name)
 
@@ -409,17 +411,9 @@ def reports_of(rows: Iterable[str]) -> Iterator[TaskReport]:
 def _parsed_reports(texts: deque[str]) -> Iterator[TaskReport]:
     topics: dict[str, str] = {}
     while texts:
-        report = TaskReport(**json.loads(texts.popleft()))
-        report.topic = topics.setdefault(report.topic, report.topic)
-        report.files = [WrittenFile(**file) for file in report.files]  # type: ignore[arg-type]
-        yield report
-
-
-def smaller(a: int | None, b: int | None) -> int | None:
-    """Return the smaller number; None counts as missing."""
-    return b if a is None else a if b is None else min(a, b)
-
-
-def larger(a: int | None, b: int | None) -> int | None:
-    """Return the larger number; None counts as missing."""
-    return b if a is None else a if b is None else max(a, b)
+        sent = json.loads(texts.popleft())
+        sent["topic"] = topics.setdefault(sent["topic"], sent["topic"])
+        if "counts" in sent:
+            sent["counts"] = Counts(**sent["counts"])
+        sent["files"] = [WrittenFile(**file) for file in sent.get("files", ())]
+        yield TaskReport(**sent)

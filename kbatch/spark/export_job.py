@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.accumulators import Accumulator
+from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
 from kbatch.arguments import check_types
@@ -28,7 +26,7 @@ from kbatch.plan.rows import Transform
 from kbatch.plan.select import choose_logs, map_logs
 from kbatch.plan.split import Split
 from kbatch.plan.value_columns import value_columns
-from kbatch.sinks.counters import Progress, running_counts
+from kbatch.sinks.counts import Counts, Progress, running_counts
 from kbatch.sinks.outputs import open_place
 from kbatch.sinks.running import ExportRun, open_target
 from kbatch.sinks.summary import ExportSummary
@@ -171,26 +169,20 @@ def export(
     if transform is None and options.values.parsed:
         earlier = target.data_schema() if writing.mode == "continue" else None
         transform = value_columns(options.values, logs, options, flatten=writing.flatten, earlier=earlier)
-    summary = ExportSummary(",".join(logdirs), place.url, options.isolation, writing.format)
-    with contextlib.ExitStack() as to_the_end, ExportRun(target, logs, options, writing, transform) as run:
+    source = ",".join(logdirs)
+    with contextlib.ExitStack() as to_the_end, ExportRun(source, target, logs, options, writing, transform) as run:
         # The run releases them before it commits.
         del logs
-        began = time.monotonic()
         # An export that continues and finds nothing new takes a second instead of ten.
         idle = run.has_nothing_to_read()
-        planned = time.monotonic()
         with contextlib.nullcontext() if idle else _session(master, conf) as spark:
-            ready = time.monotonic()
-            summary.start_seconds = round(ready - planned, 3)
-            run.run(None if spark is None else SparkExecutor(spark), summary, progress)
-            summary.seconds = round(time.monotonic() - ready + planned - began, 3)
+            run.run(None if spark is None else SparkExecutor(spark), progress)
             # An interrupt in the middle of a table's commit would leave unknown whether it succeeded, and one while
             # Spark stops would report that nothing was written.
             held = to_the_end.enter_context(HeldInterrupts())
             with unbroken:
-                run.commit(summary)
+                summary = run.commit()
                 held.finish()
-            summary.seconds = round(time.monotonic() - ready + planned - began, 3)
     if mark_seen:
         summary.mark_seen()
     return summary
@@ -278,7 +270,7 @@ class SparkExecutor:
     ) -> Iterator[TaskReport]:
         """Run the job for each task; return the reports in the order of the tasks."""
         context = self._spark.sparkContext
-        counted = _CountedJob(job, context.accumulator(0), context.accumulator(0))
+        counted = _CountedJob(job, context.accumulator(Counts(), _CountsParam()))
         total = sum(_split_size(splits) for splits in tasks)
         reached = (0, 0)
 
@@ -291,32 +283,38 @@ class SparkExecutor:
 
         def show() -> None:
             nonlocal reached
-            running = (0, 0) if job.counters is None else running_counts(job.counters)
+            counts = counted.done.value + (Counts() if job.counters is None else running_counts(job.counters))
             # Between the two counts, a task may be missing for a moment.
-            reached = (
-                min(total, max(reached[0], counted.bytes.value + running[0])),
-                max(reached[1], counted.records.value + running[1]),
-            )
+            reached = (min(total, max(reached[0], counts.read_bytes)), max(reached[1], counts.records))
             assert progress is not None
             progress(reached[0], total, reached[1])
 
         return reports_of(run_job(self._spark, collect, None if progress is None else show))
 
 
+class _CountsParam(AccumulatorParam[Counts]):
+    """Adds up counts."""
+
+    def zero(self, value: Counts) -> Counts:
+        return Counts()
+
+    def addInPlace(self, value1: Counts, value2: Counts) -> Counts:
+        return value1 + value2
+
+
 @dataclass(frozen=True)
 class _CountedJob:
-    """The job of an export, and accumulators of the bytes and records of finished tasks."""
+    """The job of an export, and an accumulator of the counts of finished tasks."""
 
     job: ExportJob
-    bytes: Accumulator[int]
-    records: Accumulator[int]
+    done: Accumulator[Counts]
 
     def __call__(self, tasks: Iterable[tuple[int, Sequence[Split]]]) -> Iterator[str]:
         for number, splits in tasks:
-            for report in self.job([(number, splits)]):
-                self.records.add(json.loads(report).get("records", 0))
-                yield report
-            self.bytes.add(_split_size(splits))
+            reports = self.job.run(number, splits)
+            yield from (report.to_json() for report in reports)
+            records = sum(report.counts.records for report in reports)
+            self.done.add(Counts(read_bytes=_split_size(splits), records=records))
 
 
 def _split_size(splits: Sequence[Split]) -> int:

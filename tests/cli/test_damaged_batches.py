@@ -95,10 +95,10 @@ def test_a_marked_batch_that_cannot_be_decoded_counts_as_lost_only(tmp_path: Pat
     data, _, size = with_bad_payload("zstd")
     wrong = bytearray(kbatch.encode([b"abc"], timestamps=1000, base_offset=1000))
     wrong[-2] ^= 1
-    report = TaskReport(0, "t", 0)
-    report.add(kbatch.decode(data + bytes(wrong), crc="mark", on_error="skip"), bad_crc_accepted=True)
-    assert (report.bad_crc_batches, report.loss_count, report.lost_bytes) == (1, 1, size)
-    assert report.log_bytes == len(data) - size + len(wrong)
+    table = kbatch.decode(data + bytes(wrong), crc="mark", on_error="skip")
+    counts = TaskReport(0, "t", 0).with_table(table, bad_crc_accepted=True).counts
+    assert (counts.bad_crc_batches, counts.loss_count, counts.lost_bytes) == (1, 1, size)
+    assert counts.log_bytes == len(data) - size + len(wrong)
     assert ReadOptions(crc="mark").crc == "mark"
 
 

@@ -14,9 +14,10 @@ from log_batches import NOW, batch, write_segment
 pytest.importorskip("pyarrow")
 
 from bench.driver import export_unread
+from kbatch.sinks.counts import Counts
 from kbatch.sinks.files import WrittenFile
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.summary import summarize
+from kbatch.sinks.summary import sum_reports
 from kbatch.sinks.task import TaskReport, reports_of
 
 # Bytes of Python memory for each log, at most: when the tasks have run and the driver begins to read their reports,
@@ -36,11 +37,11 @@ def memory_of(tmp_path: Path, count: int, kind: str, monkeypatch: pytest.MonkeyP
         gc.collect()
         held.append(tracemalloc.get_traced_memory()[0])
 
-    def measured(*arguments: Any) -> None:
+    def measured(*arguments: Any) -> Any:
         measure()
-        summarize(*arguments)
+        return sum_reports(*arguments)
 
-    monkeypatch.setattr("kbatch.sinks.running.summarize", measured)
+    monkeypatch.setattr("kbatch.sinks.running.sum_reports", measured)
     tracemalloc.start()
     try:
         out = tmp_path / f"out{count}"
@@ -67,8 +68,9 @@ def test_the_memory_for_a_log_is_bounded_until_the_commit_and_in_it(
 
 
 def test_a_report_is_sent_without_defaults_and_is_equal_when_it_is_parsed() -> None:
-    full = TaskReport(3, "t", 0, [WrittenFile("name", 10, 1, 0, 0, 5, 5)], 1, codecs={"none": 1}, first_offset=0)
-    full.gaps, full.deviations, full.end_offset = [{"first_offset": 0}], [["key", 1]], 0
+    counts = Counts(records=1, codecs={"none": 1}, first_offset=0)
+    files = [WrittenFile("name", 10, 1, 0, 0, 5, 5)]
+    full = TaskReport(3, "t", 0, counts, files, [{"first_offset": 0}], [["key", 1]], end_offset=0)
     assert list(reports_of([full.to_json(), TaskReport(4, "", 0).to_json()])) == [full, TaskReport(4, "", 0)]
     assert json.loads(TaskReport(4, "", 0).to_json()) == {"task": 4, "topic": "", "partition": 0}
 

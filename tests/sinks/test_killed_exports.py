@@ -196,7 +196,7 @@ def open_run(root: Path, out: Path, kind: str = "parquet") -> ExportRun:
 
     writing = WriteOptions(format=kind)
     target = open_target(open_place(str(out), {}), writing, table=None, catalog=None)
-    return ExportRun(target, kbatch.find_logs(root), ReadOptions(), writing, None)
+    return ExportRun(str(root), target, kbatch.find_logs(root), ReadOptions(), writing, None)
 
 
 def test_of_runs_that_begin_at_the_same_time_one_succeeds(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from kbatch.log import Log  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.plan.select import open_selected  # noqa: E402
 from kbatch.plan.split import Split, plan  # noqa: E402
-from kbatch.sinks import counters, sizing  # noqa: E402
-from kbatch.sinks.counters import TaskCounter, running_counts  # noqa: E402
+from kbatch.sinks import counts, sizing  # noqa: E402
+from kbatch.sinks.counts import Counts, TaskCounter, running_counts  # noqa: E402
 from kbatch.sinks.names import FileNames  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.task import ExportJob, reports_of  # noqa: E402
@@ -50,7 +50,7 @@ def run(
         (splits,) = plan(open_selected([str(root)]), ReadOptions())
     job = ExportJob(ReadOptions(), names(out), WriteOptions(**writing), counters=counts)
     (report,) = reports_of(job([(0, splits)]))
-    assert report.records == 12_000
+    assert report.counts.records == 12_000
     assert [file.file_bytes for file in report.files] == [(out / file.name).stat().st_size for file in report.files]
     ends = [(file.first_offset, file.last_offset) for file in report.files]
     assert all(last < first for (_, last), (first, _) in pairwise(ends))
@@ -184,19 +184,20 @@ def test_splits_are_packed_into_tasks_by_bytes(tmp_path: Path) -> None:
 
 def test_running_tasks_count_bytes_and_records(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counts of a task can be read while it runs, reach the bytes and records of its splits, and then disappear."""
-    monkeypatch.setattr(counters, "COUNTER_SECONDS", 0.0)
+    monkeypatch.setattr(counts, "COUNTER_SECONDS", 0.0)
     seen: list[tuple[int, int]] = []
     add = TaskCounter.add
 
-    def observe(self: TaskCounter, size: int, records: int) -> None:
-        add(self, size, records)
-        seen.append(running_counts(str(tmp_path)))
+    def observe(self: TaskCounter, more: Counts) -> None:
+        add(self, more)
+        now = running_counts(str(tmp_path))
+        seen.append((now.read_bytes, now.records))
 
     monkeypatch.setattr(TaskCounter, "add", observe)
     run(root, tmp_path / "out", counts=str(tmp_path))
     assert seen == sorted(seen)
     assert seen[-1] == (sum(path.stat().st_size for path in root.rglob("*.log")), 12_000)
-    assert running_counts(str(tmp_path)) == (0, 0)
+    assert running_counts(str(tmp_path)) == Counts()
     assert os.listdir(tmp_path) == ["out"]
 
 
@@ -204,10 +205,10 @@ def test_counts_are_written_rarely_and_never_fail_a_task(tmp_path: Path) -> None
     began = time.monotonic()
     with TaskCounter(str(tmp_path), 3) as counter:
         for _ in range(1000):
-            counter.add(10, 1)
+            counter.add(Counts(read_bytes=10, records=1))
         assert os.listdir(tmp_path) == [] or time.monotonic() - began > 0.5
-        assert (counter.bytes, counter.records) == (10_000, 1000)
+        assert counter.counts == Counts(read_bytes=10_000, records=1000)
     with TaskCounter(str(tmp_path / "missing"), 3) as counter:
         counter._written = 0.0
-        counter.add(10, 1)
+        counter.add(Counts(read_bytes=10, records=1))
     assert os.listdir(tmp_path) == []

@@ -237,7 +237,7 @@ def test_reports_of_many_losses_are_small(many: Path, tmp_path: Path) -> None:
     (splits,) = plan(open_selected([str(many)]), chosen)
     rows = list(ExportJob(chosen, names_in(tmp_path))([(0, splits)]))
     reports = list(reports_of(rows))
-    assert [report.loss_count for report in reports] == [15_000, 15_000]
+    assert [report.counts.loss_count for report in reports] == [15_000, 15_000]
     assert sum(map(len, rows)) < 3_000
     names = [name for report in reports for name in (report.files[0].name, report.losses_file)]
     assert sorted(names) == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())

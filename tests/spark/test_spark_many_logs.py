@@ -24,7 +24,6 @@ from kbatch.plan.read_options import Bound, ReadOptions  # noqa: E402
 from kbatch.plan.select import choose_logs  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
 from kbatch.sinks.running import ExportRun, open_target  # noqa: E402
-from kbatch.sinks.summary import ExportSummary  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 from kbatch.spark.datasource import KbatchReader  # noqa: E402
 from kbatch.spark.export_job import SparkExecutor  # noqa: E402
@@ -117,8 +116,8 @@ def planned(kind: str, root: Path, topics: int) -> tuple[Any, list[Any]]:
     writing = WriteOptions()
     logs = choose_logs([str(root)], options)
     target = open_target(open_place(str(root.parent / f"out-{topics}"), {}), writing, table=None, catalog=None)
-    with ExportRun(target, logs, options, writing, None) as run:
-        run.run(Recorded(), ExportSummary("", ""), None)
+    with ExportRun("", target, logs, options, writing, None) as run:
+        run.run(Recorded(), None)
     return jobs[0]
 
 

@@ -14,7 +14,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import choose_logs
 from kbatch.plan.split import Split
 from kbatch.plan.value_columns import value_columns
-from kbatch.sinks.counters import Progress
+from kbatch.sinks.counts import Progress
 from kbatch.sinks.outputs import open_place
 from kbatch.sinks.running import ExportRun, open_target
 from kbatch.sinks.summary import ExportSummary
@@ -53,12 +53,11 @@ def export(
     place = open_place(os.fspath(out), chosen.storage)
     target = open_target(place, chosen, table=table, catalog=catalog)
     logs = choose_logs([os.fspath(logdir)], options)
-    summary = ExportSummary(os.fspath(logdir), place.url, options.isolation, chosen.format)
     earlier = target.data_schema() if options.values.parsed and chosen.mode == "continue" else None
     transform = value_columns(options.values, logs, options, flatten=chosen.flatten, earlier=earlier)
-    with ExportRun(target, logs, options, chosen, transform) as run:
-        run.run(None if run.has_nothing_to_read() else LocalExecutor(), summary, None)
-        run.commit(summary)
+    with ExportRun(os.fspath(logdir), target, logs, options, chosen, transform) as run:
+        run.run(None if run.has_nothing_to_read() else LocalExecutor(), None)
+        summary = run.commit()
     if is_seen:
         summary.mark_seen()
     return summary
