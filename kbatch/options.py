@@ -12,7 +12,6 @@ import dataclasses
 import operator
 import re
 import string
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -126,8 +125,6 @@ class ValueKind:
         Whether a flag may be repeated; the text is then all its values, separated by commas.
     parses_values : bool
         Whether the dataclass accepts the text too.
-    deprecated : bool
-        Whether a name with this kind is a former name of the option, which gives a warning.
     """
 
     parse: Callable[[str], Any]
@@ -139,7 +136,6 @@ class ValueKind:
     show: Callable[[Any], str] = str
     repeated: bool = False
     parses_values: bool = False
-    deprecated: bool = False
 
 
 @dataclass(frozen=True)
@@ -287,9 +283,6 @@ def _parse(
         if kinds:
             names[each.name] = name = [*found, *kinds][0]
         if found:
-            if kinds[name].deprecated:
-                # Unlike DeprecationWarning, it is shown by default: options come from users, not from programs.
-                warnings.warn(f"{name} is deprecated; use {next(iter(kinds))}", FutureWarning, stacklevel=4)
             try:
                 values[each.name] = kinds[name].parse(texts[name])
                 each.kind.check(values[each.name])
@@ -362,10 +355,7 @@ def table_of(options: Iterable[Option]) -> str:
     """Return a Markdown table of the names, default and meaning of options."""
     rows = ["| Spark | flag | default | |", "|---|---|---|---|"]
     for each in options:
-        spark, flags = (
-            ", ".join(f"`{name}`" for name, kind in names.items() if not kind.deprecated)
-            for names in (each.spark, each.flags)
-        )
+        spark, flags = (", ".join(f"`{name}`" for name in names) for names in (each.spark, each.flags))
         text = "; ".join([each.help, *(f"`{name}`: {kind.help}" for name, kind in each.spark.items() if kind.help)])
         rows.append(f"| {spark} | {flags} | {each.shown} | {text} |".replace("|  |", "| |"))
     return "\n".join(rows)

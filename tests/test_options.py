@@ -126,8 +126,7 @@ CASES = [
     pytest.param(cls, words, kind, place, part, each, name, id=f"{cls.__name__}-{name}")
     for cls, words, kind, place, part in PLACES
     for each in options_of(cls, **words)
-    for name, used in getattr(each, kind).items()
-    if not used.deprecated
+    for name in getattr(each, kind)
 ]
 CASE = pytest.mark.parametrize(("cls", "words", "kind", "place", "part", "each", "name"), CASES)
 
@@ -422,15 +421,6 @@ def test_one_parser_and_one_message_for_codecs_with_levels() -> None:
     for text in ("zstd:", "gzip:x", "", "zstd:3:4", "gzip:0", "none:1", "zstd:23", "lz4"):
         with pytest.raises(ValueError, match=re.escape(expected + repr(text))):
             parse_codec_level(text, levels)
-
-
-def test_the_former_name_of_an_option_gives_a_warning() -> None:
-    with pytest.warns(FutureWarning, match=r"^compression is deprecated; use codec$"):
-        _, sink = parse_sink_options({"path": "x", "compression": "zstd:3"})
-    assert sink.rows.codec == "zstd:3"
-    with pytest.raises(ValueError, match="codec and compression exclude each other"):
-        parse_sink_options({"path": "x", "compression": "zstd:3", "codec": "lz4"})
-    assert "`compression`" not in table_of(options_of(RowOptions))
 
 
 def test_options_of_other_dataclasses_are_supported() -> None:

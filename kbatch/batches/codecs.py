@@ -34,7 +34,6 @@ snappy in blocks of 32 KiB (SN-R9); an lz4 frame of independent blocks of 64 KiB
 from __future__ import annotations
 
 import threading
-import warnings
 
 import numpy as np
 
@@ -48,7 +47,6 @@ from kbatch.tuning import MIN_RESERVED, ORDINARY_RATIO
 
 __all__ = [
     "codec_text",
-    "codec_with_level",
     "compress",
     "decompress",
     "level_of",
@@ -135,26 +133,6 @@ def parse_codec(codec: Codec | str | int) -> tuple[Codec, int | None]:
         return Codec(codec), None
     except ValueError:
         raise ValueError(f"codec must be 0 to {max(Codec)}, got {codec}") from None
-
-
-def codec_with_level(codec: Codec | str | None, level: int | None, *, stacklevel: int = 3) -> Codec | str | None:
-    """Return the parameter `codec` with the deprecated parameter `level` of a function joined to it.
-
-    `stacklevel` is as in `warnings.warn`; the default warns at the caller of the function.
-    """
-    if level is None:
-        return codec
-    warnings.warn(
-        "level is deprecated; give it with the codec, as in codec='zstd:3'", DeprecationWarning, stacklevel=stacklevel
-    )
-    if isinstance(level, bool) or not isinstance(level, int):
-        raise TypeError(f"level must be an int, got {type(level).__name__}")
-    if codec is None:
-        raise ValueError("level needs a codec, as in codec='zstd:3'")
-    chosen, own_level = parse_codec(codec)
-    if own_level is not None:
-        raise ValueError(f"codec {codec!r} has a level; leave out level={level}")
-    return codec_text(chosen, level)
 
 
 def codec_text(codec: Codec, level: int | None) -> str:

@@ -73,11 +73,6 @@ def _read_options(arguments: argparse.Namespace) -> ReadOptions:
 def _bounds(arguments: argparse.Namespace, given: Mapping[str, Any]) -> dict[str, Bound]:
     """Return the bounds that ``--offsets`` and ``--times`` set."""
     ranges = given_ranges(arguments)
-    since, until = (getattr(arguments, name, None) for name in ("former_start", "former_stop"))
-    if (since, until) != (None, None):
-        if arguments.times != (None, None):
-            raise ValueError("--from and --to are former names of --times, and exclude it")
-        ranges = ranges._replace(start_timestamp=since, stop_timestamp=until)
     with warnings.catch_warnings():
         # The parser of the arguments has printed the warnings about times.
         warnings.simplefilter("ignore", UserWarning)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kbatch.cli.usage import argument
 from kbatch.quantities import parse_time
 
-__all__ = ["RANGES", "Ranges", "add_former", "add_ranges", "given_ranges", "parse_offsets", "parse_times"]
+__all__ = ["RANGES", "Ranges", "add_ranges", "given_ranges", "parse_offsets", "parse_times"]
 
 # For the epilog of each command with `add_ranges`; docs/command-line.md has the same text with examples.
 RANGES = """\
@@ -68,18 +66,6 @@ def add_ranges(group: argparse._ActionsContainer) -> None:
     )
 
 
-def add_former(
-    group: argparse._ActionsContainer, flag: str, new: str, parse: Callable[[str], Any], *, dest: str
-) -> None:
-    """Add the former name of an option, hidden from the help; its use prints a warning that names the new one."""
-
-    def parsed(text: str) -> Any:
-        warnings.warn(f"{flag} is deprecated; use {new}", DeprecationWarning, stacklevel=2)
-        return parse(text)
-
-    group.add_argument(flag, type=argument(parsed), dest=dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-
 def given_ranges(arguments: argparse.Namespace) -> Ranges:
     """Return the values of the options that `add_ranges` adds."""
     return Ranges(*arguments.offsets, *arguments.times)
@@ -118,11 +104,7 @@ def parse_times(text: str) -> tuple[int | None, int | None]:
     >>> parse_times("1700000000000:"), parse_times("2023-11-14T22:13:20:2023-11-14T22:13:21Z")
     ((1700000000000, None), (1700000000000, 1700000001000))
     """
-    if ".." in text:
-        warnings.warn(f"FROM..TO is deprecated; use {text.replace('..', ':')!r}", DeprecationWarning, stacklevel=2)
-        splits = [text.split("..", 1)]
-    else:
-        splits = [[text[:i], text[i + 1 :]] for i, character in enumerate(text) if character == ":"]
+    splits = [(text[:i], text[i + 1 :]) for i, character in enumerate(text) if character == ":"]
     found = []
     for first, last in splits:
         # Times contain colons too. At most one of the splits leaves a time, or nothing, on both sides.

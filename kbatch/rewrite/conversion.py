@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
-from kbatch.batches.codecs import codec_with_level
 from kbatch.errors import ConversionLossError, error_at
 from kbatch.format import (
     ATTRIBUTE_CODEC,
@@ -58,7 +57,6 @@ def convert(
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     report: RewriteReport | None = None,
-    level: int | None = None,
 ) -> bytes:
     """Convert batches to another magic; batches that have it already are copied.
 
@@ -87,8 +85,6 @@ def convert(
         As for `kbatch.decode`.
     report : RewriteReport, optional
         Counts are added to this report.
-    level : int, optional
-        Deprecated: give the level with the codec, as in ``codec="zstd:3"``.
 
     Returns
     -------
@@ -126,7 +122,7 @@ def convert(
     """
     check_types(convert, locals())
     options: dict[str, Any] = {"batch_size": batch_size, "on_error": on_error, "limits": limits, "report": report}
-    rewriter = Conversion(magic, lossy=lossy, codec=codec_with_level(codec, level), **options)
+    rewriter = Conversion(magic, lossy=lossy, codec=codec, **options)
     return rewrite_bytes(rewriter, data)
 
 

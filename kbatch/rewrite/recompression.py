@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from kbatch.arguments import check_types
 from kbatch.batches.arena import Arena, PayloadError
-from kbatch.batches.codecs import codec_with_level, compress, decompress, level_of, own_codecs
+from kbatch.batches.codecs import compress, decompress, level_of, own_codecs
 from kbatch.errors import (
     ConversionLossError,
     Fault,
@@ -49,7 +49,6 @@ def recompress(
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     report: RewriteReport | None = None,
-    level: int | None = None,
 ) -> bytes:
     """Compress the payloads of batches with another codec; all other fields stay, except size and checksum.
 
@@ -68,8 +67,6 @@ def recompress(
         Size limit of combined messages, in bytes before compression.
     on_error, limits, report
         As for `convert`.
-    level : int, optional
-        Deprecated: give the level with the codec, as in ``codec="zstd:3"``.
 
     Returns
     -------
@@ -97,8 +94,7 @@ def recompress(
     True
     """
     check_types(recompress, locals())
-    joined = codec_with_level(codec, level)
-    rewriter = Recompression(joined, batch_size=batch_size, on_error=on_error, limits=limits, report=report)
+    rewriter = Recompression(codec, batch_size=batch_size, on_error=on_error, limits=limits, report=report)
     return rewrite_bytes(rewriter, data)
 
 

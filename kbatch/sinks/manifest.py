@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kbatch.errors import LogDirectoryError
@@ -27,15 +27,14 @@ class Manifest:
     ----------
     text : bytes
         The file.
-    positions : dict of (topic, partition) to Position, or None
-        None if it was written by a release of kbatch without positions.
+    positions : dict of (topic, partition) to Position
     runs : list of dict
         For each run its ``run``, ``records``, ``files`` and ``side_files``, in their order.
     """
 
     text: bytes
-    positions: dict[tuple[str, int], Position] | None
-    runs: list[dict[str, Any]] = field(default_factory=list)
+    positions: dict[tuple[str, int], Position]
+    runs: list[dict[str, Any]]
 
     @classmethod
     def read(cls, out: OutputPlace) -> Manifest | None:
@@ -51,9 +50,6 @@ class Manifest:
             return None
         try:
             found = parse_json(text)
-            if "positions" not in found:
-                files = inner_names(list(found["files"]))
-                return cls(text, None, [{"run": "", "records": found["records"], "files": files, "side_files": []}])
             runs = list(found["runs"])
             for run in runs:
                 inner_names([*run["files"], *run["side_files"]])
@@ -79,7 +75,7 @@ class Manifest:
 def new_manifest(run: str, commit: Commit, before: Manifest | None) -> Iterator[bytes]:
     """Return the manifest after a commit, in parts."""
     kept = None if commit.replace else before
-    positions = {**((kept.positions or {}) if kept is not None else {}), **commit.positions}
+    positions = {**(kept.positions if kept is not None else {}), **commit.positions}
     entry = {
         "run": run,
         "records": commit.summary["records"],

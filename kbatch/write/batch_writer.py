@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
-from kbatch.batches.codecs import codec_with_level, compress
+from kbatch.batches.codecs import compress
 from kbatch.escaping import counted
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
 from kbatch.kernels import encode as _kernel
@@ -65,7 +65,7 @@ class BatchWriter:
         appended).
     magic, codec, timestamp_type, max_records
         As for `kbatch.encode`.
-    leader_epoch, producer_id, producer_epoch, base_sequence, transactional, delete_horizon, level
+    leader_epoch, producer_id, producer_epoch, base_sequence, transactional, delete_horizon
         As for `kbatch.encode`.
 
     Attributes
@@ -115,12 +115,11 @@ class BatchWriter:
         base_sequence: int = -1,
         transactional: bool = False,
         delete_horizon: int | None = None,
-        level: int | None = None,
     ) -> None:
         check_types(BatchWriter.__init__, locals())
         self._layout = BatchLayout.of(
             magic=magic,
-            codec=codec_with_level(codec, level),
+            codec=codec,
             timestamp_type=timestamp_type,
             leader_epoch=leader_epoch,
             producer_id=producer_id,

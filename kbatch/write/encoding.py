@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from kbatch.arguments import check_types
-from kbatch.batches.codecs import codec_with_level
 from kbatch.format import Codec, TimestampType
 from kbatch.quantities import SizeLike
 from kbatch.table import RecordTable
@@ -40,7 +39,6 @@ def encode(
     delete_horizon: int | None = None,
     batch_size: SizeLike | None = None,
     max_records: int | None = None,
-    level: int | None = None,
 ) -> bytes:
     """Encode records as batches, ready for a log file or a Produce request.
 
@@ -95,8 +93,6 @@ def encode(
         batch for all records.
     max_records : int, optional
         Maximum records of a batch.
-    level : int, optional
-        Deprecated: give the level with the codec, as in ``codec="zstd:3"``.
 
     Returns
     -------
@@ -138,7 +134,6 @@ def encode(
     (10, 49995000)
     """
     check_types(encode, locals())
-    codec = codec_with_level(codec, level)
     if isinstance(values, RecordTable):
         given = (keys, timestamps, headers, offsets, append_time, delete_horizon, batch_size, max_records)
         fields = (base_offset, magic, leader_epoch, producer_id, producer_epoch, base_sequence, transactional)

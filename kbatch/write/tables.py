@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
-from kbatch.batches.codecs import codec_with_level, parse_codec
+from kbatch.batches.codecs import parse_codec
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -32,7 +32,6 @@ def encode_table(
     *,
     codec: Codec | str | None = None,
     omitted: Literal["raise", "drop"] = "raise",
-    level: int | None = None,
 ) -> bytes:
     """Encode decoded batches as they were: with every field of their headers, gaps of offsets, and empty batches.
 
@@ -53,8 +52,6 @@ def encode_table(
     omitted : {"raise", "drop"}
         How to treat batches that the decode omitted: control batches, batches of aborted or pending transactions, and
         damaged ones.
-    level : int, optional
-        Deprecated: give the level with the codec, as in ``codec="zstd:3"``.
 
     Returns
     -------
@@ -79,9 +76,9 @@ def encode_table(
     True
     """
     check_types(encode_table, locals())
-    chosen_level = None
-    if (codec := codec_with_level(codec, level)) is not None:
-        chosen, chosen_level = parse_codec(codec)
+    level = None
+    if codec is not None:
+        chosen, level = parse_codec(codec)
     if omitted not in ("raise", "drop"):
         raise ValueError(f"omitted must be 'raise' or 'drop', got {omitted!r}")
     rows = table.records
@@ -111,7 +108,7 @@ def encode_table(
     records = table_records(table, timestamps=times)
     _, row, fault, found = measure_batches(records, batches)
     raise_fault(fault, row, found)
-    return compose(records, batches, chosen_level)
+    return compose(records, batches, level)
 
 
 def _check_message_times(batches: BatchRows, times: npt.NDArray[np.int64]) -> None:

@@ -1,4 +1,4 @@
-"""``--offsets`` and ``--times``: one syntax, values that begin with a minus, and the former names of options."""
+"""``--offsets`` and ``--times``: one syntax, and values that begin with a minus."""
 
 from __future__ import annotations
 
@@ -103,16 +103,6 @@ def test_both_ranges_apply(dumped: Any) -> None:
     assert set(dumped("--times", "1700000020000:1700000030000", "--offsets", "100:203")[0]) == early & low != early
 
 
-def test_former_names_work_and_warn(dumped: Any) -> None:
-    expected, quiet = dumped("--times", "2023-11-14T22:13:50:2023-11-14T22:13:55")
-    assert (bool(expected), quiet) == (True, "")
-    found, warning = dumped("--time", "2023-11-14T22:13:50:2023-11-14T22:13:55")
-    assert (found, warning) == (expected, "kbatch: warning: --time is deprecated; use --times\n")
-    found, warning = dumped("--times", "2023-11-14T22:13:50..2023-11-14T22:13:55")
-    replacement = "2023-11-14T22:13:50:2023-11-14T22:13:55"
-    assert (found, warning) == (expected, f"kbatch: warning: FROM..TO is deprecated; use '{replacement}'\n")
-
-
 def exported(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Bound, Bound]:
     """Return the bounds that the export is called with."""
     found: list[Any] = []
@@ -132,12 +122,6 @@ def test_the_export_has_the_same_ranges(monkeypatch: pytest.MonkeyPatch, capsys:
     assert exported(monkeypatch, "--times=-1h:", "--offsets", ":7") == (Bound(timestamp="1h"), Bound(offset=7))
     assert exported(monkeypatch) == (Bound(), Bound())
     assert capsys.readouterr().err == ""
-    both = (Bound(timestamp="2023-11-14"), Bound(timestamp="2023-11-15"))
-    assert exported(monkeypatch, "--from", "2023-11-14", "--to", "2023-11-15") == both
-    assert capsys.readouterr().err.splitlines() == [
-        "kbatch: warning: --from is deprecated; use --times FROM:",
-        "kbatch: warning: --to is deprecated; use --times :TO",
-    ]
 
 
 def test_a_doubtful_time_gives_one_warning(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,16 +130,12 @@ def test_a_doubtful_time_gives_one_warning(monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize("command", ["dump", "export"])
-def test_the_help_describes_ranges_once_and_hides_former_names(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_help_describes_ranges_once(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
     text = capsys.readouterr().out
     assert text.count("\nranges:\n") == 1
     assert "--times FROM:TO" in text
-    for former in ("--time ", "--from", "--to "):
-        assert former not in text
 
 
 @pytest.mark.parametrize(

@@ -339,19 +339,13 @@ def test_a_directory_of_another_origin_is_refused(root: Path, out: Output) -> No
     assert os.listdir(out.path) == ["mine.txt"]
 
 
-@pytest.mark.parametrize("out", ["parquet", "delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("out", ["delta", "iceberg"], indirect=True)
 def test_data_without_positions_is_replaced_only_on_request(
     root: Path, out: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out.write(root)
-    if out.kind == "parquet":
-        path = out.path / "_manifest.json"
-        document = json.loads(path.read_text())
-        document = {name: value for name, value in document.items() if name not in ("positions", "runs")}
-        path.write_text(json.dumps(document))
-    else:
-        name = {"delta": "_COUNT_ID", "iceberg": "_COUNT_PROPERTY"}[out.kind]
-        monkeypatch.setattr(f"kbatch.sinks.{out.kind}.{name}", "other")
+    name = {"delta": "_COUNT_ID", "iceberg": "_COUNT_PROPERTY"}[out.kind]
+    monkeypatch.setattr(f"kbatch.sinks.{out.kind}.{name}", "other")
     before = out.files()
     with pytest.raises(kbatch.LogDirectoryError, match="has data, but no positions at which an export could continue"):
         out.write(root)

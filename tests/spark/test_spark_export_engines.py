@@ -413,7 +413,6 @@ def test_wrong_arguments_are_usage_errors(tmp_path: Path, logs: Path, capsys: py
     for given, message in (
         (["--times", "yesterday:"], "argument --times: must be a range of times such as 2024-05-01:2024-05-02"),
         (["--times", ":2026-01-01", "--ending-offsets", "{}"], "--ending-offsets excludes --offsets and --times"),
-        (["--times", ":2026-01-01", "--from", "2026-01-01"], "--from and --to are former names of --times"),
         (["--partitions", "x"], "--partitions must be numbers and ranges"),
         (["--partitions", "7-5"], "--partitions must be numbers and ranges such as 0,2,5-7; '7-5' is not a range"),
         (["--split-size", "lots"], "--split-size must be a number of bytes"),

@@ -1,4 +1,4 @@
-"""`codec` is the only name for the codec of batches, with its level as in "zstd:3"; `level` is deprecated."""
+"""`codec` is the only name for the codec of batches, with its level as in "zstd:3"."""
 
 from __future__ import annotations
 
@@ -61,15 +61,6 @@ def test_the_codec_has_its_level_everywhere(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_separate_level_gives_a_warning(name: str, tmp_path: Path) -> None:
-    with pytest.warns(DeprecationWarning, match=r"level is deprecated; .* codec='zstd:3'") as caught:
-        made = CALLS[name](tmp_path, codec="zstd", level=19)
-    # The warning names the line of the caller, so that it is shown for scripts.
-    assert {each.filename for each in caught} == {__file__}
-    assert made == CALLS[name](tmp_path, codec="zstd:19")
-
-
-@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -83,27 +74,6 @@ def test_a_separate_level_gives_a_warning(name: str, tmp_path: Path) -> None:
 def test_one_message_for_invalid_codecs(name: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         CALLS[name](tmp_path, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"codec": "zstd:3", "level": 4}, "codec 'zstd:3' has a level; leave out level=4"),
-        ({"codec": None, "level": 4}, "level needs a codec"),
-        ({"codec": "gzip", "level": 10}, "codec must be .* got 'gzip:10'"),
-    ],
-)
-def test_a_separate_level_is_checked(options: dict[str, Any], message: str) -> None:
-    with (
-        pytest.warns(DeprecationWarning, match="level is deprecated"),
-        pytest.raises((ValueError, TypeError), match=message),
-    ):
-        kbatch.encode([b"a"], **options)
-
-
-def test_the_type_of_a_separate_level_is_checked_first() -> None:
-    with pytest.raises(TypeError, match=r"^level must be an int or None, got str$"):
-        kbatch.encode([b"a"], codec="zstd", level="4")  # type: ignore[arg-type]
 
 
 def test_the_levels_of_a_topic_are_those_of_its_codec() -> None:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from kbatch.cli.arguments import add_command
-from kbatch.cli.ranges import RANGES, add_former, add_ranges, parse_times
+from kbatch.cli.ranges import RANGES, add_ranges
 from kbatch.cli.usage import (
     add_storage_option,
     argument,
@@ -131,7 +131,6 @@ def add_parser(commands: Any) -> None:
 
 def _add_filters(group: argparse._ArgumentGroup) -> None:
     add_ranges(group)
-    add_former(group, "--time", "--times", parse_times, dest="times")
     group.add_argument(
         "--tail",
         metavar="N",

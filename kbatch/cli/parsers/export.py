@@ -6,12 +6,11 @@ import argparse
 from typing import Any
 
 from kbatch.cli.arguments import add_command
-from kbatch.cli.ranges import RANGES, add_former, add_ranges
+from kbatch.cli.ranges import RANGES, add_ranges
 from kbatch.cli.usage import add_json, name_and_value
 from kbatch.cli.values import add_value_arguments
 from kbatch.options import add_flags, options_of
 from kbatch.plan.read_options import ReadOptions
-from kbatch.quantities import parse_time
 from kbatch.sinks.write_options import WriteOptions
 
 __all__ = ["add_parser"]
@@ -123,8 +122,6 @@ def add_parser(commands: Any) -> None:
         group = parser.add_argument_group(title)
         if "starting" in names:
             add_ranges(group)
-            add_former(group, "--from", "--times FROM:", parse_time, dest="former_start")
-            add_former(group, "--to", "--times :TO", parse_time, dest="former_stop")
         add_flags(group, [reading[name] for name in names])
     add_value_arguments(parser)
     files = parser.add_argument_group("files")

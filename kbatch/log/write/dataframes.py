@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,7 +38,6 @@ def write_log(
     segment_bytes: SizeLike = 1 << 30,
     index_interval_bytes: SizeLike = 4096,
     timestamp_type: TimestampType | Literal["create_time", "log_append_time"] = TimestampType.CREATE_TIME,
-    compression: Codec | str | None = None,
 ) -> list[Written]:
     """Write the rows of a DataFrame to a log directory, as segments of magic 2 for each topic and partition.
 
@@ -83,8 +81,6 @@ def write_log(
         As for `kbatch.log.LogWriter`.
     timestamp_type : {"create_time", "log_append_time"}, or kbatch.TimestampType
         With log_append_time, all records get the time of this call.
-    compression : str or Codec, optional
-        The former name of `codec`. Deprecated.
 
     Returns
     -------
@@ -115,11 +111,6 @@ def write_log(
     check_types(write_log, locals())
     if mode not in ("append", "error", "overwrite"):
         raise ValueError(f"mode must be 'append', 'error' or 'overwrite', got {mode!r}")
-    if compression is not None:
-        warnings.warn("write_log: compression is deprecated; use codec", DeprecationWarning, stacklevel=2)
-        if codec is not None:
-            raise ValueError("codec and compression exclude each other; use codec")
-        codec = compression
     layout = BatchLayout.of(magic=2, codec=codec, timestamp_type=timestamp_type)
     options = RowOptions(
         topic=topic,

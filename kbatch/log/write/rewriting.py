@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
-from kbatch.batches.codecs import codec_with_level
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ABORTED_DTYPE, INT32_MAX, Codec, Limits
 from kbatch.log.discovery import find_logs
@@ -51,7 +50,6 @@ def convert_log(
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
-    level: int | None = None,
     **options: Any,
 ) -> RewriteReport:
     """Convert a log to another magic, as `kbatch.convert` does with bytes, in bounded memory.
@@ -63,7 +61,7 @@ def convert_log(
     out : str or path
         A directory that does not exist or is empty, or a ``.log`` file that does not exist. It appears only when it is
         complete.
-    magic, codec, lossy, batch_size, on_error, limits, level
+    magic, codec, lossy, batch_size, on_error, limits
         As for `kbatch.convert`.
     **options
         As for `rewrite_log`.
@@ -88,8 +86,7 @@ def convert_log(
     {2}
     """
     check_types(convert_log, locals())
-    joined = codec_with_level(codec, level)
-    rewriter = Conversion(magic, codec=joined, lossy=lossy, batch_size=batch_size, on_error=on_error, limits=limits)
+    rewriter = Conversion(magic, codec=codec, lossy=lossy, batch_size=batch_size, on_error=on_error, limits=limits)
     return rewrite_log(log, out, rewriter, **options)
 
 
@@ -101,7 +98,6 @@ def recompress_log(
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
-    level: int | None = None,
     **options: Any,
 ) -> RewriteReport:
     """Compress a log with another codec, as `kbatch.recompress` does with bytes.
@@ -110,7 +106,7 @@ def recompress_log(
     ----------
     log, out
         As for `convert_log`.
-    codec, batch_size, on_error, limits, level
+    codec, batch_size, on_error, limits
         As for `kbatch.recompress`.
     **options
         As for `rewrite_log`.
@@ -134,7 +130,7 @@ def recompress_log(
     True
     """
     check_types(recompress_log, locals())
-    rewriter = Recompression(codec_with_level(codec, level), batch_size=batch_size, on_error=on_error, limits=limits)
+    rewriter = Recompression(codec, batch_size=batch_size, on_error=on_error, limits=limits)
     return rewrite_log(log, out, rewriter, **options)
 
 

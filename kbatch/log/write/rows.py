@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -83,7 +83,7 @@ class RowOptions:
         help="keep the offsets of a column offset, or assign new ones after the log's last",
     )  # fmt: skip
     codec: str = option(
-        _CODEC, "none", spark={"codec": _CODEC, "compression": replace(_CODEC, deprecated=True)},
+        _CODEC, "none", spark="codec",
         help="none, gzip, snappy, lz4 or zstd, with a level such as zstd:3",
     )  # fmt: skip
     batch_size: int = option(

@@ -382,12 +382,3 @@ def test_two_writers_of_an_existing_directory_both_succeed(tmp_path: Path) -> No
 
     write_log(tmp_path, rows())
     assert found(tmp_path) == expected(frame(20), frame(10))
-
-
-def test_the_former_name_of_codec_gives_a_warning(tmp_path: Path) -> None:
-    table = pa.table({"value": [b"a"]})
-    with pytest.warns(DeprecationWarning, match="compression is deprecated; use codec"):
-        write_log(tmp_path / "logs", table, topic="t", compression="zstd:3")
-    assert kbatch.Log(tmp_path / "logs" / "t-0").batches()["attributes"].tolist() == [int(kbatch.Codec.ZSTD)]
-    with pytest.warns(DeprecationWarning, match="use codec"), pytest.raises(ValueError, match="exclude each other"):
-        write_log(tmp_path / "logs", table, topic="t", compression="zstd", codec="lz4")
