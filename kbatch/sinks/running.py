@@ -259,8 +259,8 @@ class ExportRun:
             return
         if state.positions is None:
             raise LogDirectoryError(
-                f"{out}: has data, but no positions at which an export could continue, because another program or an "
-                "older kbatch wrote it; mode overwrite replaces the data",
+                f"{out}: has data, but no positions at which an export could continue, because another program wrote "
+                "it; mode overwrite replaces the data",
                 source=out,
             )
         self._before = state.positions
