@@ -17,6 +17,7 @@ from collections.abc import Callable
 __all__ = [
     "OwnedDirectory",
     "forget_unfinished",
+    "has_unfinished",
     "is_complete",
     "register_unfinished",
     "remove_abandoned",
@@ -41,6 +42,11 @@ def forget_unfinished(writer: object, *, complete: bool = False) -> None:
     _registered.pop(writer, None)
     if complete:
         _complete.set()
+
+
+def has_unfinished() -> bool:
+    """Whether this process has unfinished output."""
+    return bool(_registered)
 
 
 def is_complete() -> bool:

@@ -27,6 +27,7 @@ LAYERS = [
     "options",
     "arguments",
     "unfinished",
+    "interrupts",
     "kernels",
     "batches",
     "records",
@@ -188,6 +189,10 @@ def test_every_layer_exists() -> None:
 def test_only_spark_imports_pyspark(module: str) -> None:
     if LAYERS[layer(module)] not in SPARK:
         assert not IMPORTS[module][1] & {"pyspark", "py4j"}
+
+
+def test_one_module_handles_signals() -> None:
+    assert [module for module in SOURCES if IMPORTS[module][1] & {"signal", "_signal"}] == ["interrupts"]
 
 
 @pytest.mark.parametrize("package", MODULES)

@@ -11,7 +11,6 @@ from importlib import import_module
 from types import ModuleType
 
 from kbatch.cli.arguments import CommandParser
-from kbatch.cli.interrupts import InterruptWatch
 from kbatch.cli.parsers import make_parser
 from kbatch.cli.terminal import print_errors
 from kbatch.cli.usage import UsageError
@@ -20,7 +19,7 @@ from kbatch.escaping import one_line
 __all__ = ["run_command"]
 
 
-def run_command(arguments: Sequence[str] | None, watch: InterruptWatch) -> int:
+def run_command(arguments: Sequence[str] | None) -> int:
     """Run a command; return the exit status, or exit with the status of help, the version or wrong usage."""
     if sys.stdout is None:
         # The caller has closed it: discard the output.
@@ -32,7 +31,6 @@ def run_command(arguments: Sequence[str] | None, watch: InterruptWatch) -> int:
         options = parser.parse_args(arguments)
         # Imports NumPy, which help and usage errors do not wait for.
         command = import_module(f"kbatch.cli.{options.command}")
-        watch.command_starts()
         return _run_module(command, options, commands[options.command])
     except BrokenPipeError:
         # The reader of the output has closed it, as `head` does. Python must not flush to it again at exit.

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from kbatch.escaping import counted, is_printable, printable
+from kbatch.unfinished import forget_unfinished, register_unfinished
 
 __all__ = [
     "ProgressLine",
@@ -92,11 +93,14 @@ class ProgressLine:
         self._began: float | None = None
 
     def __enter__(self) -> ProgressLine:
+        if self._shown:
+            register_unfinished(self, lambda: self.write(""))
         self.write(self._first)
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.write("")
+        forget_unfinished(self)
 
     def show_bytes(self, done: int, total: int, records: int | None = None) -> None:
         """Show the processed bytes and all bytes, the records if they are counted, the rate, and the time to go."""

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from kbatch.arguments import check_types
 from kbatch.batches.framing import scan_part
 from kbatch.errors import LogDirectoryError, finding_to_error
+from kbatch.interrupts import HeldInterrupts
 from kbatch.log import Log
 from kbatch.log.discovery import root_list
 from kbatch.plan.following import SegmentWalker
@@ -33,7 +34,6 @@ from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.tables import check_parent
 from kbatch.sinks.task import ExportJob, TaskReport, reports_of
 from kbatch.sinks.write_options import WriteOptions
-from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.jobs import run_job
 from kbatch.spark.driver.session import active_session, is_connect, spark_session
 from kbatch.spark.driver.shipping import shipped

@@ -58,7 +58,7 @@ import os, signal, sys
 
 class Interrupt:
     def find_spec(self, name, path, target=None):
-        if name == "kbatch.cli.interrupts":
+        if name == "kbatch.unfinished":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupt())

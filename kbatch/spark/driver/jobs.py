@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 import kbatch.errors
 from kbatch.errors import KbatchError
+from kbatch.interrupts import HeldInterrupts
 from kbatch.spark.driver.executors import ExecutorWatch
-from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.shipping import WORKER_IMPORT_ERROR
 
 __all__ = ["run_job"]

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from kbatch.arguments import check_types
 from kbatch.errors import KbatchError, MissingDependencyError
 from kbatch.extras import install_command
-from kbatch.spark.driver.interrupts import HeldInterrupts
+from kbatch.interrupts import HeldInterrupts
 from kbatch.spark.driver.java import ensure_java, local_java_options
 from kbatch.spark.driver.kept_errors import keep_readable
 from kbatch.unfinished import OwnedDirectory, forget_unfinished, register_unfinished, remove_abandoned
