@@ -18,7 +18,7 @@ _CYTHON = re.compile(
 
 # Names that several modules define on purpose, each with its reason.
 SAME_THING = {
-    "add_parser": "every module of cli/parsers defines the parser of a command under this name",
+    "add_parser": "every module of a command defines its flags and help under this name",
     "run": "every module of a command defines its action under this name",
     "_DESCRIPTION": "the help text of a command",
     "_EPILOG": "the examples in the help of a command",

@@ -15,8 +15,7 @@ import pytest
 import kbatch
 from kbatch.cli import export
 from kbatch.cli.arguments import CommandParser
-from kbatch.cli.parsers import export as export_parser
-from kbatch.cli.parsers import make_parser
+from kbatch.cli.running import make_parser
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.write.rows import RowOptions
 from kbatch.options import (
@@ -89,7 +88,7 @@ def spark_write(texts: dict[str, str]) -> Any:
 
 def command_line(texts: dict[str, str]) -> argparse.Namespace:
     parser = CommandParser()
-    export_parser.add_parser(parser.add_subparsers())
+    export.add_parser(parser.add_subparsers())
     arguments = ["export", "logs", "out"]
     for flag, text in texts.items():
         arguments += [flag] if flag in SWITCHES else [f"{flag}={text}"]

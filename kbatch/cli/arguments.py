@@ -7,7 +7,7 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kbatch.escaping import printable
@@ -113,11 +113,13 @@ class CommandParser(argparse.ArgumentParser):
 def add_command(
     commands: Any,
     name: str,
+    run: Callable[[argparse.Namespace], int],
     *,
     help: str,
     description: str,
     epilog: str = "",
     statuses: Mapping[int, str] | None = None,
+    error_status: int = 1,
 ) -> CommandParser:
     """Add the parser of a command.
 
@@ -125,17 +127,23 @@ def add_command(
     ----------
     commands : action
         The subparsers of ``kbatch``.
+    run : callable
+        Runs the command and returns the exit status. It imports what the command needs: NumPy and what is built on it
+        would delay help, completion and usage errors.
     name, help, description, epilog : str
         Paragraphs and lists of `description` and `epilog` are filled to the width of the terminal. Lines below
         ``examples:`` stay as they are.
     statuses : mapping of int to str, optional
         The exit statuses of the command, for its help; the common ones are added.
+    error_status : int
+        The exit status of errors.
     """
     listed = sorted({**_COMMON_STATUSES, **(statuses or {})}.items())
     text = "".join(f"  {status:<4} {meaning}\n" for status, meaning in listed)
     parser: CommandParser = commands.add_parser(
         name, help=help, description=description, epilog=f"{epilog.rstrip()}\n\nexit status:\n{text}"
     )
+    parser.set_defaults(run=run, error_status=error_status)
     return parser
 
 

@@ -6,25 +6,123 @@ import argparse
 import os
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kbatch.cli.inputs import open_path
-from kbatch.cli.parsers.compact import NUMBER_OPTIONS
+from kbatch.cli.arguments import add_command
 from kbatch.cli.summaries import log_dict, loss_dicts, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
-from kbatch.cli.usage import storage_options
-from kbatch.log.logs import Log
-from kbatch.log.storage import locate
-from kbatch.log.write.compaction import Compaction, compact_log
-from kbatch.log.write.rewriting import check_apart
-from kbatch.log.write.staging import staged
+from kbatch.cli.usage import (
+    add_json,
+    add_storage_option,
+    argument,
+    number_argument,
+    size_argument,
+    storage_options,
+)
+from kbatch.options import INT32_MAX, INT64_MAX
+from kbatch.quantities import parse_time
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from kbatch.log.logs import Log
+    from kbatch.log.write.compaction import Compaction
+
+__all__ = ["add_parser", "run"]
+
+_DESCRIPTION = """\
+Write a compacted copy of a log, by the rules of Kafka's log cleaner: the last record of each key; tombstones and
+transaction markers as long as consumers may need them; no records without a key or of aborted transactions. Offsets do
+not change.
+
+PATH is a topic-partition directory, a segment (.log), or a broker's log directory. OUT must not exist yet, and
+appears only after the compaction has succeeded. Index files are rebuilt. A damaged segment is an error: `kbatch verify`
+lists the damage. Unreadable producer snapshots and leader epochs are not copied: a broker rebuilds them from the log. A
+run that is killed leaves a directory .NAME.*.tmp next to OUT, which the next run to the same OUT removes.
+
+As on a broker, the last segment of a log is not cleaned, unless --include-active is given.
+"""
+
+
+_EPILOG = """\
+examples:
+  kbatch compact data/accounts-0 compacted/accounts-0
+  kbatch compact backup/accounts-0 compacted/accounts-0 --include-active
+  kbatch compact data/accounts-0 compacted/accounts-0 --delete-retention-ms 0 --dedupe-buffer-bytes 2000000000
+
+"""
+
+
+# The sum of the time and a retention must fit in an int64.
+_MAX_TIME = INT64_MAX // 2
+
+
+# Options that are numbers: name, default, minimum, maximum, help.
+_NUMBERS = (
+    ("delete_retention_ms", 86_400_000, 0, _MAX_TIME, "how long to keep tombstones and markers that could be removed"),
+    ("min_compaction_lag_ms", 0, 0, INT64_MAX, "do not clean records younger than this, nor segments after them"),
+    ("first_dirty_offset", None, 0, INT64_MAX, "collect keys from this offset on, where the last cleaning ended"),
+    ("segment_bytes", 1 << 30, 1, INT32_MAX, "merge neighbouring segments up to this size"),
+    ("segment_index_bytes", 10 << 20, 24, INT32_MAX, "merge them up to this size of each index file"),
+    ("producer_expiration_ms", 86_400_000, 0, INT64_MAX, "how long to keep the last batch of an idle producer"),
+    ("dedupe_buffer_bytes", 128 << 20, 64, INT64_MAX, "memory for keys: 24 bytes per key, plus 10 %%"),
+)
+
+
+_STATUSES = {
+    1: "error, such as damage: nothing is written",
+    3: "done, but the output lists damage that was skipped",
+    130: "interrupted: nothing is written",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = add_command(
+        commands,
+        "compact",
+        run,
+        help="compact logs as Kafka's log cleaner does",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        statuses=_STATUSES,
+    )
+    parser.add_argument("path", metavar="PATH", help="topic-partition directory, segment or log directory, or a URL")
+    parser.add_argument("out", metavar="OUT", help="the copy to write")
+    parser.add_argument("--include-active", action="store_true", help="also clean the last segment")
+    parser.add_argument(
+        "--now",
+        type=argument(_parse_now),
+        metavar="TIME",
+        help="time of the compaction, in ISO 8601 (UTC) or milliseconds (default: now)",
+    )
+    for name, default, minimum, maximum, text in _NUMBERS:
+        shown = "" if default is None else " (default: %(default)s)"
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=(size_argument if name.endswith("_bytes") else number_argument)(minimum, maximum),
+            default=default,
+            metavar="SIZE" if name.endswith("_bytes") else name.split("_")[-1].upper(),
+            help=text + shown,
+        )
+    add_storage_option(parser)
+    add_json(parser)
+
+
+def _parse_now(text: str) -> int:
+    time = parse_time(text)
+    if not 0 <= time <= _MAX_TIME:
+        raise ValueError(f"must be 0 to {_MAX_TIME} milliseconds since the epoch, got {time}")
+    return time
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    options = {name: getattr(arguments, name) for name, *_ in NUMBER_OPTIONS}
+    from kbatch.cli.inputs import open_path
+    from kbatch.log.storage import locate
+    from kbatch.log.write.compaction import compact_log
+    from kbatch.log.write.rewriting import check_apart
+    from kbatch.log.write.staging import staged
+
+    options = {name: getattr(arguments, name) for name, *_ in _NUMBERS}
     options |= {"now": arguments.now, "include_active": arguments.include_active}
     given = storage_options(arguments)
     logs, is_directory = open_path(arguments.path, given)

@@ -1,4 +1,4 @@
-"""``kbatch completion SHELL``: scripts for bash, zsh and fish, generated from the parsers."""
+"""``kbatch completion SHELL``: a script that completes commands, options and values, generated from the parsers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,42 @@ import argparse
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from kbatch.cli.arguments import CommandParser
-from kbatch.cli.parsers import make_parser
+from kbatch.cli.arguments import CommandParser, add_command
 from kbatch.cli.terminal import print_lines
 
-__all__ = ["run"]
+__all__ = ["add_parser", "run"]
 
 # The placeholders of arguments that are names of files.
 _FILES = re.compile(r"A|B|DIR|FILE|LOGDIR|OUT|PATH|SCHEMA")
+
+
+_DESCRIPTION = """\
+Print a script that completes the commands, options, values and file names of kbatch in a shell. The script does not run
+kbatch, so print it again after an upgrade.
+"""
+
+_EPILOG = """\
+examples:
+  kbatch completion bash > ~/.local/share/bash-completion/completions/kbatch
+  kbatch completion zsh > ~/.zsh/completions/_kbatch     the directory must be in $fpath before compinit
+  kbatch completion fish > ~/.config/fish/completions/kbatch.fish
+  eval "$(kbatch completion bash)"                       for the current shell
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = add_command(
+        commands,
+        "completion",
+        run,
+        help="print a completion script for a shell",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
 
 
 @dataclass(frozen=True)
@@ -48,7 +75,7 @@ class Argument:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    parser, commands = make_parser()
+    parser, commands = arguments.parsers
     scripts: dict[str, Callable[[list[Argument], dict[str, tuple[str, list[Argument]]]], Iterator[str]]]
     scripts = {"bash": _bash, "zsh": _zsh, "fish": _fish}
     described = {each.dest: each.help or "" for each in _subparsers(parser)._choices_actions}

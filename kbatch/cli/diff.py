@@ -4,20 +4,100 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from kbatch.cli.ranges import given_ranges
+from kbatch.cli.arguments import add_command
+from kbatch.cli.ranges import RANGES, add_ranges, given_ranges
 from kbatch.cli.shown import json_bytes
 from kbatch.cli.summaries import damage_lines, loss_dicts, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, print_errors, print_lines
-from kbatch.cli.usage import storage_options
-from kbatch.log.comparison import compare_logs
-from kbatch.log.differences import ComparedLog, ComparedRecord, Difference, PartitionComparison
-from kbatch.log.discovery import open_logs
-from kbatch.log.logs import Log
-from kbatch.records.display import shown_time
+from kbatch.cli.usage import add_json, add_storage_option, size_argument, storage_options
+from kbatch.options import Isolation, Match, RaiseOrSkip
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from kbatch.log.differences import ComparedLog, ComparedRecord, Difference, PartitionComparison
+
+__all__ = ["add_parser", "run"]
+
+_DESCRIPTION = """\
+Compare the records of two logs, or of two directories of logs, which are paired by topic and partition. Batches,
+codecs, magic and segments may differ: records are equal if timestamp, key, value and headers are equal. Prints for each
+topic-partition the number of records on each side and the first difference.
+
+A and B are segments (.log), topic-partition directories, or brokers' log directories.
+"""
+
+
+_EPILOG = f"""\
+examples:
+  kbatch diff /var/lib/kafka/data /backup/kafka
+  kbatch diff data/orders-0 backup/orders-0 && echo equal
+  kbatch diff --match order data/orders-0 mirror/eu.orders-0
+  kbatch diff --match key data/accounts-0 compacted/accounts-0
+  kbatch diff --times -1h: --json data backup | jq '.logs[] | select(.equal | not)'
+
+--match:
+  offset  records with the same offset are compared
+  order   the first records of both sides are compared, then the second ones, and so on: for mirrored topics, whose
+          offsets differ. After a difference, the comparison resumes at the next record that both sides have, among the
+          next 1,024 records of each side
+  key     the last record of each key is compared: for compacted topics. A key whose last record is a tombstone (a null
+          value) counts as absent. Records without a key are not compared
+
+{RANGES}
+"""
+
+
+_STATUSES = {
+    0: "the records are equal",
+    1: "the records differ",
+    2: "wrong usage, an error, or damage",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = add_command(
+        commands,
+        "diff",
+        run,
+        help="compare the records of two logs or directories",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        statuses=_STATUSES,
+        error_status=2,
+    )
+    parser.add_argument("a", metavar="A", help="segment, topic-partition directory or log directory, or a URL")
+    parser.add_argument("b", metavar="B", help="another one of the same kind")
+    parser.add_argument(
+        "--match",
+        choices=get_args(Match),
+        default="offset",
+        help="which records are compared with each other; see below (default: %(default)s)",
+    )
+    add_ranges(parser)
+    parser.add_argument(
+        "--isolation",
+        choices=get_args(Isolation),
+        default="read_uncommitted",
+        help="which records are compared; read_committed excludes records of aborted and open transactions "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--on-error",
+        choices=get_args(RaiseOrSkip),
+        default="raise",
+        help="at damage: fail, or skip and list it, with exit status 2 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-bytes-shown",
+        metavar="SIZE",
+        type=size_argument(0),
+        default=100,
+        help="print at most the first SIZE bytes of a key, a value or a header's value (default: %(default)s)",
+    )
+    add_storage_option(parser)
+    add_json(parser)
 
 
 # The headers of a record that the text shows.
@@ -26,6 +106,10 @@ _TEXT_HEADERS = 8
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from kbatch.log.comparison import compare_logs
+    from kbatch.log.discovery import open_logs
+    from kbatch.log.logs import Log
+
     given = storage_options(arguments)
     a, b = (open_logs(path, storage_options=given) for path in (arguments.a, arguments.b))
     total = sum(log.size for side in (a, b) for log in ([side] if isinstance(side, Log) else side))
@@ -136,6 +220,8 @@ def _cut_bytes(data: bytes | None, limit: int) -> tuple[bytes | None, int]:
 def _shown(record: ComparedRecord, field: str, limit: int) -> str:
     """Return a field of a record as text."""
     if field == "timestamp":
+        from kbatch.records.display import shown_time
+
         return "none" if record.timestamp is None else f"{record.timestamp} ({shown_time(record.timestamp)})"
     if field == "headers":
         pairs = [_header(key, value, limit) for key, value in record.headers[:_TEXT_HEADERS]]

@@ -4,49 +4,186 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
-from typing import NamedTuple
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from kbatch.cli.arguments import add_command
+from kbatch.cli.ranges import RANGES, Ranges, add_ranges, given_ranges
+from kbatch.cli.usage import (
+    UsageError,
+    add_storage_option,
+    argument,
+    number_argument,
+    parse_bytes,
+    size_argument,
+    storage_options,
+)
+from kbatch.options import ISOLATION
 
-from kbatch.batches.checksums import has_good_batch
-from kbatch.cli import jsonlines, kafkatext
-from kbatch.cli.filters import Filters
-from kbatch.cli.inputs import Input, base_offset_of, check_first_bytes, find_inputs, standard_input
-from kbatch.cli.messages import dump_messages
-from kbatch.cli.ranges import Ranges, given_ranges
-from kbatch.cli.terminal import counted, print_errors, write_lines
-from kbatch.cli.usage import UsageError, storage_options
-from kbatch.errors import KbatchError
-from kbatch.escaping import escaped_json, printable
-from kbatch.format import BatchStatus
-from kbatch.log.committed import follow_transactions
-from kbatch.log.gaps import SegmentEnd, SegmentGaps
-from kbatch.log.indexes import stored_entries
-from kbatch.log.ranges import LogSelection, count_back, end_offset_after
-from kbatch.log.reading import read_tables
-from kbatch.log.segment import Segment
-from kbatch.log.state import read_producer_snapshot, read_transaction_index
-from kbatch.options import Isolation
-from kbatch.read.decode_options import DecodeOptions
-from kbatch.read.stream import INCOMPLETE_END, decode_stream
-from kbatch.table import RecordTable
+__all__ = ["add_parser", "run"]
 
-__all__ = ["run"]
+_DESCRIPTION = """\
+List the contents of segments and their auxiliary files: one line per batch or per record, as JSON or in the format of
+Kafka's kafka-dump-log.
 
-# The size of a table. Lines are formatted from one table at a time.
-_DUMP_TABLE_BYTES = 8 << 20
-# The isolation level that lists all records.
-_ALL: Isolation = "read_uncommitted"
-_LISTED_PRODUCERS = 5
-_CHUNK_BYTES = 1 << 20
+PATH is an auxiliary file of a segment (.index, .timeindex, .txnindex, .snapshot), a topic-partition directory (all its
+segments), a broker's log directory (all its topic-partitions), or a segment: any other file. - is standard input, a
+stream of batches such as a segment.
+
+Damage is reported on standard error, and the listing resumes at the next good batch.
+"""
+
+
+_EPILOG = f"""\
+examples:
+  kbatch dump data/orders-0                                      one line per batch
+  kbatch dump --records data/orders-0 | jq -r .key               one line per record
+  kbatch dump --records --offsets 1000:1010 data/orders-0        these ten offsets
+  kbatch dump --tail 10 data/orders-0                            the last ten records
+  kbatch dump --records --times 2024-05-01:2024-05-02 data/orders-0
+  kbatch dump --records --key hex:00ff data/orders-0             all records with a key
+  kbatch dump --producer 4001 data/orders-0                      all batches of a producer
+  kbatch dump --records --topic orders --isolation read_committed data
+  zstdcat segment.zst | kbatch dump -                            batches from a pipe
+  kbatch dump --format kafka --print-data-log data/orders-0/00000000000000000000.log
+  kbatch dump data/orders-0/00000000000000000000.timeindex
+  kbatch dump --protocol requests.bin responses.bin              the messages of a captured connection
+
+{RANGES}
+--isolation read_committed:
+  Lists what a consumer with this isolation level gets: no aborted records, and nothing from the first open transaction
+  on. Transaction markers are read from the segments at PATH. If records of open or undecided transactions are withheld,
+  they are reported on standard error, and the exit status is 4.
+
+standard input:
+  Batches are listed as they arrive. An incomplete batch at the end is not damage. Memory is bounded; read_committed
+  also keeps the bytes from the first open transaction on. Offsets can't count back from the end of a stream.
+
+--protocol:
+  Each file holds one direction of a connection: messages of Kafka's protocol, each after its length (int32). Each line
+  is a message, with its fields by name and its record batches decoded. A response has the version of the request with
+  the same correlation id. A message whose API or version is not known has "body", its bytes after the header.
+
+bytes in JSON:
+  A key, a value or a header is a string if its bytes are UTF-8 without control characters other than tabs and line
+  breaks, {{"base64": "..."}} if they are not, and null for null. With --max-bytes-shown, longer ones are cut to
+  {{"text": "...", "size": N}} or {{"base64": "...", "size": N}}. Headers are a list of [key, value].
+
+--format kafka:
+  Fields have the names and order of kafka-dump-log (Kafka 4.3). --records is its --deep-iteration. The differences:
+  bytes that are not text, or contain a line break, are printed as base64:...; the listing continues after damage; index
+  files are listed, but not compared with the log (`kbatch verify` compares them); and standard error has no
+  "-1 is followed by ..." for a segment that does not begin at offset 0.
+
+"""
+
+
+_STATUSES = {
+    1: "error, such as a PATH that cannot be read",
+    3: "done, but with damage, which is reported on standard error and left out of the listing",
+    4: "done without damage, but --isolation read_committed withheld records of open or undecided transactions",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = add_command(
+        commands,
+        "dump",
+        run,
+        help="list batches, records or index entries",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        statuses=_STATUSES,
+    )
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="segment, auxiliary file of one, or directory; a URL of one; or - for standard input",
+    )
+    add_storage_option(parser)
+    parser.add_argument(
+        "--protocol",
+        action="store_true",
+        help="list the messages of a connection: PATH is what a client sent, a second PATH what the broker answered",
+    )
+    parser.add_argument("--records", action="store_true", help="print one line per record, not per batch")
+    parser.add_argument(
+        "--format", choices=("json", "kafka"), default="json", help="format of the lines (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="print JSON lines, which is the default"
+    )
+    parser.add_argument(
+        "--print-data-log",
+        action="store_true",
+        help="with --format kafka: also print keys and values, which JSON always has; implies --records",
+    )
+    _add_filters(parser.add_argument_group("which records"))
+    parser.add_argument(
+        "--control",
+        action="store_true",
+        help="with --records: also print control records (transaction markers), as --format kafka always does",
+    )
+    parser.add_argument(
+        "--max-bytes-shown",
+        metavar="SIZE",
+        type=size_argument(0),
+        help="in JSON: print at most the first SIZE bytes of a key, a value or a header's value (default: all)",
+    )
+
+
+def _add_filters(group: argparse._ArgumentGroup) -> None:
+    add_ranges(group)
+    group.add_argument(
+        "--tail",
+        metavar="N",
+        type=number_argument(1),
+        help="the last N records of each log, among those that the other options choose; implies --records",
+    )
+    group.add_argument(
+        "--topic",
+        metavar="TOPIC",
+        dest="topics",
+        action="append",
+        default=[],
+        help="only this topic, or the topics of a glob such as 'orders-*'; may be given more than once",
+    )
+    group.add_argument(
+        "--isolation",
+        choices=ISOLATION.choices,
+        default="read_uncommitted",
+        help="list all records, or those that a consumer with read_committed gets (default: %(default)s)",
+    )
+    group.add_argument(
+        "--key",
+        metavar="KEY",
+        dest="keys",
+        action="append",
+        default=[],
+        type=argument(parse_bytes),
+        help="records with this key: text, hex:00ff or base64:AP8=; may be given more than once, for records with any "
+        "of the keys",
+    )
+    group.add_argument(
+        "--producer",
+        metavar="ID",
+        type=number_argument(-1),
+        help="batches of this producer id; -1 for batches without one",
+    )
+    group.add_argument(
+        "--max-records",
+        metavar="N",
+        type=number_argument(0),
+        help="stop after N records, or without --records after N batches",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from kbatch.cli.inputs import find_inputs
+    from kbatch.cli.listing import Listing
+
     if arguments.paths.count("-") > 1:
         raise UsageError("standard input (-) can be read only once")
     if arguments.protocol:
@@ -57,7 +194,7 @@ def run(arguments: argparse.Namespace) -> int:
         topics=arguments.topics,
         storage_options=storage_options(arguments),
     )
-    dump = _Dump(arguments)
+    dump = Listing(arguments)
     if "-" in arguments.paths and dump.needs_end:
         raise UsageError("--tail and negative offsets need the end of a log, which standard input (-) does not have")
     try:
@@ -75,350 +212,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_protocol(arguments: argparse.Namespace) -> int:
+    from kbatch.cli.messages import dump_messages
+
     of_logs = ("records", "print_data_log", "tail", "producer", "control", "max_records", "keys", "topics")
     is_given = any(getattr(arguments, name) not in (None, False, []) for name in of_logs)
-    if is_given or given_ranges(arguments) != Ranges() or arguments.format != "json" or arguments.isolation != _ALL:
+    if (
+        is_given
+        or given_ranges(arguments) != Ranges()
+        or arguments.format != "json"
+        or arguments.isolation != "read_uncommitted"
+    ):
         raise UsageError("with --protocol, the only other option is --max-bytes-shown")
     if len(arguments.paths) > 2:
         raise UsageError(f"--protocol takes one or two files, got {len(arguments.paths)}")
     return dump_messages(arguments.paths, arguments.max_bytes_shown)
-
-
-class _Source(NamedTuple):
-    """Where batches come from: a segment, or a stream without one."""
-
-    path: str
-    topic: str | None
-    partition: int | None
-    segment: Segment | None = None
-
-    @property
-    def place(self) -> str:
-        return jsonlines.place_of(self.topic, self.partition, self.path)
-
-
-class _Dump:
-    """One run over all inputs: its options, and the damage and gaps found so far."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        ranges = given_ranges(arguments)
-        is_committed = arguments.isolation == "read_committed"
-        self._given = Filters(*ranges, tuple(arguments.keys), arguments.producer, is_committed)
-        self._last = arguments.tail
-        self.needs_end = ranges.counts_back or self._last is not None
-        self.kafka = arguments.format == "kafka"
-        self.data = arguments.print_data_log
-        self.records = arguments.records or self.data or self._last is not None
-        self.max_shown = arguments.max_bytes_shown
-        self.remaining = arguments.max_records
-        self.damaged = False
-        self.withheld = False
-        # By file: pairs of successive offsets that are not consecutive.
-        self.gaps: dict[str, list[tuple[int, int]]] = {}
-        self._options = DecodeOptions(
-            isolation=arguments.isolation,
-            include_control=self.kafka or not self.records or arguments.control,
-            # A listing of batches includes those with a wrong checksum; a listing of records omits their records.
-            crc="mark" if self.kafka or not self.records else "verify",
-            on_error="skip",
-        )
-        # With the offsets of the current log.
-        self.filters, self.options = self._given, self._options
-
-    def log(self, each: Input) -> None:
-        """List the segments of a log."""
-        segments = each.segments
-        self._set_offsets(each)
-        start, stop = self.filters.start_offset, self.filters.stop_offset
-        withheld = None
-        if self.filters.committed:
-            transactions = follow_transactions(segments, self.options, start_offset=start, stop_offset=stop)
-            withheld = transactions._withheld_of_log()
-            self._report_withheld(each.path, transactions.pending)
-        for i, segment in enumerate(segments):
-            follows = segments[i + 1].base_offset if i + 1 < len(segments) else None
-            before = start is not None and follows is not None and follows <= start
-            after = stop is not None and segment.base_offset is not None and segment.base_offset >= stop
-            if not (before or after) and self.remaining != 0:
-                if withheld is not None:
-                    self.options = replace(self.options, withheld=withheld.of_segment(segment.path))
-                self._segment(segments, i, each.topic_partition)
-
-    def stream(self, each: Input) -> None:
-        """List the batches of standard input as they arrive."""
-        start, stop = self._given.start_offset, self._given.stop_offset
-        self.filters, self.options = self._given, replace(self._options, start_offset=start, stop_offset=stop)
-        source = _Source(each.path, *each.topic_partition)
-        if self.kafka:
-            self._write(_head(source))
-        reached, batches_end = self._list(source, self._arriving(each.path))
-        if self.remaining != 0:
-            self._write_invalid(source, reached - batches_end)
-
-    def _arriving(self, path: str) -> Iterator[RecordTable]:
-        """Decode standard input. An incomplete batch at its end is reported, and is not a loss."""
-        file = standard_input()
-        options = self.options
-        pending: list[tuple[int, int]] = []
-        try:
-            # Unlike readinto1, read1 does not wait for more than one read of a pipe.
-            chunks = iter(lambda: file.read1(_CHUNK_BYTES), b"")
-            first = next(chunks, b"")
-            check_first_bytes(path, first)
-            for table in decode_stream(
-                chain([first], chunks),
-                isolation=options.isolation,
-                include_control=options.include_control,
-                crc=options.crc,
-                on_error=options.on_error,
-                start_offset=options.start_offset,
-                stop_offset=options.stop_offset,
-                source=path,
-                max_bytes=_DUMP_TABLE_BYTES,
-            ):
-                pending = table.pending
-                losses = [loss for loss in table.losses if not loss.reason.startswith(INCOMPLETE_END)]
-                for loss in table.losses[len(losses) :]:
-                    self._warn(path, loss.position, f"{counted(loss.length, 'byte')} of an incomplete batch")
-                yield table._with(losses=losses)
-                del table
-        except OSError as error:
-            error.filename = "standard input"
-            raise
-        self._report_withheld(path, pending)
-
-    def _set_offsets(self, each: Input) -> None:
-        """Count negative offsets back from the end of a log, and find the first of its last records."""
-        start, stop = self._given.start_offset, self._given.stop_offset
-        if self.needs_end:
-            segment = each.segments[-1]
-            end = end_offset_after(segment, segment.last_batch()[0])
-            first = each.log.start_checkpoint if each.log is not None else None
-            start, stop = (
-                count_back(offset, end, first) if offset is not None and offset < 0 else offset
-                for offset in (start, stop)
-            )
-            if self._last is not None:
-                since, until = self._given.start_timestamp, self._given.stop_timestamp
-                selection = LogSelection(each.segments, start, stop, since, until, _DUMP_TABLE_BYTES)
-                start = selection.start_of_last(self._options, self._last, end, self._given.records)
-        self.filters = replace(self._given, start_offset=start, stop_offset=stop)
-        self.options = replace(self._options, start_offset=start, stop_offset=stop)
-
-    def _segment(
-        self, segments: Sequence[Segment], number: int, topic_partition: tuple[str | None, int | None]
-    ) -> None:
-        segment = segments[number]
-        source = _Source(segment.path, *topic_partition, segment)
-        if self.kafka:
-            self._write(_head(source))
-        begin, end = 0, segment.size
-        if self.filters.start_offset is not None:
-            begin = segment.seek_offset(self.filters.start_offset)
-        if self.filters.start_timestamp is not None:
-            begin = max(begin, segment._seek_time(self.filters.start_timestamp))
-        if self.filters.stop_offset is not None:
-            end = segment.end_for_offset(self.filters.stop_offset)
-        reached, batches_end = self._list(source, self._tables(segments, number, begin, end), begin)
-        if self.filters.stop_offset is None and self.remaining != 0:
-            self._write_invalid(source, segment.size - batches_end)
-            self._report_tail(segment, reached)
-
-    def _tables(self, segments: Sequence[Segment], number: int, begin: int, end: int) -> Iterator[RecordTable]:
-        """Decode a byte range of a segment; yield a gap of unknown cause after the segment as a loss."""
-        segment, offsets_end = segments[number], SegmentEnd(segments[number].base_offset)
-        for table in read_tables(segment, begin, end, self.options, _DUMP_TABLE_BYTES):
-            offsets_end.add(table)
-            yield table
-            del table
-        # Where a segment is skipped because of its timestamps, its last offset is unknown.
-        if end == segment.size and (self.filters.start_timestamp is None or begin < end):
-            bounds = self.filters.start_offset, self.filters.stop_offset
-            gaps = SegmentGaps(segments).after(number, offsets_end, *bounds)
-            yield from (gap.as_table(self.options) for gap in gaps if not gap.compacted)
-
-    def _list(self, source: _Source, tables: Iterable[RecordTable], begin: int = 0) -> tuple[int, int]:
-        """List tables up to the last one or --max-records; return where they and their last batch end."""
-        reached = batches_end = begin
-        previous: int | None = None
-        for table in tables:
-            if len(table.batches):
-                last = table.batches[-1]
-                batches_end = max(batches_end, int(last["position"] + last["size"]))
-            reached = max(reached, batches_end, *(loss.position + loss.length for loss in table.losses))
-            errors = self._report_damage(source, table)
-            chosen = self.filters.records(table)
-            rows = self.filters.batches(chosen)
-            if self.remaining is not None:
-                chosen, rows = self._limit(chosen, rows)
-            self._write(self._lines(source, chosen, rows, errors))
-            if self.kafka and self.records and not self.filters.any and len(table):
-                previous = self._find_gaps(source.path, table, previous)
-            if source.segment is None:
-                sys.stdout.flush()
-            if self.remaining == 0:
-                break
-            # Frees the table before the next one is decoded.
-            del table, chosen
-        return reached, batches_end
-
-    def _limit(self, table: RecordTable, rows: npt.NDArray[np.intp]) -> tuple[RecordTable, npt.NDArray[np.intp]]:
-        assert self.remaining is not None
-        if not self.records:
-            rows = rows[: self.remaining]
-            self.remaining -= len(rows)
-            return table, rows
-        if len(table) >= self.remaining:
-            table = table[: self.remaining]
-            last = int(table.records["batch"][-1]) if len(table) else -1
-            rows = rows[rows <= last]
-        self.remaining -= len(table)
-        return table, rows
-
-    def _lines(
-        self, source: _Source, table: RecordTable, rows: npt.NDArray[np.intp], errors: dict[int, str]
-    ) -> Iterator[str]:
-        if self.kafka:
-            holds = self._checksums(source, table)
-            yield from kafkatext.lines(table, rows, holds, records=self.records, data=self.data)
-        elif self.records:
-            yield from jsonlines.record_lines(table, source.place, self.max_shown)
-        else:
-            framed = set(table.batches["position"].tolist())
-            lost = [loss for loss in table.losses if loss.position not in framed]
-            done = 0
-            for loss in lost:
-                upto = int(np.searchsorted(table.batches["position"][rows], loss.position))
-                yield from jsonlines.batch_lines(table, rows[done:upto], source.place, errors)
-                yield jsonlines.loss_line(loss, source.place)
-                done = max(done, upto)
-            yield from jsonlines.batch_lines(table, rows[done:], source.place, errors)
-
-    def _checksums(self, source: _Source, table: RecordTable) -> npt.NDArray[np.bool_]:
-        """Whether the checksum of each batch holds; it is unknown for a batch with another fault, and computed here."""
-        status = table.batches["status"]
-        holds: npt.NDArray[np.bool_] = status != BatchStatus.BAD_CRC
-        for row in np.flatnonzero(~BatchStatus.sound(status) & holds).tolist():
-            # The bytes of a stream are not kept.
-            holds[row] = source.segment is not None and has_good_batch(source.segment, table.batches[row])
-        return holds
-
-    def _report_damage(self, source: _Source, table: RecordTable) -> dict[int, str]:
-        """Report damage on standard error, and return it by position."""
-        found: dict[int, tuple[str, int | None]] = {}
-        for row in np.flatnonzero(~BatchStatus.sound(table.batches["status"])).tolist():
-            batch = table.batches[row]
-            if batch["status"] == BatchStatus.BAD_CRC:
-                text = f"wrong checksum 0x{int(batch['crc']):08x}"
-                found[int(batch["position"])] = text, int(batch["base_offset"])
-        for row in np.flatnonzero(table.batches["status"] == BatchStatus.BAD_INNER_CRC).tolist():
-            batch = table.batches[row]
-            text = "a compressed message has a wrong checksum"
-            found[int(batch["position"])] = text, int(batch["base_offset"])
-        for loss in table.losses:
-            # A gap has no bytes.
-            size = f" ({counted(loss.length, 'byte')})" if loss.length else ""
-            found[loss.position] = f"{loss.reason}{size}", loss.base_offset
-        for position, (text, base_offset) in sorted(found.items()):
-            self._warn(source.path, position, text if base_offset is None else f"base offset {base_offset}: {text}")
-            self.damaged = True
-        return {position: text for position, (text, _) in found.items()}
-
-    def _report_withheld(self, path: str, pending: Sequence[tuple[int, int]]) -> None:
-        """Report open and undecided transactions, given as producer id and first offset."""
-        if pending:
-            first = pending[0][1]
-            producers = ", ".join(str(producer) for producer, _ in pending[:_LISTED_PRODUCERS])
-            more = ", ..." if len(pending) > _LISTED_PRODUCERS else ""
-            count = counted(len(pending), "open or undecided transaction")
-            print_errors(
-                f"kbatch dump: {path}: records from offset {first} on are withheld: {count} "
-                f"(producer {producers}{more})"
-            )
-            self.withheld = True
-
-    def _write_invalid(self, source: _Source, size: int) -> None:
-        if self.kafka and not self.filters.any and size:
-            name = source.path.rpartition("/")[2]
-            self._write([f"Found {size} invalid bytes at the end of {printable(name)}"])
-
-    def _report_tail(self, segment: Segment, reached: int) -> None:
-        if reached < segment.size:
-            with segment.open() as file:
-                text, is_foreign = file.describe_tail(file.tail_at(reached))
-            self._warn(segment.path, reached, text)
-            self.damaged |= is_foreign
-
-    def _find_gaps(self, path: str, table: RecordTable, previous: int | None) -> int:
-        offsets = table.records["offset"]
-        first = int(offsets[0])
-        before = np.concatenate(([first - 1 if previous is None else previous], offsets[:-1]))
-        at = np.flatnonzero(offsets != before + 1)
-        if len(at):
-            pairs = zip(before[at].tolist(), offsets[at].tolist(), strict=True)
-            self.gaps.setdefault(path, []).extend(pairs)
-        return int(offsets[-1])
-
-    def print_gaps(self) -> None:
-        """Report missing offsets on standard error, as Kafka's tool does (DMP-7)."""
-        for path, pairs in self.gaps.items():
-            print_errors(f"Non-consecutive offsets in {path}")
-            for before, after in pairs:
-                print_errors(f"  {before} is followed by {after}")
-
-    def side_file(self, each: Input) -> None:
-        """List the entries of an index file or a snapshot."""
-        if self.kafka:
-            self._write([f"Dumping {printable(each.path)}"])
-        try:
-            entries = _entries(each)
-        except KbatchError as error:
-            if isinstance(error.__cause__, OSError):
-                raise
-            print_errors(f"kbatch dump: {error}")
-            self.damaged = True
-            return
-        if not self.kafka:
-            self._write(jsonlines.entry_lines(jsonlines.place_of(*each.topic_partition, each.path), entries))
-        elif each.kind == "index" and not len(entries):
-            self._write([f"{printable(each.path)} is empty."])
-        else:
-            self._write(_KAFKA_ENTRIES[each.kind](entries))
-
-    def _write(self, lines: Iterable[str]) -> None:
-        write_lines(lines, printable if self.kafka else escaped_json)
-
-    def _warn(self, path: str, position: int, text: str) -> None:
-        print_errors(f"kbatch dump: {path}: byte {position}: {text}")
-
-
-_KAFKA_ENTRIES = {
-    "index": kafkatext.index_lines,
-    "timeindex": kafkatext.time_index_lines,
-    "txnindex": kafkatext.transaction_index_lines,
-    "snapshot": kafkatext.snapshot_lines,
-}
-
-
-def _entries(each: Input) -> npt.NDArray[np.void]:
-    if each.kind == "snapshot":
-        return read_producer_snapshot(each.path, storage=each.storage)
-    if each.kind == "txnindex":
-        return read_transaction_index(each.path, storage=each.storage)
-    entries, _ = stored_entries(each.path, "index" if each.kind == "index" else "timeindex", each.storage)
-    entries["offset"] += base_offset_of(each.path)
-    return entries
-
-
-def _head(source: _Source) -> list[str]:
-    name = source.path.rpartition("/")[2]
-    lines = [f"Dumping {printable(source.path)}"]
-    if name == "bootstrap.checkpoint":
-        return [*lines, "KRaft bootstrap snapshot"]
-    if name.endswith(".checkpoint"):
-        offset, _, epoch = name.removesuffix(".checkpoint").partition("-")
-        if offset.isdecimal() and epoch.isdecimal():
-            lines.append(f"Snapshot end offset: {int(offset)}, epoch: {int(epoch)}")
-        return lines
-    base_offset = None if source.segment is None else source.segment.base_offset
-    return lines if base_offset is None else [*lines, f"Log starting offset: {base_offset}"]

@@ -3,16 +3,55 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
-from kbatch.cli.rewrite import run_rewriter
-from kbatch.cli.usage import usage
-from kbatch.rewrite.recompression import Recompression
+from kbatch.cli.arguments import add_command
+from kbatch.cli.rewriting import PATHS, STATUSES, add_arguments, run_rewriter
+from kbatch.cli.usage import codec_argument, usage
 
-__all__ = ["run"]
+__all__ = ["add_parser", "run"]
+
+_DESCRIPTION = f"""\
+Compress the batches of a log with another codec. Batch headers keep their fields, except size, codec and checksum.
+Batches that already have the codec are copied, unless a level is given.
+
+{PATHS}"""
+
+
+_EPILOG = """\
+examples:
+  kbatch recompress data/orders-0 compressed/orders-0 --codec zstd
+  kbatch recompress data/orders-0/00000000000000000000.log orders.log --codec none
+  kbatch recompress /var/lib/kafka/data archive --codec zstd:19
+
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = add_command(
+        commands,
+        "recompress",
+        run,
+        help="compress logs with another codec",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        statuses=STATUSES,
+    )
+    parser.add_argument(
+        "--codec",
+        type=codec_argument,
+        required=True,
+        metavar="CODEC[:LEVEL]",
+        help="none, gzip, snappy, lz4 or zstd, with a level such as zstd:12",
+    )
+    add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from kbatch.rewrite.recompression import Recompression
+
     with usage():
         rewriter = Recompression(arguments.codec, batch_size=arguments.batch_size, on_error=arguments.on_error)
     return run_rewriter(arguments, rewriter)

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from kbatch.cli.summaries import print_summary
 from kbatch.cli.terminal import counted, format_size, print_lines
 from kbatch.cli.usage import UsageError, storage_options
-from kbatch.errors import LogDirectoryError
 
 __all__ = ["Losses", "loss_lines", "lost_text", "print_record", "report_lines"]
 
@@ -28,6 +27,7 @@ class Losses(Protocol):
 
 def print_record(arguments: argparse.Namespace) -> int:
     """Print the reports of all exports to an output; return the exit status."""
+    from kbatch.errors import LogDirectoryError
     from kbatch.sinks.outputs import open_place
     from kbatch.sinks.reports import RunRecord
 

@@ -1,4 +1,4 @@
-"""Parses a command line and runs its command."""
+"""The command line as a whole: its parser, and the run of a command."""
 
 from __future__ import annotations
 
@@ -7,16 +7,41 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from types import ModuleType
 
+from kbatch import __version__
+from kbatch.cli import compact, completion, convert, diff, dump, export, help, recompress, stats, verify
 from kbatch.cli.arguments import CommandParser
-from kbatch.cli.parsers import make_parser
 from kbatch.cli.terminal import print_errors
 from kbatch.cli.usage import UsageError
 from kbatch.escaping import one_line
 
-__all__ = ["run_command"]
+__all__ = ["make_parser", "run_command"]
+
+_EPILOG = """\
+exit status:
+  0    done
+  1    error
+  2    wrong usage
+  3-5  done, but with damage, with records withheld, or with values that cannot be parsed; `kbatch help COMMAND`
+       describes the statuses of a command
+  130  interrupted
+"""
+
+
+def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
+    """Return the parser of the command line, and the parsers of its commands by name."""
+    parser = CommandParser(
+        prog="kbatch",
+        description="List, check, compare and rewrite Kafka's log files, and convert them to Parquet.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"kbatch {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.set_defaults(parsers=(parser, commands.choices))
+    for command in (export, dump, verify, stats, diff, convert, recompress, compact, completion):
+        command.add_parser(commands)
+    help.add_parser(commands)
+    return parser, commands.choices
 
 
 def run_command(arguments: Sequence[str] | None) -> int:
@@ -29,15 +54,13 @@ def run_command(arguments: Sequence[str] | None) -> int:
     parser, commands = make_parser()
     try:
         options = parser.parse_args(arguments)
-        # Imports NumPy, which help and usage errors do not wait for.
-        command = import_module(f"kbatch.cli.{options.command}")
-        return _run_module(command, options, commands[options.command])
+        return _run(options, commands[options.command])
     except BrokenPipeError:
         # The reader of the output has closed it, as `head` does. Python must not flush to it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as error:
-        # The output of --help or --version; `_run_module` handles the errors of commands.
+        # The output of --help or --version; `_run` handles the errors of commands.
         print_errors(f"kbatch: {one_line(_message(error))}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
@@ -50,9 +73,9 @@ def _message(error: Exception) -> str:
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
-def _run_module(command: ModuleType, options: argparse.Namespace, parser: CommandParser) -> int:
+def _run(options: argparse.Namespace, parser: CommandParser) -> int:
     try:
-        status: int = command.run(options)
+        status: int = options.run(options)
         sys.stdout.flush()
     except UsageError as error:
         parser.error(str(error))

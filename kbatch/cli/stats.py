@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
-from kbatch.cli.inputs import Input, find_inputs
+from kbatch.cli.arguments import add_command
 from kbatch.cli.summaries import log_dict, print_summary
 from kbatch.cli.terminal import (
     ProgressLine,
@@ -17,15 +18,63 @@ from kbatch.cli.terminal import (
     print_lines,
     table_lines,
 )
-from kbatch.cli.usage import storage_options
-from kbatch.format import NO_TIMESTAMP
-from kbatch.log.statistics import PERCENTILES, Distribution, LogStatistics, log_statistics
+from kbatch.cli.usage import add_json, add_storage_option, storage_options
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from kbatch.cli.inputs import Input
+    from kbatch.log.statistics import Distribution, LogStatistics
+
+__all__ = ["add_parser", "run"]
+
+_DESCRIPTION = """\
+Summarize topic-partitions: segments, batches, records, sizes, offsets, times, codecs with their ratios, transactions.
+
+PATH is a segment (.log, .checkpoint), a topic-partition directory, or a broker's log directory.
+"""
+
+
+_EPILOG = """\
+examples:
+  kbatch stats /var/lib/kafka/data                 one line per topic-partition
+  kbatch stats --details data/orders-0             all statistics of one
+  kbatch stats --headers-only /var/lib/kafka/data  fast: decodes nothing, computes no checksums
+  kbatch stats --json data | jq '.logs[] | [.name, .records]'
+
+A ratio divides the decompressed size of payloads by their stored size. Percentiles are exact below 4096, and within one
+percent above. Times are the smallest and largest timestamp of a record, or with --headers-only of a batch header.
+
+"""
+
+
+_STATUSES = {
+    1: "error, such as a PATH that cannot be read",
+    3: "done, but with damage: the lost bytes are not part of the statistics",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = add_command(
+        commands,
+        "stats",
+        run,
+        help="summarize topic-partitions",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        statuses=_STATUSES,
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="segment or directory, or a URL of one")
+    add_storage_option(parser)
+    parser.add_argument("--headers-only", action="store_true", help="read only batch headers, decode nothing")
+    parser.add_argument("--details", action="store_true", help="print all statistics of each topic-partition")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from kbatch.cli.inputs import find_inputs
+    from kbatch.log.statistics import log_statistics
+
     inputs = find_inputs(arguments.paths, logs_only=True, storage_options=storage_options(arguments))
     total = sum(segment.size for each in inputs for segment in each.segments)
     found: list[tuple[Input, LogStatistics]] = []
@@ -104,6 +153,8 @@ def _codecs(one: LogStatistics) -> str:
 
 
 def _details(each: Input, one: LogStatistics) -> list[str]:
+    from kbatch.format import NO_TIMESTAMP
+
     lines = [fitted(each.name)]
 
     def add(name: str, text: str) -> None:
@@ -148,5 +199,7 @@ def _details(each: Input, one: LogStatistics) -> list[str]:
 def _distribution(numbers: Distribution) -> str:
     if not numbers.count:
         return "-"
+    from kbatch.log.statistics import PERCENTILES
+
     percentiles = ", ".join(f"p{percent} {numbers.percentile(percent):,}" for percent in PERCENTILES)
     return f"mean {numbers.mean:,.1f}, min {numbers.smallest:,}, {percentiles}, max {numbers.largest:,}"

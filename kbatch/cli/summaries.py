@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.terminal import counted, print_json
-from kbatch.log.logs import Log
-from kbatch.records.loss_list import Loss
+
+if TYPE_CHECKING:
+    from kbatch.log.logs import Log
+    from kbatch.records.loss_list import Loss
 
 __all__ = ["LISTED_DAMAGE", "damage_lines", "log_dict", "loss_dicts", "print_summary"]
 

@@ -5,24 +5,77 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kbatch.cli.inputs import Input, find_inputs, is_last
+from kbatch.cli.arguments import add_command
 from kbatch.cli.summaries import log_dict, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
-from kbatch.cli.usage import storage_options
-from kbatch.errors import LogDirectoryError
-from kbatch.log.logs import Log
-from kbatch.log.names import parse_segment_name
-from kbatch.log.report import OnFinding, VerificationFinding, VerificationReport
-from kbatch.log.segment import Segment
-from kbatch.log.verification import verify_index, verify_log, verify_snapshot, verify_transaction_index
+from kbatch.cli.usage import add_json, add_storage_option, storage_options
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from kbatch.cli.inputs import Input
+    from kbatch.log.report import OnFinding, VerificationFinding, VerificationReport
+    from kbatch.log.segment import Segment
+
+__all__ = ["add_parser", "run"]
+
+_DESCRIPTION = """\
+Check segments and their auxiliary files: checksum, structure, offsets and timestamps of every batch; index files
+against the segment; .txnindex files against the transaction markers; the checksums of producer snapshots.
+
+PATH is a segment (.log, .checkpoint), an auxiliary file of one (.index, .timeindex, .txnindex, .snapshot), a
+topic-partition directory, or a broker's log directory.
+
+Each finding is printed on a line, "file: byte N: text". A finding that need not be damage is a note: missing offsets,
+which compaction and transactions cause too; zeros or an incomplete batch at the end of the last segment.
+"""
+
+
+_EPILOG = """\
+examples:
+  kbatch verify /var/lib/kafka/data
+  kbatch verify data/orders-0 || echo damaged
+  kbatch verify data/orders-0/00000000000000000000.timeindex
+  kbatch verify --sequences data/orders-0
+  kbatch verify --json data/orders-0 | jq '.logs[].findings[]'
+
+"""
+
+
+_STATUSES = {
+    0: "no damage; there may be notes",
+    1: "error, such as a PATH that cannot be read",
+    3: "damage, which the findings list",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = add_command(
+        commands,
+        "verify",
+        run,
+        help="check checksums, structure, offsets and index files",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        statuses=_STATUSES,
+    )
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="segment, auxiliary file of one, or directory; or a URL of one"
+    )
+    parser.add_argument(
+        "--sequences",
+        action="store_true",
+        help="also check the sequence numbers of idempotent producers for missing and duplicate batches",
+    )
+    add_storage_option(parser)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from kbatch.cli.inputs import find_inputs
+
     inputs = find_inputs(arguments.paths, storage_options=storage_options(arguments))
     total = sum(segment.size for each in inputs for segment in each.segments)
     reports = []
@@ -56,6 +109,11 @@ def _verify(
     on_finding: OnFinding | None,
     progress: Callable[[int], None],
 ) -> VerificationReport:
+    from kbatch.cli.inputs import is_last
+    from kbatch.errors import LogDirectoryError
+    from kbatch.log.segment import Segment
+    from kbatch.log.verification import verify_index, verify_log, verify_snapshot, verify_transaction_index
+
     if each.kind == "log":
         whole = each.log is not None and not each.log.path.endswith(".log")
         return verify_log(each.segments, whole=whole, sequences=sequences, on_finding=on_finding, progress=progress)
@@ -72,6 +130,9 @@ def _verify(
 
 
 def _log_around(each: Input) -> list[Segment]:
+    from kbatch.log.logs import Log
+    from kbatch.log.names import parse_segment_name
+
     directory = os.path.dirname(each.path) or "."
     if any(parse_segment_name(name) is not None for name in each.storage.list(directory)):
         return Log(directory, storage_options=each.storage.options).segments

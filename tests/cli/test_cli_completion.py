@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kbatch.cli import main
-from kbatch.cli.parsers import make_parser
+from kbatch.cli.running import make_parser
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kbatch.cli import main
-from kbatch.cli.parsers import make_parser
+from kbatch.cli.running import make_parser
 
 COMMANDS = sorted(make_parser()[1])
 

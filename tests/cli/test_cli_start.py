@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbatch.cli.parsers import make_parser
+from kbatch.cli.running import make_parser
 
 COMMANDS = sorted(make_parser()[1])
 HEAVY = ("numpy", "pyarrow", "pandas", "polars", "pyspark", "kbatch.format", "kbatch.log")

@@ -6,21 +6,74 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from kbatch.cli.inputs import open_path
 from kbatch.cli.summaries import damage_lines, log_dict, loss_dicts, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
-from kbatch.cli.usage import storage_options
-from kbatch.log.logs import Log
-from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
-from kbatch.rewrite.rewriter import LOST_TEXTS, Rewriter, RewriteReport
+from kbatch.cli.usage import add_json, add_storage_option, size_argument, storage_options
+from kbatch.options import INT32_MAX, RaiseOrSkip
 
-__all__ = ["run_rewriter"]
+if TYPE_CHECKING:
+    from kbatch.log.logs import Log
+    from kbatch.rewrite.rewriter import Rewriter, RewriteReport
+
+__all__ = ["PATHS", "STATUSES", "add_arguments", "run_rewriter"]
+
+PATHS = """\
+PATH is a segment (.log), a topic-partition directory, or a broker's log directory. OUT must not exist yet. It is a .log
+file for a segment, else a directory, and appears only after the command has succeeded. Offsets do not change.
+Index files are rebuilt. The other auxiliary files of segments are copied, except for unreadable producer snapshots and
+leader epochs, which a broker rebuilds. A run that is killed leaves a directory .NAME.*.tmp next to OUT, which the next
+run to the same OUT removes.
+"""
+
+STATUSES = {
+    1: "error, such as damage without --on-error skip: nothing is written",
+    3: "done, but --on-error skip has skipped damage, which the output lists",
+    130: "interrupted: nothing is written",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of both commands."""
+    parser.add_argument("path", metavar="PATH", help="segment, topic-partition directory or log directory, or a URL")
+    parser.add_argument("out", metavar="OUT", help="the copy to write")
+    parser.add_argument(
+        "--batch-size",
+        type=size_argument(0, INT32_MAX),
+        default=16384,
+        metavar="SIZE",
+        help="combine uncompressed messages of magic 0 and 1 to batches of at most this size (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--on-error",
+        choices=get_args(RaiseOrSkip),
+        default="raise",
+        help="at damage: fail and write nothing, or skip and list it (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--segment-bytes",
+        type=size_argument(1, INT32_MAX),
+        default=INT32_MAX,
+        metavar="SIZE",
+        help="split segments that become larger (default: %(default)s, the maximum)",
+    )
+    parser.add_argument(
+        "--index-interval-bytes",
+        type=size_argument(0, INT32_MAX),
+        default=4096,
+        metavar="SIZE",
+        help="bytes of the log per index entry, as index.interval.bytes of a broker (default: %(default)s)",
+    )
+    add_storage_option(parser)
+    add_json(parser)
 
 
 def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
     """Rewrite the logs that the arguments name, print the result, and return the exit status."""
+    from kbatch.cli.inputs import open_path
+    from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
+
     given = storage_options(arguments)
     options: dict[str, Any] = {
         "segment_bytes": arguments.segment_bytes,
@@ -50,6 +103,8 @@ def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
 
 def _rewrite_dict(report: RewriteReport) -> dict[str, Any]:
     """Return the counts of a log for JSON; what a conversion dropped is in ``dropped``."""
+    from kbatch.rewrite.rewriter import LOST_TEXTS
+
     counts = {each.name: getattr(report, each.name) for each in fields(report)}
     losses = loss_dicts(counts.pop("damage"))
     return {
@@ -66,6 +121,8 @@ def _progress(total: int) -> Iterator[Any]:
 
 
 def _print(out: str, report: RewriteReport) -> None:
+    from kbatch.rewrite.rewriter import LOST_TEXTS
+
     print_lines(*damage_lines("skipped", report.damage))
     for name, count in report.lost.items():
         print_lines("lost: " + LOST_TEXTS[name].format(count=f"{count:,}"))
