@@ -41,6 +41,8 @@ class CommandParser(argparse.ArgumentParser):
         # No option begins with a digit: -10: and -1h are values, as argparse treats -10.
         self._negative_number_matcher = re.compile(r"-\d")
         self._given: Sequence[str] = ()
+        # What the command does, in one line.
+        self.summary = ""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -143,6 +145,7 @@ def add_command(
     parser: CommandParser = commands.add_parser(
         name, help=help, description=description, epilog=f"{epilog.rstrip()}\n\nexit status:\n{text}"
     )
+    parser.summary = help
     parser.set_defaults(run=run, error_status=error_status)
     return parser
 
