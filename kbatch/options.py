@@ -1,28 +1,29 @@
 """Options. Each option is defined once, as a field of a dataclass, and every interface derives it from there.
 
 A field that `option` makes has a default, a kind of value, and names for Spark (`Option.spark`) and the command line
-(`Option.flags`). The parser of Spark's strings (`from_strings`), the flags (`add_flags`, `from_flags`), the check of
-values (`check_options`) and the documentation (`documented`, `table_of`) are derived from it. The dataclasses stay in
-the modules that use their values.
+(`Option.flags`). The parser of Spark's strings (`from_strings`), the flags (`kbatch.cli.flags`), the check of values
+(`check_options`) and the documentation (`documented`, `table_of`) are derived from it. The dataclasses stay in the
+modules that use their values.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import dataclasses
 import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from kbatch.quantities import INT32_MAX, INT64_MAX, bounds_text, parse_size
 
-if TYPE_CHECKING:
-    import argparse
-
 __all__ = [
     "BOOLEAN",
+    "BYTES",
+    "CODEC",
     "CODEC_LEVELS",
     "CRC",
     "INT32_MAX",
@@ -40,23 +41,22 @@ __all__ = [
     "Overflow",
     "RaiseOrSkip",
     "ValueKind",
-    "add_flags",
     "as_named",
     "check_options",
     "choice",
     "describe_codecs",
     "did_you_mean",
     "documented",
-    "from_flags",
     "from_strings",
-    "is_switch",
     "option",
     "options_of",
+    "parse_bytes",
     "parse_codec_level",
     "refuse_unknown",
     "size",
     "switch_off",
     "table_of",
+    "to_strings",
     "whole_number",
 ]
 
@@ -122,7 +122,9 @@ class ValueKind:
     show : callable
         Value to text, for defaults.
     repeated : bool
-        Whether a flag may be repeated; the text is then all its values, separated by commas.
+        Whether a flag may be repeated. `parse` then returns a collection, and the value has the members of all of them.
+    is_switch : bool
+        Whether a flag has no value; `parse` is called with "true".
     parses_values : bool
         Whether the dataclass accepts the text too.
     """
@@ -135,6 +137,7 @@ class ValueKind:
     help: str = ""
     show: Callable[[Any], str] = str
     repeated: bool = False
+    is_switch: bool = False
     parses_values: bool = False
 
 
@@ -162,6 +165,11 @@ class Option:
     help: str
     first_wins: bool
     default: Any
+
+    @property
+    def is_required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is dataclasses.MISSING
 
     @property
     def shown(self) -> str:
@@ -267,28 +275,34 @@ def from_strings(options: Sequence[Option], given: Mapping[str, str]) -> tuple[d
     ValueError
         For an invalid text, and for two names of one option.
     """
-    texts = {name: given[name.lower()] for each in options for name in each.spark if name.lower() in given}
-    return _parse([(each, each.spark, each.first_wins) for each in options], texts)
-
-
-def _parse(
-    options: Iterable[tuple[Option, Mapping[str, ValueKind], bool]], texts: Mapping[str, str]
-) -> tuple[dict[str, Any], dict[str, str]]:
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
-    for each, kinds, first_wins in options:
-        found = [name for name in kinds if name in texts]
-        if len(found) > 1 and not first_wins:
+    for each in options:
+        found = [name for name in each.spark if name.lower() in given]
+        if len(found) > 1 and not each.first_wins:
             raise ValueError(f"{' and '.join(found)} exclude each other")
-        if kinds:
-            names[each.name] = name = [*found, *kinds][0]
+        if each.spark:
+            names[each.name] = name = [*found, *each.spark][0]
         if found:
             try:
-                values[each.name] = kinds[name].parse(texts[name])
+                values[each.name] = each.spark[name].parse(given[name.lower()])
                 each.kind.check(values[each.name])
             except ValueError as error:
                 raise ValueError(f"{name} {error}") from None
     return values, names
+
+
+def to_strings(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return options as the texts that Spark passes on and `from_strings` parses, without those that are None.
+
+    Examples
+    --------
+    >>> from kbatch.options import to_strings
+    >>> to_strings({"subscribe": "orders", "includeHeaders": True, "keyPartitions": 3, "key": None})
+    {'subscribe': 'orders', 'includeHeaders': 'true', 'keyPartitions': '3'}
+    """
+    texts = {name: str(value) for name, value in given.items() if value is not None}
+    return {name: text.lower() if isinstance(given[name], bool) else text for name, text in texts.items()}
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
@@ -309,36 +323,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f", did you mean {names[near[0]]!r}?" if near else ""
 
 
-# -- the command line
-
-
-def add_flags(group: argparse._ActionsContainer, options: Iterable[Option]) -> None:
-    """Add the flags of options to a parser or a group. A flag that is not given leaves the default to the dataclass."""
-    for each in options:
-        for flag, kind in each.flags.items():
-            text = (kind.help or each.help).replace("%", "%%")
-            if not is_switch(kind) and each.default is not None and not kind.help:
-                text += f" (default: {each.kind.show(each.default)})"
-            if is_switch(kind):
-                group.add_argument(flag, action="store_const", const="true", help=text)
-            else:
-                action = "append" if kind.repeated else "store"
-                added = group.add_argument(flag, action=action, metavar=kind.metavar, help=text)
-                # For the completion of shells. argparse's own choices would depend on upper and lower case.
-                added.completions = kind.choices  # type: ignore[attr-defined]
-
-
-def from_flags(options: Iterable[Option], arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str]]:
-    """Parse the flags of `add_flags`, as `from_strings` does for Spark; flags of one option exclude each other."""
-    options = list(options)
-    texts: dict[str, str] = {}
-    for flag in (flag for each in options for flag in each.flags):
-        given = getattr(arguments, flag.lstrip("-").replace("-", "_"))
-        if given is not None:
-            texts[flag] = ",".join(given) if isinstance(given, list) else given
-    return _parse([(each, each.flags, False) for each in options], texts)
-
-
 # -- documentation
 
 
@@ -346,7 +330,8 @@ def documented(cls: C) -> C:
     """Insert the options in the docstring of a dataclass, in place of ``{options}``."""
     lines = []
     for each in options_of(cls):
-        lines += [f"{each.name} : {each.kind.metavar}, default {each.shown}", f"    {each.help}"]
+        default = "" if each.is_required else f", default {each.shown}"
+        lines += [f"{each.name} : {each.kind.metavar}{default}", f"    {each.help}"]
     cls.__doc__ = (cls.__doc__ or "").replace("{options}", "\n    ".join(lines))
     return cls
 
@@ -414,21 +399,38 @@ def _parse_boolean(text: str) -> bool:
 
 CRC, ON_ERROR, ISOLATION = choice(*get_args(Crc)), choice(*get_args(OnError)), choice(*get_args(Isolation))
 TEXT = ValueKind(str, "text")
-BOOLEAN = ValueKind(_parse_boolean, "true", metavar="BOOL", show=lambda value: str(value).lower())
-
-
-def _parse_negated(text: str) -> bool:
-    return not _parse_boolean(text)
+BOOLEAN = ValueKind(_parse_boolean, "true", metavar="BOOL", show=lambda value: str(value).lower(), is_switch=True)
 
 
 def switch_off(help: str) -> ValueKind:
     """Return the kind of a flag that turns off an option, such as ``--no-headers``."""
-    return ValueKind(_parse_negated, "true", metavar="BOOL", help=help)
+    return ValueKind(lambda text: not _parse_boolean(text), "true", metavar="BOOL", help=help, is_switch=True)
 
 
-def is_switch(kind: ValueKind) -> bool:
-    """Whether a flag of this kind has no value."""
-    return kind is BOOLEAN or kind.parse is _parse_negated
+def parse_bytes(text: str) -> bytes:
+    r"""Parse text, ``hex:...`` or ``base64:...``; ``text:`` before a text avoids either prefix.
+
+    Examples
+    --------
+    >>> from kbatch.options import parse_bytes
+    >>> parse_bytes("key-1"), parse_bytes("hex:00ff"), parse_bytes("base64:AAAA"), parse_bytes("text:hex:00")
+    (b'key-1', b'\x00\xff', b'\x00\x00\x00', b'hex:00')
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "hex":
+            return bytes.fromhex(rest)
+        if kind == "base64":
+            return base64.b64decode(rest, validate=True)
+    except (ValueError, binascii.Error):
+        expected = "an even number of hexadecimal digits" if kind == "hex" else "complete base64"
+        raise ValueError(f"must have {expected} after {kind}:, got {text!r}") from None
+    return (rest if kind == "text" else text).encode("utf-8", "surrogateescape")
+
+
+BYTES = ValueKind(
+    parse_bytes, "order-1", metavar="KEY", help="only records with this key: text, hex:00ff or base64:AP8="
+)
 
 
 def _show_size(value: int) -> str:
@@ -468,6 +470,14 @@ def parse_codec_level(text: str, levels: Mapping[str, Sequence[int]]) -> tuple[s
         if codec in levels and (level is None or level in levels[codec]):
             return codec, level
     raise ValueError(f"must be {describe_codecs(levels)}, got {text!r}")
+
+
+def _check_codec(text: str) -> None:
+    parse_codec_level(text, CODEC_LEVELS)
+
+
+# A codec of Kafka with or without a level, as text.
+CODEC = ValueKind(str, "zstd:3", _check_codec, metavar="CODEC[:LEVEL]")
 
 
 def describe_codecs(levels: Mapping[str, Sequence[int]]) -> str:

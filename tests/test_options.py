@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 import kbatch
+import kbatch.cli
+import kbatch.log
 from kbatch.cli import export
 from kbatch.cli.arguments import CommandParser
+from kbatch.cli.compact import CompactFlags
+from kbatch.cli.convert import ConvertFlags
+from kbatch.cli.diff import DiffFlags
+from kbatch.cli.flags import add_flags, given_values
+from kbatch.cli.rewriting import RewriteFlags
 from kbatch.cli.running import make_parser
 from kbatch.cli.values import add_value_arguments, value_options
+from kbatch.log.write.rewriting import rewrite_log
 from kbatch.log.write.rows import RowOptions
 from kbatch.options import (
     BOOLEAN,
     Option,
     OptionError,
     ValueKind,
-    add_flags,
     check_options,
-    from_flags,
     from_strings,
-    is_switch,
     option,
     options_of,
     parse_codec_level,
@@ -40,6 +46,8 @@ from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.value_options import FormatOptions, ValueOptions
 from kbatch.quantities import parse_duration, parse_size
 from kbatch.read.decode_options import DecodeOptions
+from kbatch.rewrite.conversion import Conversion
+from kbatch.rewrite.rewriter import Rewriter
 from kbatch.sinks.write_options import WriteOptions
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
@@ -67,7 +75,7 @@ SWITCHES = {
     for cls in (ReadOptions, WriteOptions)
     for each in options_of(cls)
     for flag, kind in each.flags.items()
-    if is_switch(kind)
+    if kind.is_switch
 }
 EXAMPLES = {(FormatOptions, "format"): "string", (WriteOptions, "format"): "arrow", (RowOptions, "num_partitions"): "3"}
 
@@ -86,8 +94,15 @@ def spark_write(texts: dict[str, str]) -> Any:
     return parse_sink_options({"path": "x", **texts})[1]
 
 
+class RaisingParser(CommandParser):
+    """Raises its errors, with the name of an option as elsewhere."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(re.sub(r"^argument (\S+): ", r"\1 ", message))
+
+
 def command_line(texts: dict[str, str]) -> argparse.Namespace:
-    parser = CommandParser()
+    parser = RaisingParser()
     export.add_parser(parser.add_subparsers())
     arguments = ["export", "logs", "out"]
     for flag, text in texts.items():
@@ -222,10 +237,11 @@ def test_flags_of_commands_refuse_unknown_values() -> None:
     _, commands = make_parser()
     for name, parser in commands.items():
         if name == "export":
-            # Its flags are parsed after all others; the tests above check them.
+            # The tests above check its flags.
             continue
         for action in parser._actions:
-            if not action.option_strings or action.nargs == 0 or action.choices is not None:
+            is_hidden = action.help == argparse.SUPPRESS
+            if is_hidden or not action.option_strings or action.nargs == 0 or action.choices is not None:
                 continue
             if action.option_strings[-1] in FREE_FLAGS:
                 free.add(action.option_strings[-1])
@@ -438,7 +454,7 @@ def test_options_of_other_dataclasses_are_supported() -> None:
     assert "how many (default: 3)" in parser.format_help()
     assert "100% of it" in parser.format_help()
     names = {"count": "--how-many", "bytes": "--bytes"}
-    assert from_flags(options_of(Own), parser.parse_args(["--bytes", "9"])) == ({"bytes": 9}, names)
+    assert given_values(options_of(Own), parser.parse_args(["--bytes", "9"])) == ({"bytes": 9}, names)
     check_options(Own())
     with pytest.raises(OptionError, match=r"^count must be 1 to 9, got 10"):
         check_options(Own(10))
@@ -446,9 +462,33 @@ def test_options_of_other_dataclasses_are_supported() -> None:
         check_options(Own(bytes=101))
 
 
+def test_flags_come_from_option_fields() -> None:
+    """`kbatch.cli.flags` makes all but two: argparse prints the version, and `--report` stands for other arguments."""
+    made = set()
+    for path in Path(kbatch.cli.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+                made |= {each.value for each in node.args if isinstance(each, ast.Constant)}
+    assert {each for each in made if each.startswith("-")} == {"--version", "--report"}
+
+
+@pytest.mark.parametrize(
+    ("cls", "function"),
+    [
+        (CompactFlags, kbatch.log.compact_log), (DiffFlags, kbatch.log.compare_logs), (RewriteFlags, rewrite_log),
+        (RewriteFlags, Rewriter), (ConvertFlags, Conversion),
+    ],
+)  # fmt: skip
+def test_flags_have_the_defaults_of_functions(cls: type[Any], function: Callable[..., Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    shared = [each for each in options_of(cls) if each.name in parameters]
+    assert shared
+    assert [each.default for each in shared] == [parameters[each.name].default for each in shared]
+
+
 def test_flags_of_value_options() -> None:
     parser = argparse.ArgumentParser()
-    add_value_arguments(parser)
+    add_value_arguments(parser.add_argument_group("formats"))
     assert value_options(parser.parse_args([])) == ValueOptions()
 
 

@@ -67,7 +67,8 @@ class CommandParser(argparse.ArgumentParser):
         return next(filter(None, hints), "")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is None or value in action.choices:
+        # A type has checked its values itself.
+        if action.type is not None or action.choices is None or value in action.choices:
             return
         names = [str(each) for each in action.choices]
         hint = did_you_mean(str(value), names)

@@ -5,21 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.arguments import add_command
+from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
+from kbatch.cli.selection import add_selection, given_selection
 from kbatch.cli.summaries import log_dict, loss_dicts, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
-from kbatch.cli.usage import (
-    add_json,
-    add_storage_option,
-    argument,
-    number_argument,
-    size_argument,
-    storage_options,
-)
-from kbatch.options import INT32_MAX, INT64_MAX
+from kbatch.options import BOOLEAN, INT32_MAX, INT64_MAX, ValueKind, documented, option, options_of, size, whole_number
 from kbatch.quantities import parse_time
 
 if TYPE_CHECKING:
@@ -55,23 +49,63 @@ examples:
 _MAX_TIME = INT64_MAX // 2
 
 
-# Options that are numbers: name, default, minimum, maximum, help.
-_NUMBERS = (
-    ("delete_retention_ms", 86_400_000, 0, _MAX_TIME, "how long to keep tombstones and markers that could be removed"),
-    ("min_compaction_lag_ms", 0, 0, INT64_MAX, "do not clean records younger than this, nor segments after them"),
-    ("first_dirty_offset", None, 0, INT64_MAX, "collect keys from this offset on, where the last cleaning ended"),
-    ("segment_bytes", 1 << 30, 1, INT32_MAX, "merge neighbouring segments up to this size"),
-    ("segment_index_bytes", 10 << 20, 24, INT32_MAX, "merge them up to this size of each index file"),
-    ("producer_expiration_ms", 86_400_000, 0, INT64_MAX, "how long to keep the last batch of an idle producer"),
-    ("dedupe_buffer_bytes", 128 << 20, 64, INT64_MAX, "memory for keys: 24 bytes per key, plus 10 %%"),
-)
-
-
 _STATUSES = {
     1: "error, such as damage: nothing is written",
     3: "done, but the output lists damage that was skipped",
     130: "interrupted: nothing is written",
 }
+
+
+def _parse_now(text: str) -> int:
+    time = parse_time(text)
+    if not 0 <= time <= _MAX_TIME:
+        raise ValueError(f"must be 0 to {_MAX_TIME} milliseconds since the epoch, got {time}")
+    return time
+
+
+@documented
+@dataclass(frozen=True)
+class CompactFlags:
+    """The flags of ``kbatch compact``: parameters of `kbatch.log.compact_log`.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    include_active: bool = option(BOOLEAN, False, flag="--include-active", help="also clean the last segment")
+    now: int | None = option(
+        ValueKind(_parse_now, "2026-03-01", metavar="TIME"), None, flag="--now",
+        help="time of the compaction, in ISO 8601 (UTC) or milliseconds (default: now)",
+    )  # fmt: skip
+    delete_retention_ms: int = option(
+        whole_number(0, _MAX_TIME, "MS"), 86_400_000, flag="--delete-retention-ms",
+        help="how long to keep tombstones and markers that could be removed",
+    )  # fmt: skip
+    min_compaction_lag_ms: int = option(
+        whole_number(0, INT64_MAX, "MS"), 0, flag="--min-compaction-lag-ms",
+        help="do not clean records younger than this, nor segments after them",
+    )  # fmt: skip
+    first_dirty_offset: int | None = option(
+        whole_number(0, INT64_MAX, "OFFSET"), None, flag="--first-dirty-offset",
+        help="collect keys from this offset on, where the last cleaning ended",
+    )  # fmt: skip
+    segment_bytes: int = option(
+        size(1, INT32_MAX), 1 << 30, flag="--segment-bytes",
+        help="merge neighbouring segments up to this size",
+    )  # fmt: skip
+    segment_index_bytes: int = option(
+        size(24, INT32_MAX), 10 << 20, flag="--segment-index-bytes",
+        help="merge them up to this size of each index file",
+    )  # fmt: skip
+    producer_expiration_ms: int = option(
+        whole_number(0, INT64_MAX, "MS"), 86_400_000, flag="--producer-expiration-ms",
+        help="how long to keep the last batch of an idle producer",
+    )  # fmt: skip
+    dedupe_buffer_bytes: int = option(
+        size(64), 128 << 20, flag="--dedupe-buffer-bytes",
+        help="memory for keys: 24 bytes per key, plus 10 %",
+    )  # fmt: skip
 
 
 def add_parser(commands: Any) -> None:
@@ -87,31 +121,8 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("path", metavar="PATH", help="topic-partition directory, segment or log directory, or a URL")
     parser.add_argument("out", metavar="OUT", help="the copy to write")
-    parser.add_argument("--include-active", action="store_true", help="also clean the last segment")
-    parser.add_argument(
-        "--now",
-        type=argument(_parse_now),
-        metavar="TIME",
-        help="time of the compaction, in ISO 8601 (UTC) or milliseconds (default: now)",
-    )
-    for name, default, minimum, maximum, text in _NUMBERS:
-        shown = "" if default is None else " (default: %(default)s)"
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=(size_argument if name.endswith("_bytes") else number_argument)(minimum, maximum),
-            default=default,
-            metavar="SIZE" if name.endswith("_bytes") else name.split("_")[-1].upper(),
-            help=text + shown,
-        )
-    add_storage_option(parser)
-    add_json(parser)
-
-
-def _parse_now(text: str) -> int:
-    time = parse_time(text)
-    if not 0 <= time <= _MAX_TIME:
-        raise ValueError(f"must be 0 to {_MAX_TIME} milliseconds since the epoch, got {time}")
-    return time
+    add_flags(parser, [*options_of(CompactFlags), *STORAGE, *JSON])
+    add_selection(parser, "topics", "partitions", reason="a compaction is that of whole logs")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -122,10 +133,9 @@ def run(arguments: argparse.Namespace) -> int:
     from kbatch.log.write.rewriting import check_apart
     from kbatch.log.write.staging import staged
 
-    options = {name: getattr(arguments, name) for name, *_ in _NUMBERS}
-    options |= {"now": arguments.now, "include_active": arguments.include_active}
-    given = storage_options(arguments)
-    logs, is_directory = open_path(arguments.path, given)
+    options: dict[str, Any] = asdict(given_options(CompactFlags, arguments))
+    given = given_storage(arguments)
+    logs, is_directory = open_path(arguments.path, given_selection(arguments), given)
     done: list[tuple[str, Compaction]] = []
     with ProgressLine() as line:
         if is_directory:

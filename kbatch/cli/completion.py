@@ -53,6 +53,5 @@ def run(arguments: argparse.Namespace) -> int:
         for each in command._actions:
             if _FILES.fullmatch(str(each.metavar)):
                 each.complete = shtab.FILE
-            each.choices = each.choices or getattr(each, "completions", None)
     print_lines(*shtab.complete(parser, shell=arguments.shell).splitlines())
     return 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from kbatch.cli.arguments import add_command
-from kbatch.cli.rewriting import PATHS, STATUSES, add_arguments, run_rewriter
-from kbatch.cli.usage import codec_argument, usage
+from kbatch.cli.flags import given_options, usage
+from kbatch.cli.rewriting import PATHS, STATUSES, RewriteFlags, add_rewriting, run_rewriter
+from kbatch.options import CODEC, choice, documented, option, whole_number
 
 __all__ = ["add_parser", "run"]
 
@@ -31,6 +33,29 @@ examples:
 """
 
 
+@documented
+@dataclass(frozen=True)
+class ConvertFlags:
+    """The flags of ``kbatch convert`` alone.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    magic: int = option(
+        replace(whole_number(0, 2, "{0,1,2}"), choices=("0", "1", "2")), 2, flag="--magic", help="magic to write"
+    )
+    codec: str | None = option(
+        CODEC, None, flag="--codec",
+        help="codec of converted batches: none, gzip, snappy, lz4 or zstd (default: keep the codec of each batch)",
+    )  # fmt: skip
+    lossy: Literal["raise", "drop"] = option(
+        choice("raise", "drop"), "raise", flag="--lossy",
+        help="at a field that the magic does not have: fail, or drop it",
+    )  # fmt: skip
+
+
 def add_parser(commands: Any) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = add_command(
@@ -42,32 +67,16 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         statuses=STATUSES,
     )
-    parser.add_argument("--magic", type=int, choices=[0, 1, 2], default=2, help="magic to write (default: %(default)s)")
-    parser.add_argument(
-        "--codec",
-        type=codec_argument,
-        metavar="CODEC[:LEVEL]",
-        help="codec of converted batches: none, gzip, snappy, lz4 or zstd (default: keep the codec of each batch)",
-    )
-    parser.add_argument(
-        "--lossy",
-        choices=["raise", "drop"],
-        default="raise",
-        help="at a field that the magic does not have: fail, or drop it (default: %(default)s)",
-    )
-    add_arguments(parser)
+    add_rewriting(parser, ConvertFlags)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.rewrite.conversion import Conversion
 
+    own, flags = given_options(ConvertFlags, arguments), given_options(RewriteFlags, arguments)
     with usage():
         rewriter = Conversion(
-            arguments.magic,
-            codec=arguments.codec,
-            lossy=arguments.lossy,
-            batch_size=arguments.batch_size,
-            on_error=arguments.on_error,
+            own.magic, codec=own.codec, lossy=own.lossy, batch_size=flags.batch_size, on_error=flags.on_error
         )
     return run_rewriter(arguments, rewriter)

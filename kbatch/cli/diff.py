@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from kbatch.cli.arguments import add_command
-from kbatch.cli.ranges import RANGES, add_ranges, given_ranges
+from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
+from kbatch.cli.selection import RANGES, add_selection, given_selection
 from kbatch.cli.shown import json_bytes
 from kbatch.cli.summaries import damage_lines, loss_dicts, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, print_errors, print_lines
-from kbatch.cli.usage import add_json, add_storage_option, size_argument, storage_options
-from kbatch.options import Isolation, Match, RaiseOrSkip
+from kbatch.options import Match, RaiseOrSkip, choice, documented, option, options_of, size
 
 if TYPE_CHECKING:
     from kbatch.log.differences import ComparedLog, ComparedRecord, Difference, PartitionComparison
@@ -55,6 +56,30 @@ _STATUSES = {
 }
 
 
+@documented
+@dataclass(frozen=True)
+class DiffFlags:
+    """The flags of ``kbatch diff``.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    match: Match = option(
+        choice(*get_args(Match)), "offset", flag="--match",
+        help="which records are compared with each other; see below",
+    )  # fmt: skip
+    on_error: RaiseOrSkip = option(
+        choice(*get_args(RaiseOrSkip)), "raise", flag="--on-error",
+        help="at damage: fail, or skip and list it, with exit status 2",
+    )  # fmt: skip
+    max_bytes_shown: int = option(
+        size(0), 100, flag="--max-bytes-shown",
+        help="print at most the first SIZE bytes of a key, a value or a header's value",
+    )  # fmt: skip
+
+
 def add_parser(commands: Any) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = add_command(
@@ -69,35 +94,11 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("a", metavar="A", help="segment, topic-partition directory or log directory, or a URL")
     parser.add_argument("b", metavar="B", help="another one of the same kind")
-    parser.add_argument(
-        "--match",
-        choices=get_args(Match),
-        default="offset",
-        help="which records are compared with each other; see below (default: %(default)s)",
-    )
-    add_ranges(parser)
-    parser.add_argument(
-        "--isolation",
-        choices=get_args(Isolation),
-        default="read_uncommitted",
-        help="which records are compared; read_committed excludes records of aborted and open transactions "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--on-error",
-        choices=get_args(RaiseOrSkip),
-        default="raise",
-        help="at damage: fail, or skip and list it, with exit status 2 (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max-bytes-shown",
-        metavar="SIZE",
-        type=size_argument(0),
-        default=100,
-        help="print at most the first SIZE bytes of a key, a value or a header's value (default: %(default)s)",
-    )
-    add_storage_option(parser)
-    add_json(parser)
+    add_flags(parser, [*options_of(DiffFlags), *STORAGE, *JSON])
+    add_selection(
+        parser, "topics", "partitions", "offsets", "times", "isolation",
+        reason="all keys are compared; --match key compares the last record of each",
+    )  # fmt: skip
 
 
 # The headers of a record that the text shows.
@@ -106,12 +107,12 @@ _TEXT_HEADERS = 8
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from kbatch.cli.inputs import open_paths
     from kbatch.log.comparison import compare_logs
-    from kbatch.log.discovery import open_logs
     from kbatch.log.logs import Log
 
-    given = storage_options(arguments)
-    a, b = (open_logs(path, storage_options=given) for path in (arguments.a, arguments.b))
+    flags, selection = given_options(DiffFlags, arguments), given_selection(arguments)
+    a, b = open_paths([arguments.a, arguments.b], selection, given_storage(arguments))
     total = sum(log.size for side in (a, b) for log in ([side] if isinstance(side, Log) else side))
     with ProgressLine() as line:
 
@@ -121,22 +122,25 @@ def run(arguments: argparse.Namespace) -> int:
                 if side is not None and side.losses:
                     print_errors(*damage_lines(f"kbatch diff: {name}: skipped", side.losses))
             if not arguments.json:
-                print_lines(*_partition_lines(result, arguments))
+                print_lines(*_partition_lines(result, flags))
 
         comparison = compare_logs(
             a,
             b,
-            match=arguments.match,
-            isolation=arguments.isolation,
-            on_error=arguments.on_error,
+            match=flags.match,
+            on_error=flags.on_error,
             progress=lambda done: line.show_bytes(done, total),
             on_partition=on_partition,
-            **given_ranges(arguments)._asdict(),
+            isolation=selection.isolation,
+            start_offset=selection.start_offset,
+            stop_offset=selection.stop_offset,
+            start_timestamp=selection.start_timestamp,
+            stop_timestamp=selection.stop_timestamp,
         )
     status = 2 if comparison.damaged else 0 if comparison.equal else 1
     partitions = comparison.partitions
     if arguments.json:
-        logs = [_result_dict(each, arguments.max_bytes_shown) for each in partitions]
+        logs = [_result_dict(each, flags.max_bytes_shown) for each in partitions]
         print_summary("diff", status, logs, damaged=comparison.damaged, equal=comparison.equal, match=comparison.match)
     elif not isinstance(a, Log):
         differing = sum(not each.equal for each in partitions)
@@ -148,12 +152,12 @@ def _compared_name(result: PartitionComparison) -> str:
     return result.sides[0].path if result.topic is None else f"{result.topic}-{result.partition}"
 
 
-def _partition_lines(result: PartitionComparison, arguments: argparse.Namespace) -> list[str]:
+def _partition_lines(result: PartitionComparison, flags: DiffFlags) -> list[str]:
     """Return the result of a topic-partition as text."""
     records = " and ".join(
         f"{counted(side.records, 'record')} in {name}" for name, side in (("A", result.a), ("B", result.b)) if side
     )
-    noun = "key" if arguments.match == "key" else "record"
+    noun = "key" if flags.match == "key" else "record"
     if len(result.sides) < 2:
         lines = [f"{_compared_name(result)}: only in {'A' if result.a else 'B'}: {records}"]
     elif result.equal:
@@ -168,7 +172,7 @@ def _partition_lines(result: PartitionComparison, arguments: argparse.Namespace)
             f"{result.only_b:,} only in B",
         ]
         if result.first is not None:
-            lines += _first_lines(result.first, arguments)
+            lines += _first_lines(result.first, flags)
     for name, side in (("A", result.a), ("B", result.b)):
         lines += [] if side is None else _notes(name, side)
     return lines
@@ -186,7 +190,7 @@ def _notes(name: str, side: ComparedLog) -> list[str]:
     return notes
 
 
-def _first_lines(first: Difference, arguments: argparse.Namespace) -> list[str]:
+def _first_lines(first: Difference, flags: DiffFlags) -> list[str]:
     """Return the first difference: where, and the fields that differ on each side, or the fields of the only record."""
     records = [(name, record) for name, record in (("A", first.a), ("B", first.b)) if record is not None]
     offsets = {record.offset for _, record in records}
@@ -197,8 +201,8 @@ def _first_lines(first: Difference, arguments: argparse.Namespace) -> list[str]:
     )
     if first.row is not None:
         where = f"record {first.row:,} ({where})"
-    if arguments.match == "key":
-        where += f", key {json_bytes(*_cut_bytes(records[0][1].key, arguments.max_bytes_shown))}"
+    if flags.match == "key":
+        where += f", key {json_bytes(*_cut_bytes(records[0][1].key, flags.max_bytes_shown))}"
     if len(records) == 1:
         lines = [f"  first difference: {where}: only in {records[0][0]}"]
         fields: tuple[str, ...] = ("timestamp", "key", "value", "headers")
@@ -206,9 +210,7 @@ def _first_lines(first: Difference, arguments: argparse.Namespace) -> list[str]:
         lines = [f"  first difference: {where}: {', '.join(first.fields)}"]
         fields = first.fields
     for field in fields:
-        lines += [
-            f"    {name}  {field:<9}  {_shown(record, field, arguments.max_bytes_shown)}" for name, record in records
-        ]
+        lines += [f"    {name}  {field:<9}  {_shown(record, field, flags.max_bytes_shown)}" for name, record in records]
     return lines
 
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from kbatch.cli.arguments import add_command
-from kbatch.cli.ranges import RANGES, Ranges, add_ranges, given_ranges
-from kbatch.cli.usage import (
-    UsageError,
-    add_storage_option,
-    argument,
-    number_argument,
-    parse_bytes,
-    size_argument,
-    storage_options,
-)
-from kbatch.options import ISOLATION
+from kbatch.cli.flags import STORAGE, UsageError, add_flags, given_options, given_storage
+from kbatch.cli.selection import RANGES, SelectionFlags, add_selection, given_selection
+from kbatch.options import BOOLEAN, ValueKind, choice, documented, option, options_of, size, whole_number
 
 __all__ = ["add_parser", "run"]
 
@@ -84,6 +77,55 @@ _STATUSES = {
 }
 
 
+_FORMAT = choice("json", "kafka")
+# `--json` as in every other command.
+_JSON_LINES = ValueKind(lambda text: "json", "true", help="print JSON lines, which is the default", is_switch=True)
+
+
+@documented
+@dataclass(frozen=True)
+class DumpFlags:
+    """The flags of ``kbatch dump``.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    protocol: bool = option(
+        BOOLEAN, False, flag="--protocol",
+        help="list the messages of a connection: PATH is what a client sent, a second PATH what the broker answered",
+    )  # fmt: skip
+    records: bool = option(BOOLEAN, False, flag="--records", help="print one line per record, not per batch")
+    format: Literal["json", "kafka"] = option(
+        _FORMAT, "json", flag={"--format": _FORMAT, "--json": _JSON_LINES}, help="format of the lines"
+    )
+    print_data_log: bool = option(
+        BOOLEAN, False, flag="--print-data-log",
+        help="with --format kafka: also print keys and values, which JSON always has; implies --records",
+    )  # fmt: skip
+    control: bool = option(
+        BOOLEAN, False, flag="--control",
+        help="with --records: also print control records (transaction markers), as --format kafka always does",
+    )  # fmt: skip
+    max_bytes_shown: int | None = option(
+        size(0), None, flag="--max-bytes-shown",
+        help="in JSON: print at most the first SIZE bytes of a key, a value or a header's value (default: all)",
+    )  # fmt: skip
+    tail: int | None = option(
+        whole_number(1), None, flag="--tail",
+        help="the last N records of each log, among those that the other options choose; implies --records",
+    )  # fmt: skip
+    producer: int | None = option(
+        whole_number(-1, metavar="ID"), None, flag="--producer",
+        help="batches of this producer id; -1 for batches without one",
+    )  # fmt: skip
+    max_records: int | None = option(
+        whole_number(0), None, flag="--max-records",
+        help="stop after N records, or without --records after N batches",
+    )  # fmt: skip
+
+
 def add_parser(commands: Any) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = add_command(
@@ -101,82 +143,11 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         help="segment, auxiliary file of one, or directory; a URL of one; or - for standard input",
     )
-    add_storage_option(parser)
-    parser.add_argument(
-        "--protocol",
-        action="store_true",
-        help="list the messages of a connection: PATH is what a client sent, a second PATH what the broker answered",
-    )
-    parser.add_argument("--records", action="store_true", help="print one line per record, not per batch")
-    parser.add_argument(
-        "--format", choices=("json", "kafka"), default="json", help="format of the lines (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", help="print JSON lines, which is the default"
-    )
-    parser.add_argument(
-        "--print-data-log",
-        action="store_true",
-        help="with --format kafka: also print keys and values, which JSON always has; implies --records",
-    )
-    _add_filters(parser.add_argument_group("which records"))
-    parser.add_argument(
-        "--control",
-        action="store_true",
-        help="with --records: also print control records (transaction markers), as --format kafka always does",
-    )
-    parser.add_argument(
-        "--max-bytes-shown",
-        metavar="SIZE",
-        type=size_argument(0),
-        help="in JSON: print at most the first SIZE bytes of a key, a value or a header's value (default: all)",
-    )
-
-
-def _add_filters(group: argparse._ArgumentGroup) -> None:
-    add_ranges(group)
-    group.add_argument(
-        "--tail",
-        metavar="N",
-        type=number_argument(1),
-        help="the last N records of each log, among those that the other options choose; implies --records",
-    )
-    group.add_argument(
-        "--topic",
-        metavar="TOPIC",
-        dest="topics",
-        action="append",
-        default=[],
-        help="only this topic, or the topics of a glob such as 'orders-*'; may be given more than once",
-    )
-    group.add_argument(
-        "--isolation",
-        choices=ISOLATION.choices,
-        default="read_uncommitted",
-        help="list all records, or those that a consumer with read_committed gets (default: %(default)s)",
-    )
-    group.add_argument(
-        "--key",
-        metavar="KEY",
-        dest="keys",
-        action="append",
-        default=[],
-        type=argument(parse_bytes),
-        help="records with this key: text, hex:00ff or base64:AP8=; may be given more than once, for records with any "
-        "of the keys",
-    )
-    group.add_argument(
-        "--producer",
-        metavar="ID",
-        type=number_argument(-1),
-        help="batches of this producer id; -1 for batches without one",
-    )
-    group.add_argument(
-        "--max-records",
-        metavar="N",
-        type=number_argument(0),
-        help="stop after N records, or without --records after N batches",
-    )
+    flags = {each.name: each for each in options_of(DumpFlags)}
+    group = parser.add_argument_group("which records")
+    add_selection(group, "topics", "partitions", "offsets", "times", "isolation", "key")
+    add_flags(group, [flags.pop(name) for name in ("tail", "producer", "max_records")])
+    add_flags(parser, [*STORAGE, *flags.values()])
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -186,43 +157,42 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.paths.count("-") > 1:
         raise UsageError("standard input (-) can be read only once")
-    if arguments.protocol:
-        return _run_protocol(arguments)
-    inputs = find_inputs(
-        arguments.paths,
-        streams=True,
-        topics=arguments.topics,
-        storage_options=storage_options(arguments),
+    flags, selection = given_options(DumpFlags, arguments), given_selection(arguments)
+    if flags.protocol:
+        return _run_protocol(arguments.paths, flags, selection)
+    inputs = find_inputs(arguments.paths, selection, given_storage(arguments), streams=True)
+    listing = Listing(
+        selection,
+        records=flags.records,
+        kafka=flags.format == "kafka",
+        data=flags.print_data_log,
+        control=flags.control,
+        tail=flags.tail,
+        producer=flags.producer,
+        max_records=flags.max_records,
+        max_shown=flags.max_bytes_shown,
     )
-    dump = Listing(arguments)
-    if "-" in arguments.paths and dump.needs_end:
+    if "-" in arguments.paths and listing.needs_end:
         raise UsageError("--tail and negative offsets need the end of a log, which standard input (-) does not have")
     try:
         for each in inputs:
             if each.kind == "log":
-                dump.log(each)
+                listing.log(each)
             elif each.kind == "stream":
-                dump.stream(each)
+                listing.stream(each)
             else:
-                dump.side_file(each)
+                listing.side_file(each)
     finally:
         sys.stdout.flush()
-    dump.print_gaps()
-    return 3 if dump.damaged else 4 if dump.withheld else 0
+    listing.print_gaps()
+    return 3 if listing.damaged else 4 if listing.withheld else 0
 
 
-def _run_protocol(arguments: argparse.Namespace) -> int:
+def _run_protocol(paths: list[str], flags: DumpFlags, selection: SelectionFlags) -> int:
     from kbatch.cli.messages import dump_messages
 
-    of_logs = ("records", "print_data_log", "tail", "producer", "control", "max_records", "keys", "topics")
-    is_given = any(getattr(arguments, name) not in (None, False, []) for name in of_logs)
-    if (
-        is_given
-        or given_ranges(arguments) != Ranges()
-        or arguments.format != "json"
-        or arguments.isolation != "read_uncommitted"
-    ):
+    if selection != SelectionFlags() or flags != DumpFlags(protocol=True, max_bytes_shown=flags.max_bytes_shown):
         raise UsageError("with --protocol, the only other option is --max-bytes-shown")
-    if len(arguments.paths) > 2:
-        raise UsageError(f"--protocol takes one or two files, got {len(arguments.paths)}")
-    return dump_messages(arguments.paths, arguments.max_bytes_shown)
+    if len(paths) > 2:
+        raise UsageError(f"--protocol takes one or two files, got {len(paths)}")
+    return dump_messages(paths, flags.max_bytes_shown)

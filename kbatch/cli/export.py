@@ -6,17 +6,18 @@ import argparse
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from kbatch.cli.arguments import add_command
-from kbatch.cli.ranges import RANGES, add_ranges, given_ranges
+from kbatch.cli.flags import JSON, NAME_AND_VALUE, STORAGE, add_flags, given_options, given_storage, given_values, usage
 from kbatch.cli.reports import loss_lines, lost_text, print_record, report_lines
+from kbatch.cli.selection import RANGES, SelectionFlags, add_selection, given_selection
 from kbatch.cli.summaries import print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_lost, format_size, format_time, print_lines, table_lines
-from kbatch.cli.usage import add_json, name_and_value, storage_options, usage
 from kbatch.cli.values import add_value_arguments, value_options
-from kbatch.options import add_flags, as_named, from_flags, options_of
+from kbatch.options import TEXT, as_named, documented, option, options_of
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.sinks.write_options import WriteOptions
 
@@ -25,21 +26,18 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run", "summary_lines"]
 
-# The flags of `ReadOptions`, by group.
+# The flags of `ReadOptions` that are not those of a selection, by group.
 _GROUPS = {
     "which records": (
-        "topics",
         "topic_pattern",
-        "partitions",
         "starting",
         "ending",
-        "isolation",
-        "key",
         "key_partitions",
         "include_headers",
         "include_control",
     ),
     "damage": ("on_error", "fail_on_data_loss", "on_gap", "crc", "timestamp_overflow"),
+    "running": ("split_bytes",),
 }
 
 
@@ -89,6 +87,32 @@ _STATUSES = {
 }
 
 
+@documented
+@dataclass(frozen=True)
+class ExportFlags:
+    """The flags of ``kbatch export`` that are neither about reading nor about files.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    table: str | None = option(
+        replace(TEXT, metavar="DB.T"), None, flag="--table",
+        help="with --format iceberg: the table; its files are written to OUT",
+    )  # fmt: skip
+    catalog: str | None = option(
+        replace(TEXT, metavar="NAME"), None, flag="--catalog",
+        help="with --format iceberg: the catalog in pyiceberg's configuration",
+    )  # fmt: skip
+    master: str | None = option(
+        replace(TEXT, metavar="URL"), None, flag="--master", help="Spark master (default: this machine, all cores)"
+    )
+    conf: tuple[tuple[str, str], ...] = option(
+        NAME_AND_VALUE, (), flag="--conf", help="a setting of Spark; may be given more than once"
+    )
+
+
 class _ReportAction(argparse.Action):
     """Stores the output whose reports are to be printed, and makes the positional arguments optional."""
 
@@ -121,7 +145,7 @@ def add_parser(commands: Any) -> None:
         metavar="OUT",
         help="directory to create or to continue, or a URL such as s3://bucket/directory",
     )
-    add_json(parser)
+    add_flags(parser, JSON)
     parser.add_argument(
         "--report",
         action=_ReportAction,
@@ -129,42 +153,15 @@ def add_parser(commands: Any) -> None:
         help="print what all exports to OUT have lost, withheld, or found missing or changed; export nothing",
     )
     reading = {each.name: each for each in options_of(ReadOptions)}
+    own = {each.name: each for each in options_of(ExportFlags)}
+    titles = ("which records", "damage", "formats of keys and values", "files", "running")
+    groups = {title: parser.add_argument_group(title) for title in titles}
+    add_selection(groups["which records"], "topics", "partitions", "offsets", "times", "isolation", "key")
     for title, names in _GROUPS.items():
-        group = parser.add_argument_group(title)
-        if "starting" in names:
-            add_ranges(group)
-        add_flags(group, [reading[name] for name in names])
-    add_value_arguments(parser)
-    files = parser.add_argument_group("files")
-    add_flags(files, options_of(WriteOptions))
-    files.add_argument("--table", metavar="DB.T", help="with --format iceberg: the table; its files are written to OUT")
-    files.add_argument(
-        "--catalog", metavar="NAME", help="with --format iceberg: the catalog in pyiceberg's configuration"
-    )
-    _add_running(parser.add_argument_group("running"))
-
-
-def _add_running(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all cores)")
-    group.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        type=name_and_value,
-        metavar="NAME=VALUE",
-        help="a setting of Spark; may be given more than once",
-    )
-    group.add_argument(
-        "--storage-option",
-        dest="storage_options",
-        action="append",
-        default=[],
-        type=name_and_value,
-        metavar="NAME=VALUE",
-        help="an option of the file system of a LOGDIR or OUT that is a URL, such as region=eu-central-1; "
-        "follow_links=true follows symbolic links in a local LOGDIR; may be given more than once",
-    )
-    add_flags(group, [each for each in options_of(ReadOptions) if each.name == "split_bytes"])
+        add_flags(groups[title], [reading[name] for name in names])
+    add_value_arguments(groups["formats of keys and values"])
+    add_flags(groups["files"], [*options_of(WriteOptions), own["table"], own["catalog"]])
+    add_flags(groups["running"], [own["master"], own["conf"], *STORAGE])
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -173,6 +170,7 @@ def run(arguments: argparse.Namespace) -> int:
         return print_record(arguments)
     from kbatch.spark.export_job import export
 
+    flags = given_options(ExportFlags, arguments)
     with usage():
         options, writing = _read_options(arguments), _write_options(arguments)
         if writing.flatten and not options.values.parsed:
@@ -181,12 +179,12 @@ def run(arguments: argparse.Namespace) -> int:
         summary = export(
             arguments.logdirs,
             arguments.out,
-            master=arguments.master,
-            conf=dict(arguments.conf),
+            master=flags.master,
+            conf=dict(flags.conf),
             options=options,
             writing=writing,
-            table=arguments.table,
-            catalog=arguments.catalog,
+            table=flags.table,
+            catalog=flags.catalog,
             progress=line.show_bytes,
             mark_seen=False,
         )
@@ -204,24 +202,28 @@ def run(arguments: argparse.Namespace) -> int:
 def _read_options(arguments: argparse.Namespace) -> ReadOptions:
     from kbatch.log.storage import is_url
 
-    given, names = from_flags(options_of(ReadOptions), arguments)
-    given |= _bounds(arguments, given)
+    given, names = given_values(options_of(ReadOptions), arguments)
+    selection = given_selection(arguments)
+    if selection.key:
+        given["key"], *others = selection.key
+        if others:
+            raise ValueError("--key may be given once: an export reads the records of one key")
+    given |= _bounds(selection, given)
     given["values"] = value_options(arguments)
     if any(map(is_url, arguments.logdirs)):
-        given["storage"] = {name.lower(): value for name, value in arguments.storage_options}
+        given["storage"] = {name.lower(): value for name, value in given_storage(arguments).items()}
     # A partition without a record at or after the starting time has nothing to export.
     return cast(ReadOptions, as_named(lambda: ReadOptions(latest_if_no_timestamp=True, **given), names))
 
 
-def _bounds(arguments: argparse.Namespace, given: Mapping[str, Any]) -> dict[str, Bound]:
+def _bounds(selection: SelectionFlags, given: Mapping[str, Any]) -> dict[str, Bound]:
     """Return the bounds that ``--offsets`` and ``--times`` set."""
-    ranges = given_ranges(arguments)
     with warnings.catch_warnings():
         # The parser of the arguments has printed the warnings about times.
         warnings.simplefilter("ignore", UserWarning)
         bounds = {
-            "starting": Bound(offset=ranges.start_offset, timestamp=ranges.start_timestamp),
-            "ending": Bound(offset=ranges.stop_offset, timestamp=ranges.stop_timestamp),
+            "starting": Bound(offset=selection.start_offset, timestamp=selection.start_timestamp),
+            "ending": Bound(offset=selection.stop_offset, timestamp=selection.stop_timestamp),
         }
     bounds = {side: bound for side, bound in bounds.items() if bound != Bound()}
     for side in bounds:
@@ -231,8 +233,8 @@ def _bounds(arguments: argparse.Namespace, given: Mapping[str, Any]) -> dict[str
 
 
 def _write_options(arguments: argparse.Namespace) -> WriteOptions:
-    given, names = from_flags(options_of(WriteOptions), arguments)
-    writing: WriteOptions = as_named(lambda: WriteOptions(storage=storage_options(arguments), **given), names)
+    given, names = given_values(options_of(WriteOptions), arguments)
+    writing: WriteOptions = as_named(lambda: WriteOptions(storage=given_storage(arguments), **given), names)
     if writing.format == "iceberg" and arguments.table is None:
         raise ValueError("--format iceberg needs --table")
     if writing.format != "iceberg" and (arguments.table is not None or arguments.catalog is not None):

@@ -1,4 +1,4 @@
-"""The records and batches that a listing includes, and the arguments that choose them."""
+"""The records and batches that a listing includes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.cli.selection import SelectionFlags
 from kbatch.format import BatchStatus
 from kbatch.table import RecordTable
 
@@ -15,37 +16,30 @@ __all__ = ["Filters"]
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The records and batches to list; None chooses all.
+    """The records and batches to list.
 
     Attributes
     ----------
-    start_offset, stop_offset, start_timestamp, stop_timestamp : int or None
-        Half-open ranges; timestamps in milliseconds.
-    keys : tuple of bytes
-        Chooses records with one of these keys; an empty tuple chooses all.
+    selection : SelectionFlags
+        Without negative offsets. Under read_committed, tables were decoded with this isolation level.
     producer_id : int or None
-    committed : bool
-        Whether the table was decoded with ``isolation="read_committed"``.
     """
 
-    start_offset: int | None = None
-    stop_offset: int | None = None
-    start_timestamp: int | None = None
-    stop_timestamp: int | None = None
-    keys: tuple[bytes, ...] = ()
+    selection: SelectionFlags
     producer_id: int | None = None
-    committed: bool = False
 
     @property
     def by_record(self) -> bool:
         """Whether a batch is chosen by its records."""
-        return bool(self.keys) or self.start_timestamp is not None or self.stop_timestamp is not None
+        chosen = self.selection
+        return bool(chosen.key) or chosen.start_timestamp is not None or chosen.stop_timestamp is not None
 
     @property
     def any(self) -> bool:
         """Whether any filter is set."""
-        bounded = self.start_offset is not None or self.stop_offset is not None
-        return self.by_record or bounded or self.producer_id is not None or self.committed
+        chosen = self.selection
+        bounded = chosen.start_offset is not None or chosen.stop_offset is not None
+        return self.by_record or bounded or self.producer_id is not None or chosen.isolation == "read_committed"
 
     def records(self, table: RecordTable) -> RecordTable:
         """Return the chosen records; the table was decoded with the range of offsets."""
@@ -53,12 +47,12 @@ class Filters:
         chosen = np.ones(len(rows), np.bool_)
         if self.producer_id is not None:
             chosen &= (table.batches["producer_id"] == self.producer_id)[rows["batch"]]
-        if self.start_timestamp is not None:
-            chosen &= rows["timestamp"] >= self.start_timestamp
-        if self.stop_timestamp is not None:
-            chosen &= rows["timestamp"] < self.stop_timestamp
-        if self.keys:
-            found = [_rows_with_key(table, chosen, key) for key in self.keys]
+        if self.selection.start_timestamp is not None:
+            chosen &= rows["timestamp"] >= self.selection.start_timestamp
+        if self.selection.stop_timestamp is not None:
+            chosen &= rows["timestamp"] < self.selection.stop_timestamp
+        if self.selection.key:
+            found = [_rows_with_key(table, chosen, key) for key in self.selection.key]
             chosen[:] = False
             chosen[np.concatenate(found)] = True
         return table if chosen.all() else table[chosen]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
 from kbatch.batches.framing import foreign_reason
+from kbatch.cli.selection import SelectionFlags
 from kbatch.errors import LogDirectoryError
 from kbatch.format import LOG_OVERHEAD
 from kbatch.log.discovery import open_logs
@@ -17,7 +18,7 @@ from kbatch.log.logs import Log
 from kbatch.log.names import name_of_log, parse_segment_name
 from kbatch.log.segment import Segment
 from kbatch.log.storage import LOCAL, Storage, locate
-from kbatch.log.topics import TopicFilter
+from kbatch.log.topics import TopicFilter, first_names
 
 __all__ = [
     "Input",
@@ -27,6 +28,7 @@ __all__ = [
     "find_inputs",
     "is_last",
     "open_path",
+    "open_paths",
     "standard_input",
 ]
 
@@ -85,62 +87,95 @@ class Input:
 
 
 def find_inputs(
-    paths: Iterable[str],
+    paths: Sequence[str],
+    selection: SelectionFlags,
+    storage_options: Mapping[str, str],
     *,
     logs_only: bool = False,
     streams: bool = False,
-    topics: Collection[str] = (),
-    storage_options: Mapping[str, str] | None = None,
 ) -> list[Input]:
     """Return the logs and auxiliary files at the paths.
 
     Parameters
     ----------
-    paths : iterable of str
+    paths : sequence of str
         Each a segment, an auxiliary file of one, a topic-partition directory, or a broker's log directory; local, or a
         URL. Any file with another name is read as a segment.
+    selection : SelectionFlags
+        Its topics and partitions choose logs and auxiliary files.
+    storage_options : mapping of str to str
+        For URLs; see `kbatch.log.storage.filesystem`.
     logs_only : bool
         Whether auxiliary files are refused.
     streams : bool
         Whether ``-`` is standard input.
-    topics : collection of str
-        Selects the logs and auxiliary files of these topics, if there are any: names and globs.
-    storage_options : mapping of str to str, optional
-        For URLs; see `kbatch.log.storage.filesystem`.
 
     Raises
     ------
     LogDirectoryError
-        If a path is not one of these, or nothing belongs to one of the topics.
+        If a path is not one of these, or nothing belongs to one of the topics, or to a partition.
     """
-    paths = list(paths)
-    found = [each for path in paths for each in _find(path, logs_only, streams, topics, storage_options)]
-    if topics:
-        chosen = TopicFilter(topics)
-        found = [each for each in found if chosen(each.topic_partition[0])]
-        if chosen.unmatched(each.topic_partition[0] for each in found):
-            everything = (each for path in paths for each in _find(path, logs_only, streams, (), storage_options))
-            refusal = chosen.refusal(each.topic_partition[0] for each in everything)
-            raise LogDirectoryError(f"{', '.join(paths)}: {refusal}")
+    found = [each for path in paths for each in _find(path, logs_only, streams, selection, storage_options)]
+    if (is_chosen := selection.predicate) is not None:
+        found = [each for each in found if is_chosen(*each.topic_partition)]
+    _check_found(paths, selection, storage_options, [each.topic_partition for each in found])
     return found
 
 
-def open_path(path: str, options: Mapping[str, str] | None, topics: Collection[str] = ()) -> tuple[list[Log], bool]:
-    """Open the log at a path, or all logs of a broker's log directory; also return whether it is a log directory.
+def open_path(path: str, selection: SelectionFlags, storage_options: Mapping[str, str]) -> tuple[list[Log], bool]:
+    """Open the log at a path, or the chosen logs of a broker's log directory; also return whether it is a directory.
 
     Raises
     ------
     LogDirectoryError
-        If there is nothing at the path, or it can't be listed.
+        As `find_inputs`.
     """
-    chosen = TopicFilter(topics) if topics else None
-    is_chosen = None if chosen is None else (lambda topic, partition: chosen(topic))
-    found = open_logs(path, predicate=is_chosen, storage_options=options)
+    (found,) = open_paths([path], selection, storage_options)
     return ([found], False) if isinstance(found, Log) else (list(found), True)
 
 
+def open_paths(
+    paths: Sequence[str], selection: SelectionFlags, storage_options: Mapping[str, str]
+) -> list[Log | Sequence[Log]]:
+    """Open the log, or the chosen logs of a broker's log directory, at each path, as `open_path` does.
+
+    A topic or a partition may be at any of the paths.
+    """
+    found = [_open(path, selection, storage_options) for path in paths]
+    logs = [log for each in found for log in ([each] if isinstance(each, Log) else each)]
+    _check_found(paths, selection, storage_options, [(log.topic, log.partition) for log in logs])
+    return found
+
+
+def _open(path: str, selection: SelectionFlags, storage_options: Mapping[str, str]) -> Log | Sequence[Log]:
+    is_chosen = selection.predicate
+    found = open_logs(path, predicate=is_chosen, storage_options=storage_options)
+    if isinstance(found, Log) and is_chosen is not None and not is_chosen(found.topic, found.partition):
+        return []
+    return found
+
+
+def _check_found(
+    paths: Sequence[str],
+    selection: SelectionFlags,
+    storage_options: Mapping[str, str],
+    found: Collection[tuple[str | None, int | None]],
+) -> None:
+    """Raise if a topic has no log at the paths, or if no log has one of the partitions."""
+    topics = TopicFilter(selection.topics or ())
+    if topics.unmatched(topic for topic, _ in found):
+        every = replace(selection, topics=None, partitions=None)
+        everything = [each for path in paths for each in _find(path, False, True, every, storage_options)]
+        refusal = topics.refusal(each.topic_partition[0] for each in everything)
+        if refusal is not None:
+            raise LogDirectoryError(f"{', '.join(paths)}: {refusal}")
+    if not found and selection.partitions is not None:
+        numbers = first_names([str(each) for each in sorted(selection.partitions)])
+        raise LogDirectoryError(f"{', '.join(paths)}: no log of partition {numbers}")
+
+
 def _find(
-    path: str, logs_only: bool, streams: bool, topics: Collection[str], options: Mapping[str, str] | None
+    path: str, logs_only: bool, streams: bool, selection: SelectionFlags, options: Mapping[str, str]
 ) -> list[Input]:
     if path == "-":
         if not streams:
@@ -149,7 +184,9 @@ def _find(
     storage, path = locate(path, options)
     entry = storage.find(path)
     if entry is None or entry.is_directory:
-        return [Input(log.path, "log", log.segments, log, storage) for log in open_path(path, options, topics)[0]]
+        found = _open(path, selection, options)
+        logs = [found] if isinstance(found, Log) else found
+        return [Input(log.path, "log", log.segments, log, storage) for log in logs]
     suffix = os.path.splitext(path)[1]
     if suffix == ".log":
         log = Log(path, storage_options=options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from kbatch.batches.checksums import has_good_batch
 from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters
 from kbatch.cli.inputs import Input, base_offset_of, check_first_bytes, standard_input
-from kbatch.cli.ranges import given_ranges
+from kbatch.cli.selection import SelectionFlags
 from kbatch.cli.terminal import counted, print_errors, write_lines
 from kbatch.errors import KbatchError
 from kbatch.escaping import escaped_json, printable
@@ -56,38 +55,48 @@ class _Source(NamedTuple):
 class Listing:
     """One run over all inputs: its options, and the damage and gaps found so far."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        ranges = given_ranges(arguments)
-        is_committed = arguments.isolation == "read_committed"
-        self._given = Filters(*ranges, tuple(arguments.keys), arguments.producer, is_committed)
-        self._last = arguments.tail
-        self.needs_end = ranges.counts_back or self._last is not None
-        self.kafka = arguments.format == "kafka"
-        self.data = arguments.print_data_log
-        self.records = arguments.records or self.data or self._last is not None
-        self.max_shown = arguments.max_bytes_shown
-        self.remaining = arguments.max_records
+    def __init__(
+        self,
+        selection: SelectionFlags,
+        *,
+        records: bool,
+        kafka: bool,
+        data: bool,
+        control: bool,
+        tail: int | None,
+        producer: int | None,
+        max_records: int | None,
+        max_shown: int | None,
+    ) -> None:
+        self._given = Filters(selection, producer)
+        self._last = tail
+        self.needs_end = selection.counts_back or tail is not None
+        self.kafka = kafka
+        self.data = data
+        self.records = records or data or tail is not None
+        self.max_shown = max_shown
+        self.remaining = max_records
         self.damaged = False
         self.withheld = False
         # By file: pairs of successive offsets that are not consecutive.
         self.gaps: dict[str, list[tuple[int, int]]] = {}
         self._options = DecodeOptions(
-            isolation=arguments.isolation,
-            include_control=self.kafka or not self.records or arguments.control,
+            isolation=selection.isolation,
+            include_control=self.kafka or not self.records or control,
             # A listing of batches includes those with a wrong checksum; a listing of records omits their records.
             crc="mark" if self.kafka or not self.records else "verify",
             on_error="skip",
         )
         # With the offsets of the current log.
-        self.filters, self.options = self._given, self._options
+        self.selection, self.filters, self.options = selection, self._given, self._options
 
     def log(self, each: Input) -> None:
         """List the segments of a log."""
         segments = each.segments
         self._set_offsets(each)
-        start, stop = self.filters.start_offset, self.filters.stop_offset
+        start, stop = self.selection.start_offset, self.selection.stop_offset
         withheld = None
-        if self.filters.committed:
+        if self.selection.isolation == "read_committed":
             transactions = follow_transactions(segments, self.options, start_offset=start, stop_offset=stop)
             withheld = transactions._withheld_of_log()
             self._report_withheld(each.path, transactions.pending)
@@ -102,8 +111,7 @@ class Listing:
 
     def stream(self, each: Input) -> None:
         """List the batches of standard input as they arrive."""
-        start, stop = self._given.start_offset, self._given.stop_offset
-        self.filters, self.options = self._given, replace(self._options, start_offset=start, stop_offset=stop)
+        self._use_offsets(self._given.selection.start_offset, self._given.selection.stop_offset)
         source = _Source(each.path, *each.topic_partition)
         if self.kafka:
             self._write(_head(source))
@@ -145,7 +153,8 @@ class Listing:
 
     def _set_offsets(self, each: Input) -> None:
         """Count negative offsets back from the end of a log, and find the first of its last records."""
-        start, stop = self._given.start_offset, self._given.stop_offset
+        given = self._given.selection
+        start, stop = given.start_offset, given.stop_offset
         if self.needs_end:
             segment = each.segments[-1]
             end = end_offset_after(segment, segment.last_batch()[0])
@@ -155,10 +164,14 @@ class Listing:
                 for offset in (start, stop)
             )
             if self._last is not None:
-                since, until = self._given.start_timestamp, self._given.stop_timestamp
+                since, until = given.start_timestamp, given.stop_timestamp
                 selection = LogSelection(each.segments, start, stop, since, until, _DUMP_TABLE_BYTES)
                 start = selection.start_of_last(self._options, self._last, end, self._given.records)
-        self.filters = replace(self._given, start_offset=start, stop_offset=stop)
+        self._use_offsets(start, stop)
+
+    def _use_offsets(self, start: int | None, stop: int | None) -> None:
+        self.selection = replace(self._given.selection, start_offset=start, stop_offset=stop)
+        self.filters = replace(self._given, selection=self.selection)
         self.options = replace(self._options, start_offset=start, stop_offset=stop)
 
     def _segment(
@@ -169,14 +182,14 @@ class Listing:
         if self.kafka:
             self._write(_head(source))
         begin, end = 0, segment.size
-        if self.filters.start_offset is not None:
-            begin = segment.seek_offset(self.filters.start_offset)
-        if self.filters.start_timestamp is not None:
-            begin = max(begin, segment._seek_time(self.filters.start_timestamp))
-        if self.filters.stop_offset is not None:
-            end = segment.end_for_offset(self.filters.stop_offset)
+        if self.selection.start_offset is not None:
+            begin = segment.seek_offset(self.selection.start_offset)
+        if self.selection.start_timestamp is not None:
+            begin = max(begin, segment._seek_time(self.selection.start_timestamp))
+        if self.selection.stop_offset is not None:
+            end = segment.end_for_offset(self.selection.stop_offset)
         reached, batches_end = self._list(source, self._tables(segments, number, begin, end), begin)
-        if self.filters.stop_offset is None and self.remaining != 0:
+        if self.selection.stop_offset is None and self.remaining != 0:
             self._write_invalid(source, segment.size - batches_end)
             self._report_tail(segment, reached)
 
@@ -188,8 +201,8 @@ class Listing:
             yield table
             del table
         # Where a segment is skipped because of its timestamps, its last offset is unknown.
-        if end == segment.size and (self.filters.start_timestamp is None or begin < end):
-            bounds = self.filters.start_offset, self.filters.stop_offset
+        if end == segment.size and (self.selection.start_timestamp is None or begin < end):
+            bounds = self.selection.start_offset, self.selection.stop_offset
             gaps = SegmentGaps(segments).after(number, offsets_end, *bounds)
             yield from (gap.as_table(self.options) for gap in gaps if not gap.compacted)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from typing import Any
 
 from kbatch.cli.arguments import add_command
-from kbatch.cli.rewriting import PATHS, STATUSES, add_arguments, run_rewriter
-from kbatch.cli.usage import codec_argument, usage
+from kbatch.cli.flags import given_options, usage
+from kbatch.cli.rewriting import PATHS, STATUSES, RewriteFlags, add_rewriting, run_rewriter
+from kbatch.options import CODEC, documented, option
 
 __all__ = ["add_parser", "run"]
 
@@ -27,6 +29,19 @@ examples:
 """
 
 
+@documented
+@dataclass(frozen=True)
+class RecompressFlags:
+    """The flags of ``kbatch recompress`` alone.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    codec: str = option(CODEC, flag="--codec", help="none, gzip, snappy, lz4 or zstd, with a level such as zstd:12")
+
+
 def add_parser(commands: Any) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = add_command(
@@ -38,20 +53,14 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         statuses=STATUSES,
     )
-    parser.add_argument(
-        "--codec",
-        type=codec_argument,
-        required=True,
-        metavar="CODEC[:LEVEL]",
-        help="none, gzip, snappy, lz4 or zstd, with a level such as zstd:12",
-    )
-    add_arguments(parser)
+    add_rewriting(parser, RecompressFlags)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.rewrite.recompression import Recompression
 
+    own, flags = given_options(RecompressFlags, arguments), given_options(RewriteFlags, arguments)
     with usage():
-        rewriter = Recompression(arguments.codec, batch_size=arguments.batch_size, on_error=arguments.on_error)
+        rewriter = Recompression(own.codec, batch_size=flags.batch_size, on_error=flags.on_error)
     return run_rewriter(arguments, rewriter)

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from kbatch.cli.flags import UsageError, given_storage
 from kbatch.cli.summaries import print_summary
 from kbatch.cli.terminal import counted, format_size, print_lines
-from kbatch.cli.usage import UsageError, storage_options
 
 __all__ = ["Losses", "loss_lines", "lost_text", "print_record", "report_lines"]
 
@@ -33,7 +33,7 @@ def print_record(arguments: argparse.Namespace) -> int:
 
     if arguments.logdirs is not None:
         raise UsageError("--report takes the output of exports, and no LOGDIR: kbatch export --report OUT")
-    place = open_place(arguments.report, storage_options(arguments))
+    place = open_place(arguments.report, given_storage(arguments))
     record = RunRecord(place)
     if not record.is_of_exports:
         raise LogDirectoryError(f"{place.url}: not the output of an export", source=place.url)

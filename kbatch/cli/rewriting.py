@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
+from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
+from kbatch.cli.selection import add_selection, given_selection
 from kbatch.cli.summaries import damage_lines, log_dict, loss_dicts, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
-from kbatch.cli.usage import add_json, add_storage_option, size_argument, storage_options
-from kbatch.options import INT32_MAX, RaiseOrSkip
+from kbatch.options import INT32_MAX, RaiseOrSkip, choice, documented, option, options_of, size
 
 if TYPE_CHECKING:
     from kbatch.log.logs import Log
     from kbatch.rewrite.rewriter import Rewriter, RewriteReport
 
-__all__ = ["PATHS", "STATUSES", "add_arguments", "run_rewriter"]
+__all__ = ["PATHS", "STATUSES", "RewriteFlags", "add_rewriting", "run_rewriter"]
 
 PATHS = """\
 PATH is a segment (.log), a topic-partition directory, or a broker's log directory. OUT must not exist yet. It is a .log
@@ -34,39 +35,41 @@ STATUSES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of both commands."""
+@documented
+@dataclass(frozen=True)
+class RewriteFlags:
+    """The flags of both commands.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    batch_size: int = option(
+        size(0, INT32_MAX), 16384, flag="--batch-size",
+        help="combine uncompressed messages of magic 0 and 1 to batches of at most this size",
+    )  # fmt: skip
+    on_error: RaiseOrSkip = option(
+        choice(*get_args(RaiseOrSkip)), "raise", flag="--on-error",
+        help="at damage: fail and write nothing, or skip and list it",
+    )  # fmt: skip
+    segment_bytes: int = option(
+        size(1, INT32_MAX), INT32_MAX, flag="--segment-bytes",
+        help="split segments that become larger than this; the default is the maximum",
+    )  # fmt: skip
+    index_interval_bytes: int = option(
+        size(0, INT32_MAX), 4096, flag="--index-interval-bytes",
+        help="bytes of the log per index entry, as index.interval.bytes of a broker",
+    )  # fmt: skip
+
+
+def add_rewriting(parser: argparse.ArgumentParser, own: type[Any]) -> None:
+    """Add the arguments of a command: its own flags, and those of both commands."""
+    add_flags(parser, options_of(own))
     parser.add_argument("path", metavar="PATH", help="segment, topic-partition directory or log directory, or a URL")
     parser.add_argument("out", metavar="OUT", help="the copy to write")
-    parser.add_argument(
-        "--batch-size",
-        type=size_argument(0, INT32_MAX),
-        default=16384,
-        metavar="SIZE",
-        help="combine uncompressed messages of magic 0 and 1 to batches of at most this size (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--on-error",
-        choices=get_args(RaiseOrSkip),
-        default="raise",
-        help="at damage: fail and write nothing, or skip and list it (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--segment-bytes",
-        type=size_argument(1, INT32_MAX),
-        default=INT32_MAX,
-        metavar="SIZE",
-        help="split segments that become larger (default: %(default)s, the maximum)",
-    )
-    parser.add_argument(
-        "--index-interval-bytes",
-        type=size_argument(0, INT32_MAX),
-        default=4096,
-        metavar="SIZE",
-        help="bytes of the log per index entry, as index.interval.bytes of a broker (default: %(default)s)",
-    )
-    add_storage_option(parser)
-    add_json(parser)
+    add_flags(parser, [*options_of(RewriteFlags), *STORAGE, *JSON])
+    add_selection(parser, "topics", "partitions", reason="whole logs are rewritten")
 
 
 def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
@@ -74,12 +77,13 @@ def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
     from kbatch.cli.inputs import open_path
     from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
 
-    given = storage_options(arguments)
+    given, selection = given_storage(arguments), given_selection(arguments)
+    flags = given_options(RewriteFlags, arguments)
     options: dict[str, Any] = {
-        "segment_bytes": arguments.segment_bytes,
-        "index_interval_bytes": arguments.index_interval_bytes,
+        "segment_bytes": flags.segment_bytes,
+        "index_interval_bytes": flags.index_interval_bytes,
     }
-    logs, is_directory = open_path(arguments.path, given)
+    logs, is_directory = open_path(arguments.path, selection, given)
     done: list[dict[str, Any]] = []
 
     def on_log(log: Log, report: RewriteReport) -> None:
@@ -88,7 +92,13 @@ def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
     with _progress(sum(log.size for log in logs)) as options["progress"]:
         if is_directory:
             report = rewrite_logs(
-                arguments.path, arguments.out, rewriter, storage_options=given, on_log=on_log, **options
+                arguments.path,
+                arguments.out,
+                rewriter,
+                storage_options=given,
+                predicate=selection.predicate,
+                on_log=on_log,
+                **options,
             )
         else:
             report = rewrite_log(logs[0], arguments.out, rewriter, **options)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.arguments import add_command
+from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
+from kbatch.cli.selection import add_selection, given_selection
 from kbatch.cli.summaries import log_dict, print_summary
 from kbatch.cli.terminal import (
     ProgressLine,
@@ -18,7 +21,7 @@ from kbatch.cli.terminal import (
     print_lines,
     table_lines,
 )
-from kbatch.cli.usage import add_json, add_storage_option, storage_options
+from kbatch.options import BOOLEAN, documented, option, options_of
 
 if TYPE_CHECKING:
     from kbatch.cli.inputs import Input
@@ -52,6 +55,20 @@ _STATUSES = {
 }
 
 
+@documented
+@dataclass(frozen=True)
+class StatsFlags:
+    """The flags of ``kbatch stats``.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    headers_only: bool = option(BOOLEAN, False, flag="--headers-only", help="read only batch headers, decode nothing")
+    details: bool = option(BOOLEAN, False, flag="--details", help="print all statistics of each topic-partition")
+
+
 def add_parser(commands: Any) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = add_command(
@@ -64,10 +81,8 @@ def add_parser(commands: Any) -> None:
         statuses=_STATUSES,
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", help="segment or directory, or a URL of one")
-    add_storage_option(parser)
-    parser.add_argument("--headers-only", action="store_true", help="read only batch headers, decode nothing")
-    parser.add_argument("--details", action="store_true", help="print all statistics of each topic-partition")
-    add_json(parser)
+    add_flags(parser, [*STORAGE, *options_of(StatsFlags), *JSON])
+    add_selection(parser, "topics", "partitions", reason="the statistics are those of whole logs")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     from kbatch.cli.inputs import find_inputs
     from kbatch.log.statistics import log_statistics
 
-    inputs = find_inputs(arguments.paths, logs_only=True, storage_options=storage_options(arguments))
+    flags = given_options(StatsFlags, arguments)
+    inputs = find_inputs(arguments.paths, given_selection(arguments), given_storage(arguments), logs_only=True)
     total = sum(segment.size for each in inputs for segment in each.segments)
     found: list[tuple[Input, LogStatistics]] = []
     done = 0
@@ -86,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
             def progress(read: int, before: int = before) -> None:
                 line.show_bytes(before + read, total)
 
-            statistics = log_statistics(each.segments, headers_only=arguments.headers_only, progress=progress)
+            statistics = log_statistics(each.segments, headers_only=flags.headers_only, progress=progress)
             found.append((each, statistics))
             done += statistics.bytes
     damaged = any(statistics.losses or statistics.damaged_batches for _, statistics in found)
@@ -96,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_summary("stats", status, logs, damaged=damaged)
     else:
         print_lines(*_table(found))
-        if arguments.details:
+        if flags.details:
             for each, statistics in found:
                 print_lines("", *_details(each, statistics))
     return status

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from kbatch.options import add_flags, from_flags, options_of
+from kbatch.cli.flags import add_flags, given_values
+from kbatch.options import options_of
 from kbatch.plan.value_options import SIDES, FormatOptions, ValueOptions
 
 __all__ = ["add_value_arguments", "value_options"]
 
 
-def add_value_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the group of flags to a command's parser; `value_options` reads them."""
-    group = parser.add_argument_group(
-        "formats of keys and values",
+def add_value_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add the flags to a group of a command's parser; `value_options` reads them."""
+    group.description = (
         "Without a format, bytes are written unchanged. The bytes of values (keys) that cannot be parsed\n"
         "completely are kept in the column value_bad (key_bad), the reason is in value_error (key_error).\n"
-        "value_schema_id (key_schema_id) has the id of a schema registry, with framing.",
+        "value_schema_id (key_schema_id) has the id of a schema registry, with framing."
     )
     for side in SIDES:
         options = options_of(FormatOptions, side=side)
@@ -34,4 +34,4 @@ def value_options(arguments: argparse.Namespace) -> ValueOptions:
     ValueError
         For flags that do not fit the format.
     """
-    return ValueOptions.build(lambda side: from_flags(options_of(FormatOptions, side=side), arguments))
+    return ValueOptions.build(lambda side: given_values(options_of(FormatOptions, side=side), arguments))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.arguments import add_command
+from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
+from kbatch.cli.selection import add_selection, given_selection
 from kbatch.cli.summaries import log_dict, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
-from kbatch.cli.usage import add_json, add_storage_option, storage_options
+from kbatch.options import BOOLEAN, documented, option, options_of
 
 if TYPE_CHECKING:
     from kbatch.cli.inputs import Input
@@ -49,6 +52,22 @@ _STATUSES = {
 }
 
 
+@documented
+@dataclass(frozen=True)
+class VerifyFlags:
+    """The flags of ``kbatch verify``.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    sequences: bool = option(
+        BOOLEAN, False, flag="--sequences",
+        help="also check the sequence numbers of idempotent producers for missing and duplicate batches",
+    )  # fmt: skip
+
+
 def add_parser(commands: Any) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = add_command(
@@ -63,20 +82,16 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "paths", metavar="PATH", nargs="+", help="segment, auxiliary file of one, or directory; or a URL of one"
     )
-    parser.add_argument(
-        "--sequences",
-        action="store_true",
-        help="also check the sequence numbers of idempotent producers for missing and duplicate batches",
-    )
-    add_storage_option(parser)
-    add_json(parser)
+    add_flags(parser, [*options_of(VerifyFlags), *STORAGE, *JSON])
+    add_selection(parser, "topics", "partitions", reason="the checks are those of whole files")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.cli.inputs import find_inputs
 
-    inputs = find_inputs(arguments.paths, storage_options=storage_options(arguments))
+    sequences = given_options(VerifyFlags, arguments).sequences
+    inputs = find_inputs(arguments.paths, given_selection(arguments), given_storage(arguments))
     total = sum(segment.size for each in inputs for segment in each.segments)
     reports = []
     done = 0
@@ -90,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
             line.show_bytes(done + read, total)
 
         for each in inputs:
-            report = _verify(each, arguments.sequences, None if arguments.json else on_finding, progress)
+            report = _verify(each, sequences, None if arguments.json else on_finding, progress)
             reports.append((each, report))
             done += report.bytes
             if not arguments.json:

@@ -263,8 +263,9 @@ class ReadOptions:
         help='exactly these partitions, as {"topic": [0, 1]}',
     )  # fmt: skip
     partitions: frozenset[int] | None = option(
-        ValueKind(_parse_partitions, "0,2,5-7", metavar="N,N-N"), None, spark="partitions", flag="--partitions",
-        help="only these partitions of each topic, such as 0,2,5-7",
+        ValueKind(_parse_partitions, "0,2,5-7", metavar="N,N-N", repeated=True), None, spark="partitions",
+        flag="--partition",
+        help="only these partitions of each topic, such as 0,2,5-7; the flag may be given more than once",
     )  # fmt: skip
     starting: Bound = _bound("starting", "where to begin")
     ending: Bound = _bound("ending", "where to stop, exclusive")
@@ -302,7 +303,7 @@ class ReadOptions:
         help="a timestamp beyond the year 294247 is an error, or null",
     )  # fmt: skip
     key: bytes | None = option(
-        _KEY, None, spark={"key": _KEY, "keyHex": _KEY_HEX}, flag="--key",
+        _KEY, None, spark={"key": _KEY, "keyHex": _KEY_HEX}, flag={"--key": opts.BYTES},
         help="only records with this key: text, taken as UTF-8",
     )  # fmt: skip
     key_partitions: int | None = option(

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from kbatch.arguments import check_types
 from kbatch.log.discovery import root_list
+from kbatch.options import to_strings
 from kbatch.plan.pruning import Domain, pruning_of
 from kbatch.plan.read_options import parse_options
 from kbatch.spark.datasource import KbatchDataSource, register
@@ -90,7 +91,7 @@ def read_logs(
     check_types(read_logs, locals())
     register(spark)
     paths = [os.fspath(each) for each in root_list(path)]
-    given = {name: _text(value) for name, value in (options or {}).items() if value is not None}
+    given = to_strings(options or {})
     if len(paths) == 1:
         given["path"] = paths[0]
     else:
@@ -122,10 +123,6 @@ def _unrolled(counts: DataFrame) -> DataFrame:
     """Return topic and partition of each record. Spark repeats the rows only as far as a query needs them."""
     each = counts.selectExpr("topic", "partition", "explode(sequence(1, int(records)))")
     return each.select("topic", "partition")
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _pruning_options(probe: DataFrame, given: Mapping[str, str]) -> dict[str, str]:

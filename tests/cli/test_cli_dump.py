@@ -17,9 +17,9 @@ from log_batches import batch, write_segment
 
 import kbatch
 from kbatch.cli import main
-from kbatch.cli.ranges import parse_offsets, parse_times
+from kbatch.cli.selection import parse_offsets, parse_times
 from kbatch.cli.shown import json_bytes, plain_text
-from kbatch.cli.usage import parse_bytes
+from kbatch.options import parse_bytes
 
 LOGS = GOLDEN / "logs"
 DUMPS = sorted(path for path in (GOLDEN / "dump").glob("*-0/*") if not path.name.endswith(".err"))

@@ -59,10 +59,10 @@ def test_the_help_of_a_command_lists_its_own_exit_statuses(capsys: pytest.Captur
             "kbatch dump: error: unrecognized arguments: --recods, did you mean '--records'?",
         ),
         (["dump", "data", "--ofsets=1:2"], "error: unrecognized arguments: --ofsets=1:2, did you mean '--offsets'?"),
-        (["dump", "data", "--format", "kafak"], "argument --format: invalid choice: 'kafak', did you mean 'kafka'? "),
+        (["dump", "data", "--format", "kafak"], "must be one of 'json', 'kafka', got 'kafak', did you mean 'kafka'?"),
         (
             ["export", "a", "b", "--isolation", "read_commited"],
-            "kbatch export: error: --isolation must be one of 'read_uncommitted', 'read_committed', "
+            "kbatch export: error: argument --isolation: must be one of 'read_uncommitted', 'read_committed', "
             "got 'read_commited', did you mean 'read_committed'?",
         ),
     ],

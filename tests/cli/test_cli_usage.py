@@ -54,7 +54,7 @@ def test_invalid_numbers_are_usage_errors(command: str, tmp_path: Path, capsys: 
         (["compact", "a", "b", "--now", "yesterday"], "argument --now: must be a time such as 2026-03-01"),
         (["compact", "a", "b", "--now", "9" * 19], "argument --now: must be a time in the range of an int64"),
         (["compact", "a", "b", "--now", "1969-01-01"], "argument --now: must be 0 to"),
-        (["convert", "a", "b", "--magic", "3"], "argument --magic: invalid choice: 3"),
+        (["convert", "a", "b", "--magic", "3"], "argument --magic: must be 0 to 2, got 3"),
         (["convert", "a", "b", "--codec", "zstd:99"], f"argument --codec: {CODECS}, got 'zstd:99'"),
         (["convert", "a", "b", "--codec", "zip"], "argument --codec: "),
         (["convert", "a", "b", "--magic", "1", "--codec", "zstd"], "zstd needs magic 2, got magic 1"),

@@ -392,7 +392,7 @@ def test_export_flags_select_records(
     spark: Any, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     all_rows = [row[:3] for row in rows_of(logs)]
-    found = export_rows(capsys, spark, logs, tmp_path / "1", "--topic", "plain", "--partitions", "1")
+    found = export_rows(capsys, spark, logs, tmp_path / "1", "--topic", "plain", "--partition", "1")
     assert found == [row for row in all_rows if row[:2] == ("plain", 1)]
     offsets = json.dumps({"plain": {"0": 30, "1": -2}})
     ends = json.dumps({"plain": {"0": 60, "1": 11}})
@@ -413,18 +413,27 @@ def test_wrong_arguments_are_usage_errors(tmp_path: Path, logs: Path, capsys: py
     for given, message in (
         (["--times", "yesterday:"], "argument --times: must be a range of times such as 2024-05-01:2024-05-02"),
         (["--times", ":2026-01-01", "--ending-offsets", "{}"], "--ending-offsets excludes --offsets and --times"),
-        (["--partitions", "x"], "--partitions must be numbers and ranges"),
-        (["--partitions", "7-5"], "--partitions must be numbers and ranges such as 0,2,5-7; '7-5' is not a range"),
-        (["--split-size", "lots"], "--split-size must be a number of bytes"),
-        (["--split-size", "0"], "--split-size must be at least 1, got 0"),
-        (["--row-group-size", "-1"], "--row-group-size must be at least 1, got -1"),
+        (["--partition", "x"], "argument --partition: must be numbers and ranges"),
+        (
+            ["--partition", "7-5"],
+            "argument --partition: must be numbers and ranges such as 0,2,5-7; '7-5' is not a range",
+        ),
+        (["--split-size", "lots"], "argument --split-size: must be a number of bytes"),
+        (["--split-size", "0"], "argument --split-size: must be at least 1, got 0"),
+        (["--row-group-size", "-1"], "argument --row-group-size: must be at least 1, got -1"),
         (["--key-partitions", "3"], "--key-partitions requires --key"),
-        (["--key", "k", "--key-partitions", "0"], "--key-partitions must be at least 1, got 0"),
-        (["--file-size", "0"], "--file-size must be at least 1, got 0"),
-        (["--row-group-rows", "0"], "--row-group-rows must be at least 1, got 0"),
-        (["--compression", "zstd:99"], "--compression must be none, gzip, snappy, lz4 or zstd, optionally with a"),
-        (["--starting-offsets", "[]"], "--starting-offsets must be JSON"),
-        (["--ending-offsets", '{"t": {"0": -2}}'], "--ending-offsets must not have offset -2 in a batch read"),
+        (["--key", "k", "--key-partitions", "0"], "argument --key-partitions: must be at least 1, got 0"),
+        (["--file-size", "0"], "argument --file-size: must be at least 1, got 0"),
+        (["--row-group-rows", "0"], "argument --row-group-rows: must be at least 1, got 0"),
+        (
+            ["--compression", "zstd:99"],
+            "argument --compression: must be none, gzip, snappy, lz4 or zstd, optionally with a",
+        ),
+        (["--starting-offsets", "[]"], "argument --starting-offsets: must be JSON"),
+        (
+            ["--ending-offsets", '{"t": {"0": -2}}'],
+            "argument --ending-offsets: must not have offset -2 in a batch",
+        ),
         (["--table", "a.b"], "--table and --catalog go with --format iceberg"),
         (["--format", "iceberg"], "--format iceberg needs --table"),
     ):

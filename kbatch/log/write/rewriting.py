@@ -282,6 +282,7 @@ def rewrite_logs(
     rewriter: Rewriter,
     *,
     storage_options: Mapping[str, str] | None = None,
+    predicate: Callable[[str, int], bool] | None = None,
     sync: bool = True,
     progress: Callable[[int], None] | None = None,
     on_log: Callable[[Log, RewriteReport], None] | None = None,
@@ -295,8 +296,8 @@ def rewrite_logs(
         A broker's log directory.
     out : str or path
         A directory that does not exist or is empty.
-    storage_options : mapping of str to str, optional
-        For a URL; as for `find_logs`.
+    storage_options, predicate : optional
+        As for `find_logs`; without `predicate`, all logs are rewritten.
     rewriter, sync, progress, **options
         As for `rewrite_log`.
     on_log : callable, optional
@@ -309,7 +310,7 @@ def rewrite_logs(
     """
     storage, root = locate(path, storage_options)
     check_apart(root, os.fspath(out))
-    logs = find_logs(path, storage_options=storage_options)
+    logs = find_logs(path, predicate=predicate, storage_options=storage_options)
     done = 0
     total = rewriter.report
     with staged(out, sync=sync) as stage:
