@@ -95,22 +95,60 @@ class LogSelection:
 
     def _tables(self, options: DecodeOptions, transactions: Transactions | None = None) -> Iterator[RecordTable]:
         selected = options.table_columns
-        by_time = selected is not None and not (self.start_timestamp is None and self.stop_timestamp is None)
+        if selected is None or (self.start_timestamp is None and self.stop_timestamp is None):
+            return self._decoded(options, transactions)
+        # Timestamps select the rows, so they are decoded even if they are not among `columns`.
         timed = tuple(dict.fromkeys([*options.record_columns, "timestamp"]))
-        tables = _range_tables(
-            self.segments,
-            # Timestamps select the rows, so they are decoded even if they are not among `columns`.
-            replace(options, columns=timed) if by_time else options,
-            self.start_timestamp,
-            self.stop_timestamp,
-            self.max_bytes,
-            use_indexes=self.use_indexes,
-            topic=self.topic,
-            partition=self.partition,
-            transactions=transactions,
-        )
+        tables = self._decoded(replace(options, columns=timed), transactions)
         # Unlike a generator, `map` holds no reference to a table while it waits for the next.
-        return map(operator.methodcaller("select", selected), tables) if by_time else tables
+        return map(operator.methodcaller("select", selected), tables)
+
+    def _decoded(self, options: DecodeOptions, transactions: Transactions | None) -> Iterator[RecordTable]:
+        """Decode as `kbatch.log.Log.tables` does; `transactions` are known ones of the whole log."""
+        segments, start_offset, stop_offset = self.segments, options.start_offset, options.stop_offset
+        reached, before = None, ""
+        stopped = False
+        about: dict[str, Any] = {"topic": self.topic, "partition": self.partition}
+        withheld = None
+        if options.isolation == "read_committed":
+            if transactions is None:
+                limit = self.max_bytes if options.is_strict else None
+                transactions = follow_transactions(
+                    segments, options, start_offset=start_offset, stop_offset=stop_offset, max_bytes=limit
+                )
+            withheld = transactions._withheld_of_log()
+            about |= {"pending": lambda: transactions.pending, "last_stable_offset": transactions.last_stable_offset}
+        last_segment = None if stop_offset is None else segments[segment_before(segments, stop_offset)]
+        gaps = SegmentGaps(segments)
+        for number, segment in _within_offsets(segments, start_offset, stop_offset):
+            if stopped:
+                if segment.size:
+                    yield lost_table(segment, 0, segment.size, NOT_REACHED, options=options)._with(**about)
+                continue
+            check_order(before, reached, segment.path, segment.base_offset)
+            start, end = _start(segment, start_offset, self.start_timestamp, self.use_indexes), segment.size
+            if stop_offset is not None and segment is last_segment:
+                end = segment.end_for_offset(stop_offset, use_indexes=self.use_indexes)
+            decode = options if withheld is None else replace(options, withheld=withheld.of_segment(segment.path))
+            tables = read_tables(segment, start, end, decode, self.max_bytes, splits=True)
+            offsets_end = SegmentEnd(segment.base_offset)
+            while True:
+                try:
+                    table = next(tables)
+                except StopIteration as done:
+                    stopped = done.value
+                    break
+                if (last := last_offset(table.batches)) is not None:
+                    reached, before = last, segment.path
+                offsets_end.add(table)
+                yield _within_timestamps(table._with(**about), self.start_timestamp, self.stop_timestamp)
+                # Frees the table before the next one is decoded.
+                del table
+            # Where a segment is skipped because of its timestamps, its last offset is unknown.
+            if not stopped and end == segment.size and (self.start_timestamp is None or start < end):
+                for gap in gaps.after(number, offsets_end, start_offset, stop_offset):
+                    if not gap.compacted:
+                        yield gap.as_table(options)._with(**about)
 
 
 def first_offset(segments: Sequence[Segment]) -> int:
@@ -130,67 +168,6 @@ def end_offset_after(segment: Segment, row: np.void | None) -> int:
 def count_back(offset: int, end_offset: int, first: int | None) -> int:
     """Return a negative offset counted back from the end of a log, at most to its `first` offset."""
     return max(end_offset + offset, first or 0)
-
-
-def _range_tables(
-    segments: Sequence[Segment],
-    options: DecodeOptions,
-    start_timestamp: int | None,
-    stop_timestamp: int | None,
-    max_bytes: int,
-    *,
-    use_indexes: bool,
-    topic: str | None,
-    partition: int | None,
-    transactions: Transactions | None = None,
-) -> Iterator[RecordTable]:
-    """Decode the segments of a log as `kbatch.log.Log.tables` does; `transactions` are known ones of the whole log."""
-    reached, before = None, ""
-    stopped = False
-    about: dict[str, Any] = {"topic": topic, "partition": partition}
-    withheld = None
-    if options.isolation == "read_committed":
-        if transactions is None:
-            transactions = follow_transactions(
-                segments,
-                options,
-                start_offset=options.start_offset,
-                stop_offset=options.stop_offset,
-                max_bytes=max_bytes if options.is_strict else None,
-            )
-        withheld = transactions._withheld_of_log()
-        about |= {"pending": lambda: transactions.pending, "last_stable_offset": transactions.last_stable_offset}
-    last_segment = None if options.stop_offset is None else segments[segment_before(segments, options.stop_offset)]
-    gaps = SegmentGaps(segments)
-    for number, segment in _within_offsets(segments, options.start_offset, options.stop_offset):
-        if stopped:
-            if segment.size:
-                yield lost_table(segment, 0, segment.size, NOT_REACHED, options=options)._with(**about)
-            continue
-        check_order(before, reached, segment.path, segment.base_offset)
-        start, end = _start(segment, options.start_offset, start_timestamp, use_indexes), segment.size
-        if options.stop_offset is not None and segment is last_segment:
-            end = segment.end_for_offset(options.stop_offset, use_indexes=use_indexes)
-        decode = options if withheld is None else replace(options, withheld=withheld.of_segment(segment.path))
-        tables = read_tables(segment, start, end, decode, max_bytes, splits=True)
-        offsets_end = SegmentEnd(segment.base_offset)
-        while True:
-            try:
-                table = next(tables)
-            except StopIteration as done:
-                stopped = done.value
-                break
-            if (last := last_offset(table.batches)) is not None:
-                reached, before = last, segment.path
-            offsets_end.add(table)
-            yield _within_timestamps(table._with(**about), start_timestamp, stop_timestamp)
-            # Frees the table before the next one is decoded.
-            del table
-        # Where a segment is skipped because of its timestamps, its last offset is unknown.
-        if not stopped and end == segment.size and (start_timestamp is None or start < end):
-            for gap in gaps.after(number, offsets_end, options.start_offset, options.stop_offset):
-                if not gap.compacted:
-                    yield gap.as_table(options)._with(**about)
 
 
 def first_offset_since(
