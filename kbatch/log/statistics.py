@@ -23,6 +23,7 @@ from kbatch.format import (
 from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
+from kbatch.quantities import largest, smallest
 from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
@@ -207,8 +208,8 @@ class LogStatistics:
             entry["payload_bytes"] += int(payload[chosen].sum())
         # Headers of compressed message sets have no base offset (LEG-R23).
         first = np.where(batches["base_offset"] < 0, batches["last_offset"], batches["base_offset"])
-        self.first_offset = _least(self.first_offset, int(first.min()))
-        self.last_offset = _largest(self.last_offset, int(batches["last_offset"].max()))
+        self.first_offset = smallest(self.first_offset, int(first.min()))
+        self.last_offset = largest(self.last_offset, int(batches["last_offset"].max()))
         # base_timestamp is not a record's time in an empty batch or with a delete horizon (TS-R5, TS-R7).
         if not self.decoded:
             based = new & (counts > 0) & ((batches["attributes"] & ATTRIBUTE_DELETE_HORIZON) == 0)
@@ -224,8 +225,8 @@ class LogStatistics:
     def _times(self, timestamps: npt.NDArray[np.int64]) -> None:
         timestamps = timestamps[timestamps != NO_TIMESTAMP]
         if len(timestamps):
-            self.first_timestamp = _least(self.first_timestamp, int(timestamps.min()))
-            self.last_timestamp = _largest(self.last_timestamp, int(timestamps.max()))
+            self.first_timestamp = smallest(self.first_timestamp, int(timestamps.min()))
+            self.last_timestamp = largest(self.last_timestamp, int(timestamps.max()))
 
     def add_table(self, table: RecordTable) -> None:
         """Count the records and losses of a table that was decoded with its control records."""
@@ -330,14 +331,6 @@ def _before_payload(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
     of_message = np.where((batches["attributes"] & ATTRIBUTE_CODEC) == 0, 0, of_wrapper)
     before: npt.NDArray[np.int64] = np.where(batches["magic"] == 2, BATCH_HEADER_SIZE, of_message)
     return before
-
-
-def _least(a: int | None, b: int) -> int:
-    return b if a is None else min(a, b)
-
-
-def _largest(a: int | None, b: int) -> int:
-    return b if a is None else max(a, b)
 
 
 def log_statistics(
