@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from kbatch.errors import LogDirectoryError
 from kbatch.log.names import is_remote_name, name_of_log, parse_segment_name, segment_names
 from kbatch.log.segment import Segment
+from kbatch.log.state import PARTITION_METADATA, read_partition_metadata
 from kbatch.log.storage import Entry, Storage
 from kbatch.tuning import LISTED_AT_ONCE
 
@@ -142,6 +144,12 @@ def listed_segments(storage: Storage, directory: str, listing: Mapping[str, Entr
         Segment.listed(storage, directory, name, listing, live=i == last and not is_remote_name(name), swapped=swapped)
         for i, (_, name, swapped) in enumerate(chosen)
     ]
+
+
+def topic_id_of(storage: Storage, directory: str, listing: Mapping[str, Entry] | None = None) -> uuid.UUID | None:
+    """Return the topic's id from the ``partition.metadata`` of a log; None without that file."""
+    path = find_file(storage, directory, listing, PARTITION_METADATA)
+    return None if path is None else read_partition_metadata(path, storage=storage).topic_id
 
 
 def find_file(storage: Storage, directory: str, listing: Mapping[str, Entry] | None, name: str) -> str | None:

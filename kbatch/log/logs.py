@@ -18,7 +18,7 @@ from kbatch.format import Limits
 from kbatch.log.batch_rows import all_batches
 from kbatch.log.committed import follow_transactions
 from kbatch.log.conversions import TablesOfLog
-from kbatch.log.directories import ListedDirectory, find_file, list_path, listed_segments
+from kbatch.log.directories import ListedDirectory, find_file, list_path, listed_segments, topic_id_of
 from kbatch.log.names import is_remote_name, name_of_log
 from kbatch.log.ranges import LogSelection, count_back, end_offset_after, first_offset, first_offset_since
 from kbatch.log.segment import Segment
@@ -26,11 +26,9 @@ from kbatch.log.segment_file import Tail
 from kbatch.log.state import (
     LEADER_EPOCH_CHECKPOINT,
     LEADER_EPOCH_DTYPE,
-    PARTITION_METADATA,
     START_CHECKPOINT,
     checkpoint_offsets,
     read_leader_epochs,
-    read_partition_metadata,
 )
 from kbatch.log.storage import Entry, Storage, locate
 from kbatch.quantities import SizeLike, TimeLike, parse_time
@@ -225,8 +223,7 @@ class Log(TablesOfLog):
         LogDirectoryError
             As for `kbatch.log.state.read_partition_metadata`.
         """
-        path = find_file(self._storage, self._directory, self._listing, PARTITION_METADATA)
-        return None if path is None else read_partition_metadata(path, storage=self._storage).topic_id
+        return topic_id_of(self._storage, self._directory, self._listing)
 
     @property
     def end_offset(self) -> int:
