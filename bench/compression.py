@@ -39,8 +39,8 @@ class Figure:
 def measure(corpus_name: str, size: int | None, rounds: int, scratch: Path) -> dict[str, Figure]:
     """Export a corpus with every setting, in turns; return the medians."""
     from kbatch.log import Log
+    from kbatch.plan.planner import plan
     from kbatch.plan.read_options import ReadOptions
-    from kbatch.plan.split import plan
     from kbatch.sinks.names import FileNames
     from kbatch.sinks.outputs import OutputPlace
     from kbatch.sinks.task import ExportJob, reports_of

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.partitions import make_logs
-from kbatch.plan.following import SegmentWalker
-from kbatch.plan.many import LogMapper
+from kbatch.log.selection import choose_logs
+from kbatch.plan.planner import Mapper
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.select import choose_logs
-from kbatch.plan.split import Split
+from kbatch.plan.split import Split, Task
 from kbatch.sinks.commits import LogName
 from kbatch.sinks.counts import Counts, Progress
 from kbatch.sinks.files import WrittenFile
@@ -45,15 +44,12 @@ class UnreadExecutor:
     """
 
     cores = 2
-    walker: SegmentWalker | None = None
-    mapper: LogMapper | None = None
+    mapper: Mapper | None = None
 
     def __init__(self, end_offset: int) -> None:
         self._end = end_offset
 
-    def run(
-        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None
-    ) -> Iterator[TaskReport]:
+    def run(self, job: ExportJob, tasks: Sequence[Task[Split]], progress: Progress | None) -> Iterator[TaskReport]:
         """Return the reports, which are sent as JSON."""
         return reports_of(self._reports(job, tasks))
 
@@ -97,7 +93,7 @@ def export_unread(
     """Export the logs of a directory, which are the same, without reading them."""
     options, writing = ReadOptions(), WriteOptions(format=kind)
     place = open_place(str(out), {})
-    logs = choose_logs([str(root)], options)
+    logs = choose_logs([str(root)], options.selection, options.storage)
     executor = UnreadExecutor(logs[0].end_offset)
     target = open_target(place, writing, table=None, catalog=None)
     with ExportRun(str(root), target, logs, options, writing, None) as run:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kbatch.plan import many
+from kbatch.log.selection import choose_logs
+from kbatch.plan import planner
 from kbatch.plan.read_options import Bound, ReadOptions
-from kbatch.plan.select import choose_logs
 from kbatch.plan.split import Split
 
 __all__ = ["main"]
@@ -79,18 +79,18 @@ def measured(name: str, work: Callable[[], ResultT]) -> ResultT:
 def plan(spark: Any, root: Path, name: str, options: ReadOptions) -> None:
     """Plan the same reads in one process and in parallel."""
     from kbatch.spark.datasource import KbatchReader
-    from kbatch.spark.walk_job import log_mapper
+    from kbatch.spark.export_job import SparkExecutor
 
-    logs = choose_logs([str(root)], options)
+    logs = choose_logs([str(root)], options.selection, options.storage)
     starts = [None] * len(logs)
-    mapper = log_mapper(spark)
-    one = measured(f"{name}, export, one process", lambda: many.plan_reads(logs, options, starts))
-    job = measured(f"{name}, export, Spark job", lambda: many.plan_reads(logs, options, starts, mapper=mapper))
+    mapper = SparkExecutor(spark).apply
+    one = measured(f"{name}, export, one process", lambda: planner.plan_reads(logs, options, starts))
+    job = measured(f"{name}, export, Spark job", lambda: planner.plan_reads(logs, options, starts, mapper=mapper))
     assert [len(read.splits) for read in job] == [len(read.splits) for read in one]
     reader = KbatchReader([str(root)], options, ("offset",))
-    parallel, many.MANY_LOGS = many.MANY_LOGS, len(logs) + 1
+    parallel, planner.MANY_LOGS = planner.MANY_LOGS, len(logs) + 1
     before = measured(f"{name}, data source, planned in one process", reader.partitions)
-    many.MANY_LOGS = parallel
+    planner.MANY_LOGS = parallel
     after = measured(f"{name}, data source, planned by the tasks", reader.partitions)
     first = measured(f"{name}, data source, tasks of the former", lambda: rows(spark, reader, before))
     second = measured(f"{name}, data source, tasks of the latter", lambda: rows(spark, reader, after))

@@ -212,18 +212,18 @@ SHARE_SLACK = 16
 
 # -- plan/following.py
 
-# A Spark job is worth its start from this number of bytes: a fraction of a second of work for a core if the files are
-# in memory, seconds if a disk has to read them.
-FOLLOW_JOB_BYTES = 1 << 30
 # Segments per thread that are followed before their results are joined.
 FOLLOW_AHEAD = 2
 
-# -- plan/many.py
+# -- plan/planner.py
 
 # The number of logs from which planning is worth a job or the work of the tasks: a second or two in one process.
 MANY_LOGS = 1000
+# A Spark job is worth its start from this number of bytes to follow: a fraction of a second of work for a core if the
+# files are in memory, seconds if a disk has to read them.
+FOLLOW_JOB_BYTES = 1 << 30
 
-# -- plan/select.py
+# -- log/selection.py
 
 # Remote logs that are examined at the same time: each needs round trips.
 REMOTE_THREADS = 16
@@ -283,8 +283,8 @@ MAX_SPLIT_BYTES = 8 << 30
 SIZING_PLACES = 8
 SIZING_BYTES = 1 << 20
 
-# -- spark/walk_job.py
+# -- spark/export_job.py
 
-# Bytes of segments per task, and logs per task.
-WALK_TASK_BYTES = 1 << 30
-PLAN_TASK_LOGS = 1024
+# Logs or segments per task of a job that plans, and their bytes.
+PLAN_TASK_ITEMS = 1024
+PLAN_TASK_BYTES = 1 << 30

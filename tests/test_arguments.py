@@ -106,7 +106,6 @@ NOT_CHECKED = {
     "kbatch.spark.decode_frame": "it needs a session of Spark; decode_in_arrow checks its options",
     "kbatch.spark.read_logs": "it needs a session of Spark",
     "kbatch.spark.register": "it needs a session of Spark",
-    "kbatch.spark.ReadOptions.leaves_out": "the planning calls it",
     "kbatch.spark.WriteOptions.tolerates": "the export calls it",
     "kbatch.values.Parser": "a protocol",
     "kbatch.values.Parser.parse": "a protocol",

@@ -26,6 +26,7 @@ LAYERS = [
     "extras",
     "options",
     "arguments",
+    "bounds",
     "unfinished",
     "interrupts",
     "kernels",

@@ -150,9 +150,9 @@ def open_paths(
 def _open(path: str, selection: SelectionFlags, storage_options: Mapping[str, str]) -> Log | Sequence[Log]:
     is_chosen = selection.predicate
     found = open_logs(path, predicate=is_chosen, storage_options=storage_options)
-    if isinstance(found, Log) and is_chosen is not None and not is_chosen(found.topic, found.partition):
-        return []
-    return found
+    if not isinstance(found, Log):
+        return list(found)
+    return [] if is_chosen is not None and not is_chosen(found.topic, found.partition) else found
 
 
 def _check_found(

@@ -1,11 +1,12 @@
-"""Follows the transactions of many logs: segments in parallel, in threads or in a job of the caller."""
+"""Follows the transactions of the logs of a read; the segments of a log in parallel."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeAlias
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from kbatch.format import INT64_MAX, Limits
 from kbatch.log import Log, Segment
 from kbatch.log.committed import (
     SegmentTransactions,
+    Walk,
     follow_transactions,
     join_transactions,
     open_before,
@@ -24,21 +26,21 @@ from kbatch.log.segment import inode_of
 from kbatch.plan.read_options import ReadOptions
 from kbatch.read.decode_options import Crc, DecodeOptions
 from kbatch.transactions import OpenTransaction, Transactions
-from kbatch.tuning import FOLLOW_AHEAD, FOLLOW_JOB_BYTES, SMALL_TABLE_BYTES
+from kbatch.tuning import FOLLOW_AHEAD, SMALL_TABLE_BYTES
 
 __all__ = [
     "FollowedLog",
-    "SegmentWalker",
     "check_markers",
     "follow_options",
-    "log_transactions",
+    "followed",
+    "needed_segments",
     "raise_damage",
+    "walk_ahead",
+    "walk_threads",
 ]
 
-# Follows the transactions of segments, each given with the base offset of the next one; returns one result for each.
-SegmentWalker: TypeAlias = Callable[
-    [Sequence[tuple[Segment, int | None]], DecodeOptions], Sequence[SegmentTransactions]
-]
+
+_THREADS = min(8, os.cpu_count() or 1)
 
 
 def follow_options(options: ReadOptions) -> DecodeOptions:
@@ -46,71 +48,53 @@ def follow_options(options: ReadOptions) -> DecodeOptions:
     return DecodeOptions(crc=options.crc, on_error=options.on_error)
 
 
-def log_transactions(
-    logs: Sequence[Log],
-    options: ReadOptions,
-    ranges: Sequence[tuple[int | None, int | None]] | None = None,
-    walk_job: SegmentWalker | None = None,
-    *,
-    job_bytes: int = FOLLOW_JOB_BYTES,
-) -> list[Transactions | None]:
-    """Follow the transactions of logs through their batches.
+def followed(
+    log: Log, options: ReadOptions, start: int | None, stop: int | None, walk: Walk = map
+) -> Transactions | None:
+    """Return the transactions of a log that reach into a range of offsets; None under read_uncommitted.
 
     Parameters
     ----------
-    logs : sequence of Log
+    log : Log
     options : ReadOptions
-    ranges : sequence of (start offset or None, stop offset or None), optional
-        For each log the offsets that will be read: only transactions that reach into them are followed. None is the
-        log's own end.
-    walk_job : callable, optional
-        Follows the segments, perhaps on other machines, if they have more than `job_bytes` in total; otherwise threads
-        of this process do.
-    job_bytes : int
-
-    Returns
-    -------
-    list of Transactions or None
-        Of each log, as `kbatch.log.committed.follow_transactions`; None for each under read_uncommitted.
+    start, stop : int or None
+        None is the log's own end on that side.
+    walk : Walk
+        As for `kbatch.log.committed.follow_transactions`.
     """
     if options.isolation == "read_uncommitted":
-        return [None] * len(logs)
-    if ranges is None:
-        ranges = [(None, None)] * len(logs)
-    follow = follow_options(options)
-    known: dict[str, SegmentTransactions] = {}
-    if walk_job is not None:
-        needed = [each for log, bounds in zip(logs, ranges, strict=True) for each in _needed(log, *bounds, follow)]
-        if sum(segment.size for segment, _ in needed) > job_bytes:
-            walked = walk_job(needed, follow)
-            known = {segment.path: found for (segment, _), found in zip(needed, walked, strict=True)}
-    threads = min(8, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads) as pool:
+        return None
+    return follow_transactions(log.segments, follow_options(options), start_offset=start, stop_offset=stop, walk=walk)
 
-        def walk(one: Any, numbers: Sequence[int]) -> Iterator[SegmentTransactions]:
-            # `log` is the variable of the loop below.
-            ahead: list[SegmentTransactions | Future[SegmentTransactions]] = []
-            remaining = iter(numbers)
-            try:
-                while True:
-                    for number in remaining:
-                        ready = known.get(log.segments[number].path)
-                        ahead.append(pool.submit(one, number) if ready is None else ready)
-                        if len(ahead) >= FOLLOW_AHEAD * threads:
-                            break
-                    if not ahead:
-                        return
-                    first = ahead.pop(0)
-                    yield first.result() if isinstance(first, Future) else first
-            finally:
-                for each in ahead:
-                    if isinstance(each, Future):
-                        each.cancel()
 
-        found: list[Transactions | None] = []
-        for log, (start, stop) in zip(logs, ranges, strict=True):
-            found.append(follow_transactions(log.segments, follow, start_offset=start, stop_offset=stop, walk=walk))
-    return found
+def walk_threads() -> ThreadPoolExecutor:
+    """Return the threads for `walk_ahead`; they start when they are used."""
+    return ThreadPoolExecutor(_THREADS, "kbatch-follow")
+
+
+def walk_ahead(
+    pool: ThreadPoolExecutor,
+    known: Mapping[int, SegmentTransactions],
+    follow: Callable[[int], SegmentTransactions],
+    numbers: Sequence[int],
+) -> Iterator[SegmentTransactions]:
+    """Yield the transactions of segments in order, those that are `known` or of `follow`, which runs in threads.
+
+    A few segments after the one that is yielded are followed already, since a walk may end early.
+    """
+
+    def one(number: int) -> SegmentTransactions:
+        return known[number] if number in known else follow(number)
+
+    waiting = iter(numbers)
+    ahead = deque(pool.submit(one, number) for number in islice(waiting, FOLLOW_AHEAD * _THREADS))
+    try:
+        while ahead:
+            yield ahead.popleft().result()
+            ahead.extend(pool.submit(one, number) for number in islice(waiting, 1))
+    finally:
+        for future in ahead:
+            future.cancel()
 
 
 def check_markers(log: Log, transactions: Transactions, options: ReadOptions, stop: int | None = None) -> None:
@@ -157,15 +141,17 @@ def raise_damage(
             pass
 
 
-def _needed(log: Log, start: int | None, stop: int | None, options: DecodeOptions) -> list[tuple[Segment, int | None]]:
-    """Return the segments of a log that a range needs at least, each with the base offset of the next one."""
+def needed_segments(
+    log: Log, start: int | None, stop: int | None, options: ReadOptions
+) -> list[tuple[int, Segment, int | None]]:
+    """Return the segments that `followed` needs at least: the number of each, and the base offset of the next one."""
     segments = log.segments
     first = 0
     if start is not None and options.on_error != "skip":
-        first = open_before(segments, segment_before(segments, start), options)[0]
+        first = open_before(segments, segment_before(segments, start), follow_options(options))[0]
     last = len(segments) if stop is None else segment_before(segments, max(0, stop - 1)) + 1
     belows = [*(segment.base_offset for segment in segments[1:]), None]
-    return list(zip(segments, belows, strict=True))[first:last]
+    return list(zip(range(len(segments)), segments, belows, strict=True))[first:last]
 
 
 class FollowedLog:

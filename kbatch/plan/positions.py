@@ -17,8 +17,8 @@ from kbatch.format import ATTRIBUTE_DELETE_HORIZON
 from kbatch.log import Log, Segment
 from kbatch.log.gaps import cleaner_checkpoint
 from kbatch.log.reading import read_tables
+from kbatch.log.selection import map_logs
 from kbatch.log.topics import first_names
-from kbatch.plan.select import map_logs
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.tuning import SMALL_TABLE_BYTES

@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kbatch import options as opts
 from kbatch.arguments import check_fields
+from kbatch.bounds import Bound, PerPartition, Pruning
 from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError, OptionError, Overflow, ValueKind, option
-from kbatch.plan.pruning import Pruning
 from kbatch.plan.value_options import ValueOptions
 from kbatch.quantities import INT64_MAX, MAX_DECOMPRESSED_BYTES, parse_time
+
+if TYPE_CHECKING:
+    from kbatch.log.selection import Selection
 
 __all__ = [
     "DEFAULT_SPLIT_BYTES",
@@ -25,7 +28,6 @@ __all__ = [
     "MOST_ROW_BYTES",
     "Bound",
     "OnGap",
-    "PerPartition",
     "ReadOptions",
     "TableName",
     "parse_options",
@@ -44,53 +46,6 @@ _STORAGE = "storage."
 # The rows that a read returns.
 TableName = Literal["records", "counts", "losses", "transactions"]
 OnGap = Literal["report", "raise"]
-PerPartition = dict[str, dict[int, int]]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Where reading begins or ends. If nothing is set, the log's own end applies.
-
-    Attributes
-    ----------
-    offset : int or None
-        For every partition; a negative one counts back from the end of the log. With `timestamp` too, both apply.
-    timestamp : int, datetime, datetime64, timedelta, str or None
-        For every partition; as for `kbatch.Log.tables`, and stored as milliseconds since the epoch.
-    timestamps, offsets : dict of topic to dict of partition to int, or None
-        Per partition; every partition that is read must be named. In `offsets` -2 is the earliest, -1 the latest;
-        timestamps may have the forms of `timestamp`. Only one of the two may be set, and neither `offset` nor
-        `timestamp` with it.
-
-    Examples
-    --------
-    >>> import kbatch.spark
-    >>> start = kbatch.spark.Bound(offsets={"orders": {0: 100, 1: -2}})
-    >>> kbatch.spark.ReadOptions(topics=("orders",), starting=start).starting.timestamp is None
-    True
-    """
-
-    timestamp: int | None = None
-    timestamps: PerPartition | None = None
-    offsets: PerPartition | None = None
-    offset: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.timestamp is not None:
-            object.__setattr__(self, "timestamp", parse_time(self.timestamp, "timestamp"))
-        check_fields(self)
-        for name, given in ("timestamps", self.timestamps), ("offsets", self.offsets):
-            if given is not None and not all(isinstance(each, Mapping) for each in given.values()):
-                raise TypeError(
-                    f'{name} must be numbers by topic and partition, as {{"topic": {{0: 23}}}}, got {given!r}'
-                )
-        if self.timestamps is not None:
-            parsed = {
-                topic: {number: parse_time(each, f"timestamp of {topic}-{number}") for number, each in times.items()}
-                for topic, times in self.timestamps.items()
-            }
-            object.__setattr__(self, "timestamps", parsed)
-
 
 # -- kinds of values
 
@@ -386,18 +341,12 @@ class ReadOptions:
         return changed_repr(self)
 
     @property
-    def key_partition(self) -> int | None:
-        """The only partition that can have `key`, if it is known."""
-        from kbatch.broker.partitioner import key_partition
+    def selection(self) -> Selection:
+        """The part that chooses topic-partitions, offsets and times."""
+        # The parsers of the command line import this module, but neither NumPy nor the modules of logs.
+        from kbatch.log.selection import Selection
 
-        if self.key is None or self.key_partitions is None:
-            return None
-        return key_partition(self.key, self.key_partitions)
-
-    def leaves_out(self, topic: str | None, partition: int | None) -> bool:
-        """Whether no record of this topic-partition is needed: it cannot have `key`, or `prune` excludes it."""
-        is_other = self.key_partition is not None and partition != self.key_partition
-        return is_other or self.prune.excludes(topic, partition)
+        return Selection(**{each.name: getattr(self, each.name) for each in fields(Selection)})
 
 
 def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:

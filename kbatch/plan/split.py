@@ -1,8 +1,4 @@
-"""Finds the byte ranges of files that a read needs, and divides them among tasks.
-
-Planning uses names, sizes, index files and some batch headers. It decodes a batch only to convert a timestamp to an
-offset. This package does not import pyspark.
-"""
+"""The byte ranges of files that a read needs, and their division among tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,28 +19,45 @@ from kbatch.escaping import printable
 from kbatch.format import INT64_MAX
 from kbatch.log import Log, Segment
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE
-from kbatch.plan.bounds import resolve_bounds
-from kbatch.plan.following import check_markers, log_transactions
-from kbatch.plan.missing import MissingOffsets
+from kbatch.plan.following import check_markers
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.select import map_logs
 from kbatch.transactions import Transactions, Withheld
 from kbatch.tuning import MAX_OPENED, OPEN_COST, SHARE_SLACK
 
-__all__ = [
-    "LogRange",
-    "Split",
-    "divide_logs",
-    "divide_splits",
-    "good_row",
-    "log_splits",
-    "plan",
-    "plan_logs",
-    "plan_ranges",
-]
+__all__ = ["Split", "Task", "divide_logs", "divide_splits", "good_row", "log_splits", "records_per_byte"]
 
 
-PartT = TypeVar("PartT")
+class Part(Protocol):
+    """What a task reads, with estimates of it."""
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def records(self) -> int | None:
+        """The estimated number of records; None if nothing is known that a file must not be read for."""
+
+
+WorkT = TypeVar("WorkT")
+PartT = TypeVar("PartT", bound=Part)
+
+
+class Task(tuple[PartT, ...]):
+    """The parts that a task reads, in order. It is pickled, and independent of other tasks."""
+
+    __slots__ = ()
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes to read."""
+        return sum(part.bytes for part in self)
+
+    @property
+    def records(self) -> int | None:
+        """The estimated number of records, by the offsets of the segments; None if it is unknown for a part."""
+        counts = [part.records for part in self]
+        return None if None in counts else sum(count or 0 for count in counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,8 @@ class Split:
         Under read_committed, the last stable offset of the log if a transaction is undecided or open.
     is_named : bool
         Whether the caller named the file itself, which then may be a symbolic link.
+    density : float or None
+        The estimated number of records per byte (`records_per_byte`).
     """
 
     path: str
@@ -88,77 +103,22 @@ class Split:
     withheld: Withheld | None = None
     stable_offset: int | None = None
     is_named: bool = False
+    density: float | None = None
 
     @property
     def log(self) -> str:
         """The directory, which identifies the log."""
         return os.path.dirname(self.path)
 
+    @property
+    def bytes(self) -> int:
+        """The number of bytes to read."""
+        return self.end - self.start
 
-@dataclass(frozen=True, slots=True)
-class LogRange:
-    """A whole log for one task to examine, and the range of offsets to report; None is the log's own end."""
-
-    path: str
-    start_offset: int | None
-    stop_offset: int | None
-
-
-def plan(logs: Sequence[Log], options: ReadOptions, *, withheld: bool = True) -> list[tuple[Split, ...]]:
-    """Divide the bytes of `logs` among tasks.
-
-    Parameters
-    ----------
-    logs : sequence of Log
-        The logs to read (`kbatch.plan.select.choose_logs`).
-    options : ReadOptions
-    withheld : bool
-        Under read_committed, whether tasks also read the batches from the last stable offset on, to count them. If
-        they do not, and the read includes such batches, a warning is logged.
-
-    Returns
-    -------
-    list of tuple of Split
-        The splits of each task. Joined in order, they cover each byte of the logs that the read may need exactly
-        once, in the order of the logs. Tasks have about equal sizes, since splits end at batches, of at most about
-        ``split_bytes`` (an eighth more, or one batch). With ``on_error="stop"`` one task reads a whole log, because
-        only the reader of all of it knows where it stops.
-
-    Raises
-    ------
-    ValueError, LogDirectoryError
-        As `kbatch.plan.bounds.resolve_bounds`.
-    CorruptBatchError, TruncatedBatchError, CrcMismatchError
-        As `kbatch.plan.following.check_markers`: with ``on_error="raise"``, damage anywhere in a log is an error if it
-        leaves a transaction undecided whose records are in the range.
-    """
-    bounds = resolve_bounds(logs, options)
-    transactions = log_transactions(logs, options, bounds)
-    ranges = [(log, *ends, known) for log, ends, known in zip(logs, bounds, transactions, strict=True)]
-    return plan_ranges(ranges, options, withheld=withheld)
-
-
-def plan_ranges(
-    ranges: Iterable[tuple[Log, int | None, int | None, Transactions | None]],
-    options: ReadOptions,
-    *,
-    withheld: bool = True,
-) -> list[tuple[Split, ...]]:
-    """Divide ranges of offsets among tasks, as `plan` does after it has resolved them.
-
-    Parameters
-    ----------
-    ranges : iterable of (Log, start offset or None, stop offset or None, Transactions or None)
-        None is the log's own end on that side. Under read_committed, the transactions of the whole log.
-    options : ReadOptions
-        Its bounds are not used.
-    withheld : bool
-        As for `plan`.
-    """
-    ranges = list(ranges)
-    logs = [log for log, *_ in ranges]
-    found = map_logs(logs, lambda each: log_splits(*each, options, withheld=withheld), ranges)
-    return divide_splits(list(zip(logs, found, strict=True)), options)
+    @property
+    def records(self) -> int | None:
+        """The estimated number of records."""
+        return None if self.density is None else round(self.density * self.bytes)
 
 
 def log_splits(
@@ -170,12 +130,24 @@ def log_splits(
     *,
     withheld: bool = True,
 ) -> list[Split]:
-    """Return the byte range of each segment that holds offsets of a range, in order; the parameters are as for `plan`.
+    """Return the byte range of each segment that holds offsets of a range, in order.
+
+    Parameters
+    ----------
+    log : Log
+    start, stop : int or None
+        The range of offsets; None is the log's own end on that side.
+    transactions : Transactions or None
+        Under read_committed, those that reach into the range.
+    options : ReadOptions
+    withheld : bool
+        Under read_committed, whether tasks also read the batches from the last stable offset on, to count them. If
+        they do not, and the range includes such batches, a warning is logged.
 
     Raises
     ------
     CorruptBatchError, TruncatedBatchError, CrcMismatchError
-        As `plan`.
+        As `check_markers`.
     """
     if transactions is not None:
         check_markers(log, transactions, options, stop)
@@ -192,14 +164,22 @@ def log_splits(
     return list(_segment_splits(log, start, stop, transactions))
 
 
-def divide_splits(found: Sequence[tuple[Log, Sequence[Split]]], options: ReadOptions) -> list[tuple[Split, ...]]:
-    """Divide the splits of whole segments (`log_splits`) among tasks, as `plan` does."""
+def divide_splits(found: Iterable[tuple[Log, Sequence[Split]]], options: ReadOptions) -> list[Task[Split]]:
+    """Divide the splits of whole segments (`log_splits`) among tasks.
+
+    Returns
+    -------
+    list of Task
+        Joined in order, they cover each byte of the splits exactly once. Tasks have about equal sizes, since splits end
+        at batches, of at most about ``split_bytes`` (an eighth more, or one batch). With ``on_error="stop"`` one task
+        reads a whole log, because only the reader of all of it knows where it stops.
+    """
     units: list[_Unit[Split]] = []
     for log, splits in found:
         if options.on_error == "stop":
             # Damage before the start offset doesn't stop the read: seeking has passed it.
             if splits:
-                units.append(_Unit(list(splits), sum(split.end - split.start for split in splits)))
+                units.append(_Unit(list(splits), sum(split.bytes for split in splits)))
             continue
         segments = {segment.path: segment for segment in log.segments}
         for split in splits:
@@ -208,87 +188,93 @@ def divide_splits(found: Sequence[tuple[Log, Sequence[Split]]], options: ReadOpt
                 end = log.end_offset if split.below is None else split.below
                 units += _cut_by_offsets(segment, split, end, options.max_records_per_partition)
             else:
-                units.append(_Unit([split], split.end - split.start, segment=segment))
-    return _divide(units, options)
+                units.append(_Unit([split], split.bytes, segment=segment))
+    return [Task(parts) for parts in _divide(units, options)]
 
 
-def divide_logs(logs: Sequence[Log], options: ReadOptions) -> list[tuple[Log, ...]]:
-    """Divide whole logs among tasks."""
-    return _divide([_Unit([log], log.size) for log in logs], options)
-
-
-def plan_logs(
-    logs: Sequence[Log], options: ReadOptions, missing: list[MissingOffsets] | None = None
-) -> list[tuple[LogRange, ...]]:
-    """Divide whole logs among tasks that need all headers of a log; `missing` is as for `resolve_bounds`.
-
-    Raises
-    ------
-    ValueError, LogDirectoryError
-        As `kbatch.plan.bounds.resolve_bounds`.
-    """
-    bounds = zip(logs, resolve_bounds(logs, options, missing), strict=True)
-    return _divide([_Unit([LogRange(log.path, *ends)], log.size) for log, ends in bounds], options)
+def divide_logs(items: Iterable[WorkT], logs: Iterable[Log], options: ReadOptions) -> list[list[WorkT]]:
+    """Divide items, each of which stands for a whole log, among tasks."""
+    return _divide([_Unit([item], log.size) for item, log in zip(items, logs, strict=True)], options)
 
 
 @dataclass(slots=True)
-class _Unit(Generic[PartT]):
+class _Unit(Generic[WorkT]):
     """Parts that one task reads together. With a `segment`, its one split can be cut at a batch.
 
     `size` is in bytes; `offsets` is the number of offsets it spans, if they are limited.
     """
 
-    parts: list[PartT]
+    parts: list[WorkT]
     size: int
     offsets: int = 0
     segment: Segment | None = None
 
 
-def _divide(units: Iterable[_Unit[PartT]], options: ReadOptions) -> list[tuple[PartT, ...]]:
+class _Units(Generic[WorkT]):
+    """Units that no task has yet, in their order. `cost` is the sum of their costs: bytes, and the opening of files."""
+
+    def __init__(self, units: Iterable[_Unit[WorkT]], open_cost: int) -> None:
+        self._queue = deque(units)
+        self._open_cost = open_cost
+        self.cost = sum(map(self.cost_of, self._queue))
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def cost_of(self, unit: _Unit[WorkT]) -> int:
+        return unit.size + self._open_cost * len(unit.parts)
+
+    def take(self) -> _Unit[WorkT]:
+        unit = self._queue.popleft()
+        self.cost -= self.cost_of(unit)
+        return unit
+
+    def put_back(self, unit: _Unit[WorkT]) -> None:
+        self._queue.appendleft(unit)
+        self.cost += self.cost_of(unit)
+
+
+def _divide(units: Sequence[_Unit[WorkT]], options: ReadOptions) -> list[list[WorkT]]:
     """Assign units, in their order, to tasks of equal size, which is at most about ``split_bytes``."""
-    queue = deque(units)
-    size = sum(unit.size for unit in queue)
     task_bytes = options.split_bytes
     if options.min_partitions is not None:
-        task_bytes = min(task_bytes, size // options.min_partitions)
+        task_bytes = min(task_bytes, sum(unit.size for unit in units) // options.min_partitions)
     open_cost = min(OPEN_COST, task_bytes // MAX_OPENED)
-    remaining = size + open_cost * sum(len(unit.parts) for unit in queue)
     max_cost = options.split_bytes + open_cost
     max_offsets = options.max_records_per_partition or INT64_MAX
-    cutter = _Cutter()
-    tasks: list[tuple[PartT, ...]] = []
-    parts: list[PartT] = []
+    cutter = _Cutter(open_cost)
+    remaining = _Units(units, open_cost)
+    tasks: list[list[WorkT]] = []
+    while remaining:
+        # Even shares of what remains compensate for units that could not be cut.
+        missing = (options.min_partitions or 1) - len(tasks)
+        share = remaining.cost / max(missing, math.ceil(remaining.cost / max_cost - 1 / SHARE_SLACK), 1)
+        tasks.append(_take_share(remaining, share, max_offsets, cutter))
+    return tasks
+
+
+def _take_share(units: _Units[WorkT], share: float, max_offsets: int, cutter: _Cutter) -> list[WorkT]:
+    """Take one unit or more from the front, until their cost is `share`, less or more by the slack.
+
+    The unit that exceeds it is cut. If it cannot be cut, it is left, unless it is the first.
+    """
+    slack = share / SHARE_SLACK
+    parts: list[WorkT] = []
     cost = offsets = 0
-    while queue:
-        unit = queue.popleft()
-        # The remaining tasks share the remaining bytes evenly, which compensates for units that could not be cut.
-        count = max(
-            (options.min_partitions or 1) - len(tasks), math.ceil((remaining + cost) / max_cost - 1 / SHARE_SLACK), 1
-        )
-        share = (remaining + cost) / count
-        slack = share / SHARE_SLACK
-        capacity = share + slack - cost
-        if unit.size + open_cost * len(unit.parts) > capacity and share - cost > slack:
-            halves = cutter.cut(unit, max(1, int(share - cost) - open_cost), int(slack))
+    while units and (not parts or (cost < share and offsets < max_offsets)):
+        unit = units.take()
+        if cost + units.cost_of(unit) > share + slack and share - cost > slack:
+            halves = cutter.cut(unit, share - cost, int(slack))
             if halves is not None:
                 unit, rest = halves
-                queue.appendleft(rest)
-                remaining += open_cost
-        weight = unit.size + open_cost * len(unit.parts)
-        is_over = weight > capacity or offsets + unit.offsets > max_offsets
-        if parts and is_over:
-            queue.appendleft(unit)
-        else:
-            parts += unit.parts
-            cost += weight
-            remaining -= weight
-            offsets += unit.offsets
-        if is_over or cost >= share:
-            tasks.append(tuple(parts))
-            parts, cost, offsets = [], 0, 0
-    if parts:
-        tasks.append(tuple(parts))
-    return tasks
+                units.put_back(rest)
+        if parts and (cost + units.cost_of(unit) > share + slack or offsets + unit.offsets > max_offsets):
+            units.put_back(unit)
+            break
+        parts += unit.parts
+        cost += units.cost_of(unit)
+        offsets += unit.offsets
+    return parts
 
 
 def _segment_splits(
@@ -297,6 +283,7 @@ def _segment_splits(
     """Yield the byte range of each segment of a log that holds the offsets from `start` to `stop`, in order."""
     withheld = None if transactions is None else transactions._withheld_of_log()
     stable = None if transactions is None else transactions.last_stable_offset
+    density = records_per_byte(log)
     if start is not None and stop is not None and start >= stop:
         return
     for i, segment in enumerate(log.segments):
@@ -327,7 +314,17 @@ def _segment_splits(
             None if withheld is None else withheld.of_segment(segment.path),
             stable,
             segment.path == segment.storage.named,
+            density,
         )
+
+
+def records_per_byte(log: Log) -> float | None:
+    """Estimate the records of each byte of a log from its offsets, as far as they are known without reading a file."""
+    first, last = log.segments[0].base_offset, log.segments[-1].base_offset
+    # The end offset is cached once it has been read. Before, the offsets of the last segment are unknown.
+    is_known = "_last" in vars(log)
+    end, size = (log.end_offset, log.size) if is_known else (last, log.size - log.segments[-1].size)
+    return (end - first) / size if end is not None and first is not None and size else None
 
 
 def _cut_by_offsets(segment: Segment, split: Split, end: int, limit: int) -> Iterator[_Unit[Split]]:
@@ -367,17 +364,18 @@ class _Cutter:
     damage that hides where the next batch begins.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, open_cost: int) -> None:
+        self._open_cost = open_cost
         self._segment: Segment | None = None
         self._index = np.empty(0, OFFSET_INDEX_DTYPE)
 
-    def cut(self, unit: _Unit[Any], size: int, slack: int) -> tuple[_Unit[Any], _Unit[Any]] | None:
-        """Cut so that the first half has about `size` bytes, or up to `slack` more to end at an index entry."""
+    def cut(self, unit: _Unit[Any], cost: float, slack: int) -> tuple[_Unit[Any], _Unit[Any]] | None:
+        """Cut so that the first half costs about `cost`, or up to `slack` more to end at an index entry."""
         segment = unit.segment
         if segment is None:
             return None
         (split,) = unit.parts
-        target = split.start + size
+        target = split.start + max(1, int(cost) - self._open_cost)
         index = self._index_of(segment)
         entry = int(np.searchsorted(index["position"], target))
         position: int | None = None

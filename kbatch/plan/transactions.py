@@ -16,8 +16,8 @@ import pyarrow.compute
 from kbatch.format import INT64_MAX, NO_TIMESTAMP
 from kbatch.log import Log
 from kbatch.plan.following import raise_damage
+from kbatch.plan.planner import LogRange
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.split import LogRange
 from kbatch.transactions import Transactions
 
 __all__ = ["TRANSACTION_SCHEMA", "pending_table", "transaction_batches"]

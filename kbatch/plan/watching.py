@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -12,15 +13,15 @@ import numpy as np
 from kbatch.batches.checksums import has_good_batch
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
-from kbatch.log import Log
-from kbatch.log.directories import not_listed
+from kbatch.log import Log, Segment
+from kbatch.log.directories import not_listed, topic_id_of
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import has_batch, planned_segment
-from kbatch.log.state import PARTITION_METADATA, START_CHECKPOINT, checkpoint_offsets, read_partition_metadata
+from kbatch.log.selection import LogChooser
+from kbatch.log.state import START_CHECKPOINT, checkpoint_offsets
 from kbatch.log.storage import Storage, absolute, locate
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.select import Selection
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.tuning import SMALL_TABLE_BYTES
 
@@ -89,7 +90,7 @@ class WatchedLogs:
 
     def __init__(self, paths: Iterable[str], options: ReadOptions) -> None:
         self._options = options
-        self._selection = Selection(options)
+        self._chooser = LogChooser(options.selection)
         self._roots = [locate(absolute(path), options.storage) for path in paths]
         self._states: dict[TopicPartition, LogState] = {}
 
@@ -115,7 +116,7 @@ class WatchedLogs:
                     topic, partition, mark = parse_directory_name(name)
                 except LogDirectoryError:
                     continue
-                if mark is not None or not self._selection(topic, partition):
+                if mark is not None or not self._chooser(topic, partition):
                     continue
                 key = (topic, partition)
                 known = self._states.get(key)
@@ -156,61 +157,64 @@ class WatchedLogs:
         """Update a state; return False if the log does not exist."""
         for _ in range(_OPEN_ATTEMPTS):
             try:
-                changed = os.stat(state.path).st_mtime_ns
-                has_new_names = changed != state.changed
-                if changed != state.changed:
-                    names = segment_names(storage.list(state.path), lambda _, base_offset: base_offset)
-                    if not names:
-                        return False
-                    state.changed = changed if time.time_ns() - changed > _SETTLED_NS else -1
-                    state.first_base, state.last_base = names[0].base_offset, names[-1].base_offset
-                    last = os.path.join(state.path, names[-1].name)
-                    if last != state.last:
-                        state.last, state.position, state.seen = last, -1, (-1, -1)
-                status = os.stat(state.last)
+                if not self._look(storage, state):
+                    return False
             except FileNotFoundError:
-                state.changed = -1
+                state.changed, state.seen = -1, (-1, -1)
                 if not os.path.isdir(state.path):
                     return False
                 time.sleep(_PAUSE)
                 continue
             except OSError as error:
                 raise not_listed(state.path, error) from error
-            seen = (status.st_ino, status.st_size)
-            has_new_bytes = seen != state.seen
-            if has_new_names or has_new_bytes:
-                state.topic_id = _topic_id(storage, state.path)
-            if not has_new_bytes and not state.preallocated:
-                break
-            if seen[0] != state.seen[0] or seen[1] < state.seen[1]:
-                state.position = -1
-            try:
-                self._find_end(storage, state)
-            except LogDirectoryError:
-                now = storage.find(state.last)
-                if now is not None and (now.size or 0) >= seen[1]:
-                    raise
-                # The file was truncated or deleted meanwhile.
-                state.changed, state.seen = -1, (-1, -1)
-                continue
-            state.seen = seen
-            break
-        else:
-            return False
-        directory = os.path.dirname(os.path.abspath(state.path))
-        checkpoint = checkpoint_offsets(directory, START_CHECKPOINT, storage).get(key, 0)
-        within = state.first_base < checkpoint <= state.end_offset
-        state.start_offset = checkpoint if within else state.first_base
+            directory = os.path.dirname(os.path.abspath(state.path))
+            checkpoint = checkpoint_offsets(directory, START_CHECKPOINT, storage).get(key, 0)
+            within = state.first_base < checkpoint <= state.end_offset
+            state.start_offset = checkpoint if within else state.first_base
+            return True
+        return False
+
+    def _look(self, storage: Storage, state: LogState) -> bool:
+        """Update the segments and the end of a log, each if it may have changed; return False if it has no segment.
+
+        FileNotFoundError means that the last segment was renamed, truncated or deleted meanwhile.
+        """
+        changed = os.stat(state.path).st_mtime_ns
+        has_new_names = changed != state.changed
+        if has_new_names:
+            names = segment_names(storage.list(state.path), lambda _, base_offset: base_offset)
+            if not names:
+                return False
+            state.changed = changed if time.time_ns() - changed > _SETTLED_NS else -1
+            state.first_base, state.last_base = names[0].base_offset, names[-1].base_offset
+            last = os.path.join(state.path, names[-1].name)
+            if last != state.last:
+                state.last, state.position, state.seen = last, -1, (-1, -1)
+        status = os.stat(state.last)
+        seen = (status.st_ino, status.st_size)
+        if has_new_names or seen != state.seen:
+            topic_id = topic_id_of(storage, state.path)
+            state.topic_id = None if topic_id is None else str(topic_id)
+        if seen == state.seen and not state.preallocated:
+            return True
+        if seen[0] != state.seen[0] or seen[1] < state.seen[1]:
+            state.position = -1
+        try:
+            self._find_end(storage, state)
+        except LogDirectoryError as error:
+            now = storage.find(state.last)
+            if now is not None and (now.size or 0) >= seen[1]:
+                raise
+            raise FileNotFoundError(state.last) from error
+        state.seen = seen
         return True
 
     def _find_end(self, storage: Storage, state: LogState) -> None:
-        """Advance from the last known batch to the last complete one.
+        """Advance `position` from the end of one batch to that of the last complete one; -1 if none is known.
 
-        A batch at the very end with a wrong checksum is still being written, like an incomplete one: the size of a
-        preallocated file does not show it. Batches after damage count if damage is skipped.
+        Batches after damage count if damage is skipped.
         """
         segment = planned_segment(state.last, storage_options=storage.options)
-        options = DecodeOptions(crc=self._options.crc, on_error=self._options.on_error, framing_only=True)
         if state.batch_crc is not None:
             known = (state.batch_position, state.position, state.batch_crc, state.end_offset)
             if not has_batch(segment, *known):
@@ -222,38 +226,38 @@ class WatchedLogs:
             if row is not None:
                 state.position = int(row["position"])
                 state.end_offset = max(state.last_base, int(row["base_offset"]))
+        if not self._follow_headers(segment, state):
+            options = DecodeOptions(crc=self._options.crc, on_error=self._options.on_error, framing_only=True)
+            for table in read_tables(segment, state.position, segment.size, options, SMALL_TABLE_BYTES):
+                good = table.batches[BatchStatus.sound(table.batches["status"])]
+                if len(good):
+                    _set_last(state, good[-1])
+
+    def _follow_headers(self, segment: Segment, state: LogState) -> bool:
+        """Advance over the headers from `position` on; return whether only zeros or nothing follows them.
+
+        A batch at the very end with a wrong checksum is still being written, like an incomplete one: the size of a
+        preallocated file does not show it.
+        """
+        last_two: deque[np.void] = deque(maxlen=2)
         with segment.open() as file:
-            settled, last = None, None
             for rows in file.walk(state.position):
-                settled = rows[-2] if len(rows) > 1 else last
-                last = rows[-1]
-            if last is None:
-                tail = file.tail_at(state.position)
-            else:
-                tail = file.tail_at(int(last["position"] + last["size"]))
-                if tail.kind in ("none", "zeros") and self._options.crc == "verify" and not has_good_batch(file, last):
-                    last = settled
-                if last is not None:
-                    _set_last(state, last)
+                last_two.extend(rows[-2:])
+            last = last_two[-1] if last_two else None
+            tail = file.tail_at(state.position if last is None else int(last["position"] + last["size"]))
             state.preallocated = tail.kind == "zeros"
-            if tail.kind in ("none", "zeros"):
-                return
-            size = file.size
-        for table in read_tables(segment, state.position, size, options, SMALL_TABLE_BYTES):
-            good = table.batches[BatchStatus.sound(table.batches["status"])]
-            if len(good):
-                _set_last(state, good[-1])
+            is_end = tail.kind in ("none", "zeros")
+            if is_end and last is not None and self._options.crc == "verify" and not has_good_batch(file, last):
+                last_two.pop()
+        if last_two:
+            _set_last(state, last_two[-1])
+        return is_end
 
 
 def _set_last(state: LogState, row: np.void) -> None:
     state.batch_position, state.batch_crc = int(row["position"]), int(row["crc"])
     state.position = state.batch_position + int(row["size"])
     state.end_offset = int(row["last_offset"]) + 1
-
-
-def _topic_id(storage: Storage, directory: str) -> str | None:
-    path = os.path.join(directory, PARTITION_METADATA)
-    return None if storage.find(path) is None else str(read_partition_metadata(path, storage=storage).topic_id)
 
 
 def open_log(path: str, storage_options: Mapping[str, str] | None = None) -> Log | None:

@@ -21,13 +21,12 @@ import pyarrow.parquet
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log
-from kbatch.plan.following import SegmentWalker
-from kbatch.plan.many import LogMapper, LogRead, plan_reads, plans_fast
-from kbatch.plan.missing import MissingOffsets, report_data_loss, warn_missing
+from kbatch.log.missing import MissingOffsets, report_data_loss, warn_missing
+from kbatch.plan.planner import LogRange, LogRead, Mapper, plan_reads, plans_fast
 from kbatch.plan.positions import LogChange, Position, Positions, continued_starts
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
-from kbatch.plan.split import LogRange, Split, divide_splits
+from kbatch.plan.split import Split, Task, divide_splits
 from kbatch.plan.tasks import task_options
 from kbatch.plan.transactions import pending_table
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, RunTarget
@@ -61,25 +60,17 @@ class Executor(Protocol):
     Attributes
     ----------
     cores : int
-    walker : SegmentWalker or None
-        As for `kbatch.plan.following.log_transactions`.
-    mapper : LogMapper or None
-        As for `kbatch.plan.many.plan_reads`.
+    mapper : Mapper or None
+        As for `kbatch.plan.planner.plan_reads`.
     """
 
     cores: int
 
     @property
-    def walker(self) -> SegmentWalker | None:
-        """Follows segments in parallel, if they are many."""
+    def mapper(self) -> Mapper | None:
+        """Plans logs in parallel, if they are many or large."""
 
-    @property
-    def mapper(self) -> LogMapper | None:
-        """Plans the reads of logs in parallel, if they are many."""
-
-    def run(
-        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None
-    ) -> Iterator[TaskReport]:
+    def run(self, job: ExportJob, tasks: Sequence[Task[Split]], progress: Progress | None) -> Iterator[TaskReport]:
         """Run the job for each task to its end; return the reports in the order of the tasks."""
 
 
@@ -113,7 +104,7 @@ class _Planned:
 
     ranges: list[Range]
     transactions: list[Transactions | None]
-    tasks: list[tuple[Split, ...]]
+    tasks: list[Task[Split]]
 
 
 class _Outcome:
@@ -312,7 +303,7 @@ class ExportRun:
         return time.monotonic() - self._began - self._start_seconds
 
     def _run_tasks(
-        self, executor: Executor, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None
+        self, executor: Executor, job: ExportJob, tasks: Sequence[Task[Split]], progress: Progress | None
     ) -> Iterator[TaskReport]:
         assert self._work is not None
         if progress is None or not self._target.out.local:
@@ -329,7 +320,7 @@ class ExportRun:
         options = replace(options, split_bytes=task_bytes(executor.cores, logs, job))
         reads = self._reads
         if reads is None:
-            reads = plan_reads(logs, options, self._starts, walker=executor.walker, mapper=executor.mapper)
+            reads = plan_reads(logs, options, self._starts, mapper=executor.mapper)
         return self._divided(reads, options)
 
     def _divided(self, reads: Sequence[LogRead], options: ReadOptions) -> _Planned:

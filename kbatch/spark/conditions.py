@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from kbatch.plan.pruning import Domain, Expression, domains_of
+from kbatch.bounds import Domain
+from kbatch.log.pruning import Expression, domains_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

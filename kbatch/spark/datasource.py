@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
+from kbatch.log.missing import retry_if_gone
+from kbatch.log.selection import choose_logs
 from kbatch.plan.losses import loss_batches
-from kbatch.plan.many import UnplannedLogs, plan_or_defer
-from kbatch.plan.missing import retry_if_gone
+from kbatch.plan.planner import plan_or_defer, plan_ranges, splits_of
 from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.rows import count_batches, transformed_batches
-from kbatch.plan.select import choose_logs
-from kbatch.plan.split import plan_logs
 from kbatch.plan.tasks import task_options, task_tables
 from kbatch.plan.transactions import transaction_batches
 from kbatch.plan.value_columns import ValueColumns, parsers_of
@@ -123,7 +122,7 @@ class KbatchDataSource(Shipped, DataSource):
         if options.table == "records":
             schema = kafka_schema(headers=bool(options.include_headers))
             if options.values.parsed:
-                logs = choose_logs(paths, options)
+                logs = choose_logs(paths, options.selection, options.storage)
                 schema = value_schema(schema, parsers_of(options.values, logs, options))
             return schema
         return table_schema(options.table)
@@ -154,7 +153,7 @@ class KbatchDataSource(Shipped, DataSource):
 def _columns(schema: StructType, paths: list[str], options: ReadOptions) -> tuple[tuple[str, ...], ValueColumns | None]:
     """Return the columns to decode for a schema, and the parser of their values."""
     if options.table == "records" and options.values.parsed:
-        return columns_for(schema, options, lambda: choose_logs(paths, options))
+        return columns_for(schema, options, lambda: choose_logs(paths, options.selection, options.storage))
     return columns_of(schema, options.table), None
 
 
@@ -176,13 +175,13 @@ class KbatchReader(Shipped, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return a partition for each task.
 
-        Its value is a tuple of `Split`, or `UnplannedLogs`, or a tuple of `LogRange` for transactions.
+        Its value is a `Task`, or a tuple of `LogRange` for transactions.
         """
 
         def tasks() -> Sequence[object]:
-            logs = choose_logs(self.paths, self.options)
+            logs = choose_logs(self.paths, self.options.selection, self.options.storage)
             if self.options.table == "transactions":
-                return plan_logs(logs, self.options)
+                return plan_ranges(logs, self.options)
             return plan_or_defer(logs, self.options)
 
         return [InputPartition(task) for task in retry_if_gone(tasks)]
@@ -192,10 +191,9 @@ class KbatchReader(Shipped, DataSourceReader):
         # Spark replaces an empty list by InputPartition(None).
         task: Any = partition.value or ()
         columns, options = self.columns, self.options
-        if isinstance(task, UnplannedLogs):
-            task = task.splits(options)
         if options.table == "transactions":
             return transaction_batches(task, columns, options)
+        task = splits_of(task, options)
         if options.table == "losses":
             # No column of the records is needed.
             return loss_batches(task_tables(task, options, ()), columns)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
@@ -20,12 +21,11 @@ from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.interrupts import HeldInterrupts
 from kbatch.log import Log
 from kbatch.log.discovery import root_list
-from kbatch.plan.following import SegmentWalker
-from kbatch.plan.many import LogMapper
+from kbatch.log.selection import choose_logs, map_logs
+from kbatch.plan.planner import Mapper
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
-from kbatch.plan.select import choose_logs, map_logs
-from kbatch.plan.split import Split
+from kbatch.plan.split import Split, Task
 from kbatch.plan.value_columns import value_columns
 from kbatch.sinks.counts import Counts, Progress, running_counts
 from kbatch.sinks.outputs import open_place
@@ -37,7 +37,7 @@ from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.driver.jobs import run_job
 from kbatch.spark.driver.session import active_session, is_connect, spark_session
 from kbatch.spark.driver.shipping import shipped
-from kbatch.spark.walk_job import log_mapper, segment_walker
+from kbatch.tuning import PLAN_TASK_BYTES, PLAN_TASK_ITEMS
 from kbatch.unfinished import unbroken
 
 __all__ = ["SparkExecutor", "export"]
@@ -200,7 +200,7 @@ def _refuse_connect(master: str | None) -> None:
 
 
 def _export_logs(logdirs: Sequence[str], options: ReadOptions) -> list[Log]:
-    logs = choose_logs(logdirs, options)
+    logs = choose_logs(logdirs, options.selection, options.storage)
     if not logs:
         raise LogDirectoryError(
             f"{', '.join(logdirs)}: the options exclude all of the topic-partitions", source=logdirs[0]
@@ -252,26 +252,27 @@ class SparkExecutor:
         self.cores = max(1, spark.sparkContext.defaultParallelism)
 
     @property
-    def mapper(self) -> LogMapper | None:
-        """Plans the reads of logs in a Spark job; None on a local master, where this process needs less CPU."""
-        if self._spark.sparkContext._jsc.sc().isLocal():
-            return None
-        apply = log_mapper(self._spark)
-        return lambda function, items: run_job(self._spark, lambda: apply(function, items))
+    def mapper(self) -> Mapper | None:
+        """Plans logs in a Spark job; None on a local master, where threads of this process need less CPU."""
+        is_local = self._spark.sparkContext._jsc.sc().isLocal()
+        return None if is_local else lambda function, items: run_job(self._spark, lambda: self.apply(function, items))
 
-    @property
-    def walker(self) -> SegmentWalker:
-        """Follows segments in a Spark job."""
-        walk = segment_walker(self._spark)
-        return lambda segments, options: run_job(self._spark, lambda: walk(segments, options))
+    def apply(self, function: Callable[[Any], Any], items: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Apply a function to logs or segments in a Spark job, as a `Mapper`."""
+        context = self._spark.sparkContext
+        size = sum(each.size for each, *_ in items)
+        tasks = max(len(items) // PLAN_TASK_ITEMS, size // PLAN_TASK_BYTES, context.defaultParallelism)
 
-    def run(
-        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None
-    ) -> Iterator[TaskReport]:
+        def apply_all(given: Iterable[Any]) -> Iterator[Any]:
+            return map(function, given)
+
+        return list(context.parallelize(items, min(len(items), tasks)).mapPartitions(shipped(apply_all)).collect())
+
+    def run(self, job: ExportJob, tasks: Sequence[Task[Split]], progress: Progress | None) -> Iterator[TaskReport]:
         """Run the job for each task; return the reports in the order of the tasks."""
         context = self._spark.sparkContext
         counted = _CountedJob(job, context.accumulator(Counts(), _CountsParam()))
-        total = sum(_split_size(splits) for splits in tasks)
+        total = sum(task.bytes for task in tasks)
         reached = (0, 0)
 
         def collect() -> list[str]:
@@ -309,13 +310,9 @@ class _CountedJob:
     job: ExportJob
     done: Accumulator[Counts]
 
-    def __call__(self, tasks: Iterable[tuple[int, Sequence[Split]]]) -> Iterator[str]:
-        for number, splits in tasks:
-            reports = self.job.run(number, splits)
+    def __call__(self, tasks: Iterable[tuple[int, Task[Split]]]) -> Iterator[str]:
+        for number, task in tasks:
+            reports = self.job.run(number, task)
             yield from (report.to_json() for report in reports)
             records = sum(report.counts.records for report in reports)
-            self.done.add(Counts(read_bytes=_split_size(splits), records=records))
-
-
-def _split_size(splits: Sequence[Split]) -> int:
-    return sum(split.end - split.start for split in splits)
+            self.done.add(Counts(read_bytes=task.bytes, records=records))

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructType
 
 from kbatch.arguments import check_types
+from kbatch.bounds import Domain
 from kbatch.log.discovery import root_list
+from kbatch.log.pruning import pruning_of
 from kbatch.options import to_strings
-from kbatch.plan.pruning import Domain, pruning_of
 from kbatch.plan.read_options import parse_options
 from kbatch.spark.datasource import KbatchDataSource, register
 from kbatch.spark.driver.session import is_connect

@@ -14,15 +14,15 @@ from kbatch.batches.framing import first_offsets
 from kbatch.errors import LogDirectoryError
 from kbatch.format import INT64_MAX
 from kbatch.log import Log
+from kbatch.log.missing import report_data_loss, retry_if_gone
 from kbatch.log.names import parse_segment_name
+from kbatch.log.resolving import check_partitions
 from kbatch.log.segment import inode_of, planned_segment
-from kbatch.plan.bounds import check_partitions
-from kbatch.plan.following import FollowedLog, check_markers, log_transactions
-from kbatch.plan.missing import report_data_loss, retry_if_gone
+from kbatch.plan.following import FollowedLog, check_markers, followed
 from kbatch.plan.positions import Position, batch_with, changed_identity, report_unrecognized
 from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions
 from kbatch.plan.rows import Transform, transformed_batches
-from kbatch.plan.split import Split, good_row, plan_ranges
+from kbatch.plan.split import Split, Task, divide_splits, good_row, log_splits
 from kbatch.plan.tasks import task_options, task_tables
 from kbatch.plan.trigger_limits import bytes_from, offset_after_bytes, offset_after_records, shares
 from kbatch.plan.watching import LogState, TopicPartition, WatchedLogs, open_log
@@ -190,17 +190,15 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
             )
         changed = {key: place for key, place in until.items() if begin.get(key) != place}
         states = self._poll() if changed else {}
-        ranges = []
+        found: list[tuple[Log, list[Split]]] = []
         for key, stop in changed.items():
-            found = self._range(key, begin.get(key), stop, states.get(key))
-            if found is None:
+            ranged = self._range(key, begin.get(key), stop, states.get(key))
+            if ranged is None:
                 continue
-            log, first, last = found
-            transactions = None
-            if self._is_committed:
-                transactions = self._follow(key, log, first)
-            ranges.append((log, first, last, transactions))
-        return _limit_offsets(plan_ranges(ranges, self.options.read), self.options.read)
+            log, first, last = ranged
+            transactions = self._follow(key, log, first) if self._is_committed else None
+            found.append((log, log_splits(log, first, last, transactions, self.options.read)))
+        return _limit_offsets(divide_splits(found, self.options.read), self.options.read)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits of one partition."""
@@ -297,7 +295,7 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         offsets = options.starting if isinstance(options.starting, dict) else None
         if bound.timestamp is None:
             given = offsets if bound.timestamps is None else bound.timestamps
-            check_partitions("starting", given, states.keys(), options.read)
+            check_partitions("starting", given, states.keys(), options.read.selection)
         starts = {}
         for key, state in states.items():
             timestamp = bound.timestamp
@@ -444,7 +442,7 @@ def _log_lag(lags: Offsets) -> None:
 # -- tasks
 
 
-def _limit_offsets(tasks: Sequence[tuple[Split, ...]], options: ReadOptions) -> list[tuple[Split, ...]]:
+def _limit_offsets(tasks: Sequence[Task[Split]], options: ReadOptions) -> list[tuple[Split, ...]]:
     """Limit each split to the offsets of its bytes, which a task looks up again: the log cleaner may replace files."""
     splits = [split for task in tasks for split in task]
     cuts: list[int | None] = [None] * (len(splits) + 1)
@@ -515,12 +513,7 @@ def _current_splits(split: Split, options: StreamReadOptions) -> Sequence[Split]
     if log is None or start >= stop:
         return ()
     # The positions of transactions are those of the files as they are now.
-    (transactions,) = log_transactions([log], options.read, [(start, stop)])
-    tasks = plan_ranges(
-        [(log, start, stop, transactions)],
-        replace(options.read, split_bytes=1 << 62, min_partitions=None, max_records_per_partition=None),
-    )
-    return [each for task in tasks for each in task]
+    return log_splits(log, start, stop, followed(log, options.read, start, stop), options.read)
 
 
 def _available(state: LogState) -> str:

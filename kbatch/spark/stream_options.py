@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kbatch import options as opts
+from kbatch.bounds import PerPartition
 from kbatch.options import OptionError, ValueKind, option
-from kbatch.plan.read_options import EARLIEST, LATEST, PerPartition, ReadOptions, parse_options, parse_per_partition
+from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions, parse_options, parse_per_partition
 from kbatch.quantities import parse_duration
 
 __all__ = ["StreamReadOptions", "parse_stream_options"]

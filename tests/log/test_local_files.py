@@ -23,12 +23,12 @@ from kbatch.errors import Fault, LogDirectoryError
 from kbatch.format import BATCH_DTYPE
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.local_files import LocalFile, bytes_read
+from kbatch.log.selection import open_selected
 from kbatch.log.state import read_leader_epochs, read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import locate
 from kbatch.log.write.commit import locked, roll_back
+from kbatch.plan.planner import plan
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.select import open_selected
-from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 from kbatch.plan.watching import WatchedLogs
 

@@ -15,9 +15,9 @@ from tables import batches_of, records_of
 
 import kbatch
 from kbatch.log import Log
+from kbatch.log.selection import open_selected
+from kbatch.plan.planner import plan
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.select import open_selected
-from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 
 NAMES = ["magic0-0", "magic1-0", "mixed-0", "upconvert-0"]

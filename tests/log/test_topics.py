@@ -11,10 +11,10 @@ import pytest
 import kbatch
 from kbatch import LogDirectoryError, find_logs
 from kbatch.cli import main
+from kbatch.log.selection import choose_logs
 from kbatch.log.topics import TopicChoice, TopicFilter
+from kbatch.plan.planner import plan
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.select import choose_logs
-from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 
 
@@ -83,7 +83,7 @@ def test_a_topic_partition_in_two_directories_is_an_error(disks: tuple[Path, Pat
         find_logs(disks)
     paths, options = parse_options({"paths": f"{disks[0]}, {disks[1]}"})
     with pytest.raises(LogDirectoryError, match=message):
-        choose_logs(paths, options)
+        choose_logs(paths, options.selection)
 
 
 def test_spark_options_name_several_directories_and_globs(disks: tuple[Path, Path]) -> None:
@@ -91,10 +91,10 @@ def test_spark_options_name_several_directories_and_globs(disks: tuple[Path, Pat
     for given in ({"paths": f"{one},{two}"}, {"paths": f'["{one}", "{two}"]'}, {"path": one, "paths": two}):
         paths, options = parse_options({**given, "subscribe": "codec-*, txn"})
         assert paths == [one, two]
-        assert [log.topic for log in choose_logs(paths, options)] == ["txn", "codec-lz4"]
+        assert [log.topic for log in choose_logs(paths, options.selection)] == ["txn", "codec-lz4"]
     _, options = parse_options({"path": one, "topics": "codec-*"})
     with pytest.raises(ValueError, match=r"no log of topic 'codec-\*'; the topics are txn"):
-        choose_logs([one], options)
+        choose_logs([one], options.selection)
     for text in ("", "[1]", "[", "/a,,/b"):
         with pytest.raises(ValueError, match="paths must be a JSON list such as"):
             parse_options({"paths": text})
@@ -121,6 +121,6 @@ def test_splits_of_a_relative_path_are_read_in_any_working_directory(
 ) -> None:
     """Workers of a cluster have working directories of their own."""
     monkeypatch.chdir(golden / "logs")
-    (splits,) = plan(choose_logs(["txn-0"], ReadOptions()), ReadOptions())
+    (splits,) = plan(choose_logs(["txn-0"], ReadOptions().selection), ReadOptions())
     monkeypatch.chdir(tmp_path)
     assert sum(len(table) for _, table in task_tables(splits, ReadOptions(), ("offset",))) > 300

@@ -14,9 +14,9 @@ from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
 from wrong_offsets import WrittenLog, moved, write_log
 
 import kbatch
+from kbatch.log.selection import open_selected
+from kbatch.plan.planner import plan
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.select import open_selected
-from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 
 Keys = list[bytes | None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,10 +18,10 @@ import kbatch
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark.sql.datasource", exc_type=ImportError)
 
-from kbatch.plan import many
-from kbatch.plan.many import LogRead, UnplannedLogs, plan_or_defer, plan_reads
+from kbatch.log.selection import choose_logs
+from kbatch.plan import planner
+from kbatch.plan.planner import LogRead, LogRequest, plan, plan_or_defer, plan_reads
 from kbatch.plan.read_options import Bound, ReadOptions, TableName
-from kbatch.plan.select import choose_logs
 from kbatch.plan.split import Split
 from kbatch.spark.datasource import KbatchReader
 
@@ -49,7 +50,7 @@ def root(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat two logs as very many."""
-    monkeypatch.setattr(many, "MANY_LOGS", 2)
+    monkeypatch.setattr(planner, "MANY_LOGS", 2)
 
 
 def pickled_map(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
@@ -97,7 +98,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_a_job_plans_the_same_reads(root: Path, name: str, always: None) -> None:
     options = chosen(root, name)
-    logs = choose_logs([str(root)], options)
+    logs = choose_logs([str(root)], options.selection)
     for starts in ([None] * len(logs), [5, None, 30, 0, 200, 400, None]):
         expected = plan_reads(logs, options, starts)
         calls: list[int] = []
@@ -132,9 +133,9 @@ def test_tasks_that_plan_their_logs_return_the_same_rows(
     reader = KbatchReader([str(root)], options, COLUMNS)
     expected, planned = rows(reader), reader.partitions()
     assert all(isinstance(split, Split) for each in planned for split in each.value)
-    monkeypatch.setattr(many, "MANY_LOGS", 2)
-    deferred = [each.value for each in reader.partitions() if isinstance(each.value, UnplannedLogs)]
-    found = [(log.topic, log.partition) for each in deferred for log in each.logs]
+    monkeypatch.setattr(planner, "MANY_LOGS", 2)
+    deferred = [part.log for each in reader.partitions() for part in each.value if isinstance(part, LogRequest)]
+    found = [(log.topic, log.partition) for log in deferred]
     assert len(found) == len(set(found)) == (3 if name == "small splits" else 7)
     assert rows(reader) == expected
     assert len(expected) > 50
@@ -155,8 +156,8 @@ def test_tasks_plan_their_logs_for_counts_and_losses_too(
     expected = totals(reader)
     assert len(expected) == 7
     assert all(isinstance(split, Split) for each in reader.partitions() for split in each.value)
-    monkeypatch.setattr(many, "MANY_LOGS", 2)
-    assert all(isinstance(each.value, UnplannedLogs) for each in reader.partitions())
+    monkeypatch.setattr(planner, "MANY_LOGS", 2)
+    assert all(isinstance(part, LogRequest) for each in reader.partitions() for part in each.value)
     assert totals(reader) == expected
 
 
@@ -180,7 +181,7 @@ def test_errors_of_a_job_are_those_of_one_process(root: Path, always: None) -> N
         ReadOptions(starting=Bound(timestamp=4_000_000_000_000)),
         ReadOptions(ending=BEYOND, isolation="read_committed"),
     ):
-        logs = choose_logs([str(root)], options)
+        logs = choose_logs([str(root)], options.selection)
         starts = [None] * len(logs)
         with pytest.raises((ValueError, kbatch.LogDirectoryError)) as expected:
             plan_reads(logs, options, starts)
@@ -199,11 +200,11 @@ def test_partitions_of_bounds_are_checked_before_tasks_start(root: Path, always:
 
 def test_few_logs_and_plain_reads_are_planned_in_one_process(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ReadOptions(isolation="read_committed")
-    logs = choose_logs([str(root)], options)
-    assert not any(isinstance(task, UnplannedLogs) for task in plan_or_defer(logs, options))
+    logs = choose_logs([str(root)], options.selection)
+    assert all(isinstance(part, Split) for task in plan_or_defer(logs, options) for part in task)
     plan_reads(logs, options, [None] * 7, mapper=lambda function, items: pytest.fail("there are few logs"))
-    monkeypatch.setattr(many, "MANY_LOGS", 2)
-    assert not any(isinstance(task, UnplannedLogs) for task in plan_or_defer(logs, ReadOptions()))
+    monkeypatch.setattr(planner, "MANY_LOGS", 2)
+    assert all(isinstance(part, Split) for task in plan_or_defer(logs, ReadOptions()) for part in task)
     plan_reads(logs, ReadOptions(), [None] * 7, mapper=lambda function, items: pytest.fail("no look-up is needed"))
 
 
@@ -236,3 +237,44 @@ def test_a_segment_that_is_deleted_after_planning_is_reported(
     found = [row for part in partitions for each in reader.read(part) for row in each.to_pylist()]
     assert len(found) == len(expected) - 20
     assert "plain-1" in caplog.text
+
+
+# -- one planner
+
+
+def test_tasks_estimate_their_records_and_bytes(golden: Path) -> None:
+    """Estimates come from what planning knows anyway: the offsets of segments, and the end of a log that was read."""
+    path = golden / "logs" / "codec-none-0"
+    size, count = sum(each.stat().st_size for each in path.glob("*.log")), 3160
+    options = ReadOptions(split_bytes=size // 5)
+    for log in (kbatch.Log(path), kbatch.Log(path)):
+        tasks = copied(plan([log], options))
+        assert len(tasks) >= 5
+        assert sum(task.bytes for task in tasks) == size
+        assert sum(task.records for task in tasks) == pytest.approx(count, rel=0.1)
+        assert [task.bytes for task in tasks] == [sum(split.end - split.start for split in task) for task in tasks]
+    request = LogRequest(kbatch.Log(path))
+    assert (request.bytes, request.records) == (size, pytest.approx(count, rel=0.1))
+    # The number of records of a single segment is unknown until its end has been read.
+    single = kbatch.Log(min(path.glob("*.log")))
+    assert [task.records for task in plan([single], ReadOptions())] == [None]
+    assert single.end_offset == 1825
+    assert [task.records for task in plan([single], ReadOptions())] == [1825]
+
+
+def test_only_the_planner_resolves_bounds_and_follows_whole_logs() -> None:
+    """Every read of the export and of the data source is planned by it; a stream and side tables know their offsets."""
+    package = Path(kbatch.__file__).parent
+    users = {
+        name: {
+            str(path.relative_to(package))
+            for folder in ("plan", "sinks", "spark")
+            for path in (package / folder).rglob("*.py")
+            if re.search(rf"^(from .* import .*|    )\b{name}\b", path.read_text(), re.MULTILINE)
+        }
+        for name in ("resolve_log", "follow_transactions")
+    }
+    assert users == {
+        "resolve_log": {"plan/planner.py"},
+        "follow_transactions": {"plan/following.py"},
+    }

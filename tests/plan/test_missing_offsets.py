@@ -12,11 +12,9 @@ from log_batches import NOW, batch, segment_path, write_segment
 
 import kbatch
 from kbatch.log import Log
-from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.losses import loss_batches
-from kbatch.plan.missing import MissingOffsets
+from kbatch.plan.planner import plan, plan_reads
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 
 
@@ -72,9 +70,8 @@ def test_missing_offsets_are_an_error_or_a_warning(
     with caplog.at_level(logging.WARNING, "kbatch"):
         assert offsets(log, allowed) == list(kept)
     assert message in caplog.text
-    found: list[MissingOffsets] = []
-    resolve_bounds([Log(log)], allowed, found)
-    assert [(each.topic, each.partition, each.first_offset, each.last_offset) for each in found] == [
+    (read,) = plan_reads([Log(log)], allowed, [None])
+    assert [(each.topic, each.partition, each.first_offset, each.last_offset) for each in read.missing] == [
         ("t", 0, *each) for each in missing
     ]
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbatch.plan.pruning import Domain, Expression, Pruning, domains_of, pruning_of
+from kbatch.bounds import Domain, Pruning
+from kbatch.log.pruning import Expression, domains_of, pruning_of
+from kbatch.log.selection import choose_logs
+from kbatch.plan.planner import plan
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.select import choose_logs
-from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 
 COMPARISONS = {
@@ -122,7 +123,7 @@ def test_other_texts_are_refused(text: str) -> None:
 def rows(root: Path, pruning: Pruning, **options: Any) -> tuple[set[tuple[str | None, int]], int]:
     """Return the topics and offsets that a pruned read returns, and the bytes that it reads."""
     chosen = ReadOptions(prune=pruning, **options)
-    tasks = plan(choose_logs([str(root)], chosen), chosen)
+    tasks = plan(choose_logs([str(root)], chosen.selection), chosen)
     found = {
         (table.topic, int(offset))
         for task in tasks
@@ -163,7 +164,7 @@ def test_a_pruned_read_skips_bytes_and_no_record(golden: Path, pruning: Pruning)
     else:
         late = {
             (log.topic, int(offset))
-            for log in choose_logs([str(golden / "logs")], ReadOptions())
+            for log in choose_logs([str(golden / "logs")], ReadOptions().selection)
             for table in log.tables()
             for offset in table.records["offset"][table.records["timestamp"] >= pruning.since]
         }

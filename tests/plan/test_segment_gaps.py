@@ -17,8 +17,8 @@ from kbatch.log.gaps import SegmentGaps
 from kbatch.log.statistics import log_statistics
 from kbatch.log.storage import filesystem
 from kbatch.log.verification import verify_log
+from kbatch.plan.planner import plan
 from kbatch.plan.read_options import Bound, ReadOptions
-from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 from kbatch.records.loss_list import Loss
 

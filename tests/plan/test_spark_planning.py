@@ -21,10 +21,10 @@ from kbatch.broker.partitioner import key_partition, murmur2
 from kbatch.kernels.slices import keys_equal
 from kbatch.log import local_files, ranges, storage
 from kbatch.log.segment_file import SegmentFile
-from kbatch.plan.bounds import resolve_bounds
+from kbatch.log.selection import choose_logs, open_selected
+from kbatch.plan.planner import plan, plan_ranges
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
-from kbatch.plan.select import choose_logs, open_selected
-from kbatch.plan.split import Split, plan
+from kbatch.plan.split import Split
 from kbatch.plan.tasks import task_tables
 
 HOUR = 3_600_000
@@ -92,7 +92,7 @@ def test_a_time_range_reads_only_its_bytes(days: Path, bytes_read_since: Callabl
     """TS-R4: skipping a segment and finding a batch add only a few kilobytes each."""
     since, until = BEGIN + hour * HOUR, BEGIN + (hour + 1) * HOUR
     options = read(topics="orders", startingTimestamp=str(since), endingTimestamp=str(until))
-    tasks = plan(choose_logs([str(days)], options), options)
+    tasks = plan(choose_logs([str(days)], options.selection), options)
     planned = bytes_read_since()
     rows = offsets_of(tasks, options)
     of_rows = bytes_read_since()
@@ -114,7 +114,7 @@ def test_an_offset_range_reads_only_its_bytes(days: Path, bytes_read_since: Call
     bounds = {"starting": (20 * 1024 + 100, "startingOffsets"), "ending": (20 * 1024 + 140, "endingOffsets")}
     named = {name: f'{{"orders": {{"1": {offset}}}}}' for offset, name in bounds.values()}
     options = read(assign='{"orders": [1]}', **named)
-    tasks = plan(choose_logs([str(days)], options), options)
+    tasks = plan(choose_logs([str(days)], options.selection), options)
     assert offsets_of(tasks, options) == list(range(20 * 1024 + 100, 20 * 1024 + 140))
     assert sum(sizes_of(tasks)) < 5 * 17_000
     assert bytes_read_since() < 700_000
@@ -132,7 +132,7 @@ def test_directories_of_other_partitions_are_not_listed(days: Path, monkeypatch:
 
     def chosen(**options: str) -> set[str]:
         listed.clear()
-        logs = choose_logs([str(days)], read(**options))
+        logs = choose_logs([str(days)], read(**options).selection)
         assert len(listed) == len(set(listed)), "listed twice"
         below = set(listed) - {days.name}
         assert below == {os.path.basename(log.path) for log in logs}
@@ -153,10 +153,10 @@ def test_directories_of_other_partitions_are_not_listed(days: Path, monkeypatch:
 
 def test_a_path_of_one_log_is_selected_by_its_name(days: Path) -> None:
     path = str(days / "users-1")
-    assert [log.path for log in choose_logs([path], read(topics="users"))] == [path]
-    assert choose_logs([path], read(partitions="0")) == []
+    assert [log.path for log in choose_logs([path], read(topics="users").selection)] == [path]
+    assert choose_logs([path], read(partitions="0").selection) == []
     with pytest.raises(ValueError, match="no log of topic 'orders'; the topics are users"):
-        choose_logs([path], read(topics="orders"))
+        choose_logs([path], read(topics="orders").selection)
 
 
 @pytest.mark.parametrize("index", ["missing", "truncated", "low", "high", "random", "of another segment"])
@@ -430,7 +430,7 @@ def many_segments(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_ten_thousand_segments_plan_in_seconds(many_segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began = time.process_time()
-    logs = choose_logs([str(many_segments)], read(topics="t"))
+    logs = choose_logs([str(many_segments)], read(topics="t").selection)
     assert sum(len(log.segments) for log in logs) == 10_000
     opened = [0]
     original = SegmentFile.__init__
@@ -476,6 +476,11 @@ def test_no_payload_is_decoded_in_planning(many_segments: Path, monkeypatch: pyt
         plan(logs, ReadOptions(starting=Bound(timestamp=BEGIN + 5000)))
 
 
+def ranges_of(logs: list[kbatch.Log], options: ReadOptions) -> list[tuple[int | None, int | None]]:
+    """Return the start and the stop of the read of each log."""
+    return [(each.start_offset, each.stop_offset) for task in plan_ranges(logs, options) for each in task]
+
+
 def test_offsets_of_remote_logs_are_looked_up_concurrently() -> None:
     class Remote:
         """A log whose lookup blocks until the others are looked up too."""
@@ -484,7 +489,7 @@ def test_offsets_of_remote_logs_are_looked_up_concurrently() -> None:
 
         def __init__(self, partition: int) -> None:
             self.path, self.topic, self.partition = f"s3://bucket/t-{partition}", "t", partition
-            self.start_checkpoint = None
+            self.start_checkpoint, self.size = None, 0
 
         def offset_for_timestamp(self, timestamp: int, **options: Any) -> int:
             self.together.wait()
@@ -492,7 +497,7 @@ def test_offsets_of_remote_logs_are_looked_up_concurrently() -> None:
 
     logs: Any = [Remote(partition) for partition in range(8)]
     options = ReadOptions(starting=Bound(timestamp=10), ending=Bound(timestamp=20))
-    assert resolve_bounds(logs, options) == [(10 + i, 20 + i) for i in range(8)]
+    assert ranges_of(logs, options) == [(10 + i, 20 + i) for i in range(8)]
 
 
 def test_an_offset_for_all_partitions_counts_back_from_the_end_of_each(golden: Path) -> None:
@@ -505,14 +510,14 @@ def test_an_offset_for_all_partitions_counts_back_from_the_end_of_each(golden: P
         ((-(10**9), -(10**9)), [(0, 0)] * 2),
     ):
         options = ReadOptions(starting=Bound(offset=given[0]), ending=Bound(offset=given[1]))
-        assert resolve_bounds(logs, options) == expected
+        assert ranges_of(logs, options) == expected
     since, until = 1_700_000_030_000, 1_700_000_035_000
     first, end = (logs[0].offset_for_timestamp(time) or 0 for time in (since, until))
     for offsets, expected_bound in (((0, 10**6), (first, end)), ((first + 5, end - 5), (first + 5, end - 5))):
         options = ReadOptions(
             starting=Bound(offset=offsets[0], timestamp=since), ending=Bound(offset=offsets[1], timestamp=until)
         )
-        assert resolve_bounds(logs[:1], options) == [expected_bound]
+        assert ranges_of(logs[:1], options) == [expected_bound]
 
 
 # -- read_committed

@@ -16,9 +16,10 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from kbatch.log import Log  # noqa: E402
+from kbatch.log.selection import open_selected  # noqa: E402
+from kbatch.plan.planner import plan  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
-from kbatch.plan.select import open_selected  # noqa: E402
-from kbatch.plan.split import Split, plan  # noqa: E402
+from kbatch.plan.split import Split  # noqa: E402
 from kbatch.sinks import counts, sizing  # noqa: E402
 from kbatch.sinks.counts import Counts, TaskCounter, running_counts  # noqa: E402
 from kbatch.sinks.names import FileNames  # noqa: E402

@@ -20,9 +20,9 @@ from kbatch.cli import main
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
+from kbatch.log.selection import open_selected
+from kbatch.plan.planner import plan
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.select import open_selected
-from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 
 pytestmark = pytest.mark.spark

@@ -229,8 +229,8 @@ def test_every_loss_is_in_the_table_of_losses(spark: Any, many: Path, tmp_path: 
 
 
 def test_reports_of_many_losses_are_small(many: Path, tmp_path: Path) -> None:
-    from kbatch.plan.select import open_selected
-    from kbatch.plan.split import plan
+    from kbatch.log.selection import open_selected
+    from kbatch.plan.planner import plan
     from kbatch.sinks.task import ExportJob, reports_of
 
     chosen = options(topics=None, on_error="skip")
@@ -282,8 +282,8 @@ def test_a_task_that_runs_twice_duplicates_nothing(
 
 
 def test_workers_must_see_the_output(golden: Path, tmp_path: Path) -> None:
-    from kbatch.plan.select import open_selected
-    from kbatch.plan.split import plan
+    from kbatch.log.selection import open_selected
+    from kbatch.plan.planner import plan
     from kbatch.sinks.task import ExportJob
 
     tasks = plan(open_selected([str(golden / "logs" / "codec-zstd-0")]), options())

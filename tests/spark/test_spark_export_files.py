@@ -20,9 +20,9 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+from kbatch.log.selection import open_selected  # noqa: E402
+from kbatch.plan.planner import plan  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
-from kbatch.plan.select import open_selected  # noqa: E402
-from kbatch.plan.split import plan  # noqa: E402
 from kbatch.sinks import files  # noqa: E402
 from kbatch.sinks.names import FileNames  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402

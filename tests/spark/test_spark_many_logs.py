@@ -19,9 +19,11 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 pytest.importorskip("pyspark.sql.datasource", exc_type=ImportError)
 pq = pytest.importorskip("pyarrow.parquet")
 
-from kbatch.plan import many  # noqa: E402
+
+from kbatch.log.resolving import LogBound  # noqa: E402
+from kbatch.log.selection import choose_logs  # noqa: E402
+from kbatch.plan import planner  # noqa: E402
 from kbatch.plan.read_options import Bound, ReadOptions  # noqa: E402
-from kbatch.plan.select import choose_logs  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
 from kbatch.sinks.running import ExportRun, open_target  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
@@ -29,7 +31,6 @@ from kbatch.spark.datasource import KbatchReader  # noqa: E402
 from kbatch.spark.export_job import SparkExecutor  # noqa: E402
 from kbatch.spark.stream import KbatchStreamReader  # noqa: E402
 from kbatch.spark.stream_options import StreamReadOptions  # noqa: E402
-from kbatch.spark.walk_job import log_mapper  # noqa: E402
 
 # The timestamp in the middle of the log with transactions.
 MIDDLE = 1_700_000_021_998
@@ -46,11 +47,9 @@ def test_an_export_planned_in_a_job_writes_the_same_records(
     calls: list[int] = []
 
     def mapper(executor: SparkExecutor) -> Any:
-        apply = log_mapper(executor._spark)
-
         def counted(function: Any, items: Any) -> Any:
             calls.append(len(items))
-            return apply(function, items)
+            return executor.apply(function, items)
 
         return counted
 
@@ -59,7 +58,7 @@ def test_an_export_planned_in_a_job_writes_the_same_records(
     monkeypatch.setattr(SparkExecutor, "mapper", property(mapper))
     summaries = []
     for out, limit in (("one", 1000), ("many", 2)):
-        monkeypatch.setattr(many, "MANY_LOGS", limit)
+        monkeypatch.setattr(planner, "MANY_LOGS", limit)
         summaries.append(kbatch.spark.export(tmp_path / "logs", tmp_path / out, options=options))
     assert calls == [3]
     one, other = summaries
@@ -83,9 +82,9 @@ def test_a_frame_whose_tasks_plan_returns_the_same_rows(
     reader = KbatchReader([str(tmp_path)], options, ("topic", "partition", "offset"))
     expected = sorted(map(str, (row for part in reader.partitions() for each in reader.read(part)
                                 for row in each.to_pylist())))  # fmt: skip
-    monkeypatch.setattr(many, "MANY_LOGS", 2)
+    monkeypatch.setattr(planner, "MANY_LOGS", 2)
     parts = reader.partitions()
-    assert all(isinstance(part.value, many.UnplannedLogs) for part in parts)
+    assert all(isinstance(each, planner.LogRequest) for part in parts for each in part.value)
     tasks = spark.sparkContext.parallelize(parts, len(parts))
     found = tasks.flatMap(lambda part: [row for each in reader.read(part) for row in each.to_pylist()]).collect()
     assert sorted(map(str, found)) == expected
@@ -114,7 +113,7 @@ def planned(kind: str, root: Path, topics: int) -> tuple[Any, list[Any]]:
             return super().run(job, tasks, progress)
 
     writing = WriteOptions()
-    logs = choose_logs([str(root)], options)
+    logs = choose_logs([str(root)], options.selection)
     target = open_target(open_place(str(root.parent / f"out-{topics}"), {}), writing, table=None, catalog=None)
     with ExportRun("", target, logs, options, writing, None) as run:
         run.run(Recorded(), None)
@@ -140,14 +139,15 @@ def test_a_task_gets_its_own_splits_and_nothing_else(tmp_path: Path, kind: str) 
 
 
 def test_a_task_that_plans_its_logs_gets_their_bounds_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many, "MANY_LOGS", 2)
+    monkeypatch.setattr(planner, "MANY_LOGS", 2)
     for number in range(300):
         write_segment(tmp_path / f"t-{number}", 0, [batch(i, [NOW + i]) for i in range(3)])
     bound = Bound(timestamps={"t": dict.fromkeys(range(300), NOW + 1)})
     reader = KbatchReader([str(tmp_path)], ReadOptions(starting=bound, split_bytes=1 << 20), ("offset",))
     parts = [part.value for part in reader.partitions()]
     assert len(parts) >= 3
-    assert all(len(part.starting.timestamps["t"]) == len(part.logs) for part in parts)
+    assert {request.starting for part in parts for request in part} == {LogBound(timestamp=NOW + 1)}
+    assert len(pickle.dumps(parts[0])) < 500 * len(parts[0])
     copied = pickle.loads(pickle.dumps(reader))
     assert copied.options.starting == Bound()
     found = [

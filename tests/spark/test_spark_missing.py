@@ -14,8 +14,8 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 import kbatch.spark  # noqa: E402
 from kbatch.cli import main  # noqa: E402
+from kbatch.log.selection import choose_logs  # noqa: E402
 from kbatch.plan.read_options import parse_options  # noqa: E402
-from kbatch.plan.select import choose_logs  # noqa: E402
 from kbatch.plan.value_columns import parsers_of  # noqa: E402
 from kbatch.sinks.summary import ExportSummary  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
@@ -80,7 +80,7 @@ def test_a_schema_is_inferred_from_the_whole_log(tmp_path: Path) -> None:
     late = [b'{"id": %d, "filler": "%s", "late": true}' % (i, filler) for i in range(1000)]
     root = write_json(tmp_path / "logs", early + late)
     options = parse_options({"path": str(root), "valueFormat": "json"})[1]
-    (parser,) = parsers_of(options.values, choose_logs([str(root)], options), options).values()
+    (parser,) = parsers_of(options.values, choose_logs([str(root)], options.selection), options).values()
     assert [field.name for field in parser.type] == ["id", "filler", "late"]
 
 

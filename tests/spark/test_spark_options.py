@@ -20,9 +20,10 @@ from kbatch.errors import MissingDependencyError
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
+from kbatch.log.selection import choose_logs, open_selected
+from kbatch.plan.planner import plan
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
-from kbatch.plan.select import choose_logs, open_selected
-from kbatch.plan.split import Split, plan
+from kbatch.plan.split import Split
 from kbatch.plan.tasks import task_tables
 from kbatch.spark.driver import java
 
@@ -299,7 +300,7 @@ def test_a_timestamp_after_the_end_is_an_error_unless_latest_is_allowed(golden: 
 def test_topics_and_partitions_are_selected(golden: Path) -> None:
 
     def chosen(**options: str) -> list[str | None]:
-        return [log.topic for log in choose_logs([str(golden / "logs")], read(**options))]
+        return [log.topic for log in choose_logs([str(golden / "logs")], read(**options).selection)]
 
     assert chosen(topics="txn,prealloc") == ["prealloc", "txn"]
     assert chosen(subscribePattern="codec-.z.") == ["codec-lz4"]
@@ -314,7 +315,7 @@ def test_topics_and_partitions_are_selected(golden: Path) -> None:
 def test_splits_are_small_and_picklable(golden: Path) -> None:
     tasks = plan(open_selected([str(golden / "logs")]), ReadOptions(split_bytes=10_000))
     assert pickle.loads(pickle.dumps(tasks)) == tasks
-    assert all(type(getattr(split, name)) in (str, int, bool, type(None)) for t in tasks for split in t
+    assert all(type(getattr(split, name)) in (str, int, bool, float, type(None)) for t in tasks for split in t
                for name in Split.__slots__)  # fmt: skip
 
 
@@ -410,7 +411,7 @@ def test_readers_hold_plain_values_only(golden: Path) -> None:
 @pytest.mark.parametrize("columns", [(), ("topic", "partition"), ("timestamp", "topic"), ("headers", "value")])
 def test_tasks_decode_only_the_selected_columns(golden: Path, columns: tuple[str, ...]) -> None:
     _, options = parse_options({"path": str(golden / "logs"), "subscribe": "txn,codec-lz4"})
-    tasks = plan(choose_logs([str(golden / "logs")], options), options)
+    tasks = plan(choose_logs([str(golden / "logs")], options.selection), options)
     whole = [table for task in tasks for _, table in task_tables(task, options)]
     some = [table for task in tasks for _, table in task_tables(task, options, columns)]
     assert [len(table) for table in some] == [len(table) for table in whole]

@@ -18,9 +18,10 @@ from stream_query import Writer
 from transaction_logs import ABORT, COMMIT
 
 from kbatch.log.committed import follow_transactions
-from kbatch.plan import following
-from kbatch.plan.read_options import ReadOptions
-from kbatch.spark.walk_job import segment_walker
+from kbatch.plan import planner
+from kbatch.plan.following import follow_options
+from kbatch.plan.read_options import Bound, ReadOptions
+from kbatch.spark.export_job import SparkExecutor
 
 pytestmark = pytest.mark.spark
 
@@ -184,23 +185,37 @@ def test_streams_have_columns_and_refuse_batch_options(spark: Any, tmp_path: Pat
         run(spark, tmp_path / "logs", Sink(), tmp_path / "checkpoint", endingOffsets="latest")
 
 
-def test_transactions_followed_in_tasks_equal_a_sequential_walk(spark: Any, tmp_path: Path) -> None:
+def test_transactions_followed_in_tasks_equal_a_sequential_walk(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A Spark job, threads and a sequential walk find the same transactions, for all offsets and for ranges."""
     logs = [generated(tmp_path / f"t-{seed}", seed) for seed in range(3)]
+    executor = SparkExecutor(spark)
+    jobs: list[int] = []
+
+    def mapper(function: Any, items: Any) -> Any:
+        jobs.append(len(items))
+        return executor.apply(function, items)
+
+    monkeypatch.setattr(planner, "FOLLOW_JOB_BYTES", 0)
     for on_error in ("raise", "skip"):
-        options = ReadOptions(isolation="read_committed", on_error=on_error)  # type: ignore[arg-type]
-        follow = following.follow_options(options)
-        for ranges in (None, [(None, None), (20, 40), (35, None)]):
-            found = [
-                following.log_transactions(logs, options, ranges, walk_job, job_bytes=0)  # type: ignore[arg-type]
-                for walk_job in (segment_walker(spark), None)
-            ]
+        for starts, stops in (([None] * 3, [None] * 3), ([None, 20, 35], [None, 40, None])):
+            given = {number: -1 if stop is None else stop for number, stop in enumerate(stops)}
+            options = ReadOptions(
+                isolation="read_committed",
+                on_error=on_error,  # type: ignore[arg-type]
+                ending=Bound(offsets={"t": given}),
+            )
+            reads = [planner.plan_reads(logs, options, starts, mapper=each) for each in (mapper, None)]
             for i, log in enumerate(logs):
-                start, stop = (None, None) if ranges is None else ranges[i]
-                expected = follow_transactions(log.segments, follow, start_offset=start, stop_offset=stop)
-                for each in found:
-                    got = each[i]
+                ends = {"start_offset": starts[i], "stop_offset": stops[i]}
+                expected = follow_transactions(log.segments, follow_options(options), **ends)
+                for read in reads:
+                    got = read[i].transactions
                     assert got is not None
                     assert got.aborted.tolist() == expected.aborted.tolist()
                     assert got.pending == expected.pending
-    assert following.log_transactions(logs, ReadOptions(), None, segment_walker(spark)) == [None] * 3
+    assert len(jobs) == 4
+    for read in planner.plan_reads(logs, ReadOptions(), [None] * 3, mapper=mapper):
+        assert read.transactions is None
+    assert len(jobs) == 4

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kbatch.plan.following import SegmentWalker
-from kbatch.plan.many import LogMapper
+from kbatch.log.selection import choose_logs
+from kbatch.plan.planner import Mapper
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.select import choose_logs
-from kbatch.plan.split import Split
+from kbatch.plan.split import Split, Task
 from kbatch.plan.value_columns import value_columns
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.outputs import open_place
@@ -26,12 +25,9 @@ class LocalExecutor:
     """Runs tasks in this process."""
 
     cores = 2
-    walker: SegmentWalker | None = None
-    mapper: LogMapper | None = None
+    mapper: Mapper | None = None
 
-    def run(
-        self, job: ExportJob, tasks: Sequence[tuple[Split, ...]], progress: Progress | None
-    ) -> Iterator[TaskReport]:
+    def run(self, job: ExportJob, tasks: Sequence[Task[Split]], progress: Progress | None) -> Iterator[TaskReport]:
         return reports_of(job(enumerate(tasks)))
 
 
@@ -52,7 +48,7 @@ def export(
     options, chosen = options or ReadOptions(), WriteOptions(**writing)
     place = open_place(os.fspath(out), chosen.storage)
     target = open_target(place, chosen, table=table, catalog=catalog)
-    logs = choose_logs([os.fspath(logdir)], options)
+    logs = choose_logs([os.fspath(logdir)], options.selection)
     earlier = target.data_schema() if options.values.parsed and chosen.mode == "continue" else None
     transform = value_columns(options.values, logs, options, flatten=chosen.flatten, earlier=earlier)
     with ExportRun(os.fspath(logdir), target, logs, options, chosen, transform) as run:

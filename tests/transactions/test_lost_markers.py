@@ -15,7 +15,7 @@ from tables import offsets_of
 from transaction_logs import ABORT, COMMIT, consume, damaged, marker, txn
 
 import kbatch
-from kbatch.plan.following import FollowedLog, log_transactions
+from kbatch.plan.following import FollowedLog, followed
 from kbatch.plan.read_options import ReadOptions
 
 Entry = tuple[int, int, int]
@@ -437,7 +437,7 @@ def test_plans_of_spark_leave_the_same_transactions_undecided(tmp_path: Path) ->
     log = log_of(tmp_path, [first, bytes(78), *rest], None)
     options = ReadOptions(isolation="read_committed", on_error="skip")
     assert FollowedLog(options).follow(log, 0).pending == [(7, 0)]
-    (known,) = log_transactions([log], options)
+    known = followed(log, options, None, None)
     assert known is not None
     assert known.pending == [(7, 0)]
 

@@ -1,4 +1,4 @@
-"""Which logs a read takes: topics, partitions and patterns against the names of directories."""
+"""What is wanted of the logs under some directories, and which logs these are."""
 
 from __future__ import annotations
 
@@ -6,38 +6,80 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
-from kbatch.log import Log, find_logs
-from kbatch.log.discovery import distinct_logs
+from kbatch.bounds import Bound, Pruning
+from kbatch.broker.partitioner import key_partition
+from kbatch.log.discovery import distinct_logs, find_logs
+from kbatch.log.logs import Log
 from kbatch.log.storage import absolute, is_url, locate
 from kbatch.log.topics import TopicFilter, first_names
-from kbatch.plan.read_options import ReadOptions
+from kbatch.options import Crc, OnError
 from kbatch.tuning import REMOTE_THREADS
 
-__all__ = ["Selection", "choose_logs", "map_logs", "open_selected"]
+__all__ = ["LogChooser", "Selection", "choose_logs", "map_logs", "open_selected"]
 
 
 ItemT = TypeVar("ItemT")
 FoundT = TypeVar("FoundT")
 
 
+@dataclass(frozen=True)
 class Selection:
-    """Decides by name, before a directory is listed, which topic-partitions the options choose.
+    """What is wanted of the logs under some directories: topic-partitions, offsets, times and a key.
+
+    Attributes
+    ----------
+    topics, topic_pattern, assign, partitions, starting, ending, latest_if_no_timestamp, crc, on_error, key, \
+key_partitions, fail_on_data_loss, prune
+        As for `kbatch.spark.ReadOptions`, of which it is a part.
+    """
+
+    topics: tuple[str, ...] | None = None
+    topic_pattern: str | None = None
+    assign: Mapping[str, Sequence[int]] | None = None
+    partitions: frozenset[int] | None = None
+    starting: Bound = field(default_factory=Bound)
+    ending: Bound = field(default_factory=Bound)
+    latest_if_no_timestamp: bool = False
+    crc: Crc = "verify"
+    on_error: OnError = "raise"
+    key: bytes | None = None
+    key_partitions: int | None = None
+    fail_on_data_loss: bool = True
+    prune: Pruning = field(default_factory=Pruning)
+
+    @cached_property
+    def key_partition(self) -> int | None:
+        """The only partition that can have `key`, if it is known."""
+        if self.key is None or self.key_partitions is None:
+            return None
+        return key_partition(self.key, self.key_partitions)
+
+    def leaves_out(self, topic: str | None, partition: int | None) -> bool:
+        """Whether no record of this topic-partition is needed: it cannot have `key`, or `prune` excludes it."""
+        is_other = self.key_partition is not None and partition != self.key_partition
+        return is_other or self.prune.excludes(topic, partition)
+
+
+class LogChooser:
+    """Decides by name, before a directory is listed, which topic-partitions are wanted.
 
     Parameters
     ----------
-    options : ReadOptions
+    selection : Selection
     """
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        pattern = options.topic_pattern
-        given = options.topics if pattern is None else re.compile(pattern)
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        pattern = selection.topic_pattern
+        given = selection.topics if pattern is None else re.compile(pattern)
         self._topics = None if given is None else TopicFilter(given)
         self._assigned = None
-        if options.assign is not None:
-            self._assigned = {(topic, number) for topic, numbers in options.assign.items() for number in numbers}
+        if selection.assign is not None:
+            self._assigned = {(topic, number) for topic, numbers in selection.assign.items() for number in numbers}
         self._seen: set[tuple[str | None, int | None]] = set()
 
     def __call__(self, topic: str | None, partition: int | None) -> bool:
@@ -45,24 +87,23 @@ class Selection:
         self._seen.add((topic, partition))
         if not self._matches(topic, partition):
             return False
-        count = self._options.key_partitions
+        count = self._selection.key_partitions
         if count is not None and partition is not None and partition >= count:
             raise ValueError(
                 f"keyPartitions is {count}, but there is {topic}-{partition}: set it to the number of partitions that "
                 "the topic was written with, or omit it"
             )
-        return not self._options.leaves_out(topic, partition)
+        return not self._selection.leaves_out(topic, partition)
 
     def _matches(self, topic: str | None, partition: int | None) -> bool:
-        options = self._options
         if self._assigned is not None:
             return (topic, partition) in self._assigned
         return (self._topics is None or self._topics(topic)) and (
-            options.partitions is None or partition in options.partitions
+            self._selection.partitions is None or partition in self._selection.partitions
         )
 
     def check(self) -> None:
-        """Raise if a topic or partition that the options name does not exist.
+        """Raise if a topic or partition that the selection names does not exist.
 
         Raises
         ------
@@ -110,8 +151,10 @@ def open_selected(
     return distinct_logs(logs) if len(paths) > 1 else logs
 
 
-def choose_logs(paths: Iterable[str], options: ReadOptions) -> list[Log]:
-    """Open the logs under each path that the options choose; other directories are not listed.
+def choose_logs(
+    paths: Iterable[str], selection: Selection, storage_options: Mapping[str, str] | None = None
+) -> list[Log]:
+    """Open the logs under each path that are wanted; other directories are not listed.
 
     Raises
     ------
@@ -120,11 +163,11 @@ def choose_logs(paths: Iterable[str], options: ReadOptions) -> list[Log]:
     ValueError
         If a topic or an assigned partition does not exist, or a partition does that ``keyPartitions`` excludes.
     """
-    selection = Selection(options)
+    chooser = LogChooser(selection)
     logs = [
-        log for log in open_selected(paths, options.storage, predicate=selection) if selection(log.topic, log.partition)
+        log for log in open_selected(paths, storage_options, predicate=chooser) if chooser(log.topic, log.partition)
     ]
-    selection.check()
+    chooser.check()
     return logs
 
 
