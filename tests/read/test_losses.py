@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import oracle
 import pytest
+from line_counts import lines_run
 from log_batches import write_segment
 from support.bombs import MIB, measured
 from transaction_logs import ABORT, marker
@@ -44,12 +44,6 @@ UNITS = {
     "codec without a name": (GOOD, oracle.build_batch(payload=b"v", record_count=1, attributes=6)),
     "junk": (GOOD, b"\xff" * 30),
 }
-# Payloads that no codec accepts, in batches with a good checksum.
-REFUSED = {
-    codec: oracle.build_batch(codec=codec, payload=b"no payload of this codec", record_count=1)
-    for codec in ("gzip", "snappy", "lz4", "zstd")
-}
-UNITS |= {f"refused payload, {codec}": (COMPRESSED, batch) for codec, batch in REFUSED.items()}
 SAMPLES = [
     Loss(0, 10, "some text", None),
     Loss(10, 2**62, "some text", 5),
@@ -205,69 +199,6 @@ def test_frequent_damage_gives_the_result_of_single_steps(seed: int, monkeypatch
     assert at_once == results()
 
 
-def refused_payload(random: Random, codec: str, offset: int) -> bytes:
-    """Build a batch with a good checksum and a changed payload, which may still be that of a batch."""
-    values = [bytes(random.randrange(100)) + random.randbytes(5) for _ in range(random.randrange(1, 20))]
-    records = [oracle.encode_record(delta, value=value) for delta, value in enumerate(values)]
-    payload = bytearray(oracle.compress(codec, b"".join(records)))
-    kind = random.randrange(6)
-    if kind < 3:
-        payload[random.randrange(len(payload))] ^= 1 << random.randrange(8)
-    elif kind == 3:
-        del payload[random.randrange(len(payload)) :]
-    elif kind == 4:
-        payload += random.randbytes(random.randrange(1, 40))
-    return oracle.build_batch(records, codec=codec, payload=bytes(payload), base_offset=offset)
-
-
-@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize("limit", [100, 1000, 1 << 20])
-@pytest.mark.parametrize("codec", REFUSED)
-def test_a_refused_payload_among_others_is_the_loss_that_it_is_alone(codec: str, limit: int, isolation: Any) -> None:
-    """With the same reason, and batches of the same codec, or of another one, before and after it."""
-    random = Random(limit)
-    options: dict[str, Any] = {
-        "on_error": "skip",
-        "isolation": isolation,
-        "limits": Limits(max_decompressed_bytes=limit, max_batch_bytes=1 << 20),
-    }
-    parts = [refused_payload(random, codec if random.randrange(9) else "gzip", 20 * i) for i in range(300)]
-    data = b"".join(parts)
-    losses, values, position = list[Loss](), list[bytes | None](), 0
-    for part in parts:
-        alone = kbatch.decode(part, **options)
-        losses += [loss._replace(position=loss.position + position) for loss in alone.losses]
-        values += alone.values()
-        position += len(part)
-    assert len({loss.reason for loss in losses}) >= 4
-    for tables in (
-        [kbatch.decode(data, **options)],
-        list(kbatch.decode_stream([data], max_bytes=20_000, **options)),
-        list(kbatch.decode_stream([data[at : at + 3000] for at in range(0, len(data), 3000)], **options)),
-    ):
-        assert [loss for table in tables for loss in table.losses] == losses
-        assert [value for table in tables for value in table.values()] == values
-
-
-def lines_run(damage: bytes, count: int, file: str, options: dict[str, Any], good: bytes = GOOD) -> int:
-    """Decode batches with `count` times damage after them; return the lines run in files with `file` in their paths."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return trace if file in frame.f_code.co_filename else None
-
-    data = (good + damage) * count + good
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        assert len(kbatch.decode(data, **options).losses) == count
-    finally:
-        sys.settrace(before)
-    return lines
-
-
 BETWEEN = {
     "junk": b"\xff" * 7,
     "length": changed_length(GOOD, 5),
@@ -285,24 +216,7 @@ def test_searching_the_end_of_damage_runs_no_python_for_it(
 ) -> None:
     """After the first loss, a kernel frames batches and finds the ends of damage, many at a time."""
     options = {"on_error": "skip", "isolation": isolation, "start_offset": start_offset}
-    assert lines_run(damage, 1000, "kbatch", options) <= lines_run(damage, 100, "kbatch", options)
-
-
-@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize("codec", REFUSED)
-def test_python_runs_for_a_refused_payload_only_to_state_its_reason(codec: str, isolation: Any) -> None:
-    """The kernel that decodes calls the codec again for the text, and goes on with the next batch."""
-    options: dict[str, Any] = {"on_error": "skip", "isolation": isolation}
-    good = oracle.build_batch([oracle.encode_record(value=b"v" * 50)], codec=codec)
-    kbatch.decode(good + REFUSED[codec], **options)
-    few, many = ({file: lines_run(REFUSED[codec], count, file, options, good) for file in FILES} for count in (50, 550))
-    reasons = sum(many[file] - few[file] for file in FILES[1:])
-    assert 0 < reasons <= 500 * 50
-    assert many["kbatch"] - few["kbatch"] < reasons + 500
-
-
-# All modules, and those that state the reason of a refused payload.
-FILES = ("kbatch", "read/refusals.py", "batches/", "records/loss_list.py", "kbatch/errors.py")
+    assert lines_run(GOOD, damage, 1000, "kbatch", options) <= lines_run(GOOD, damage, 100, "kbatch", options)
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
@@ -372,25 +286,6 @@ def test_more_losses_than_the_limit_are_an_error_or_several_tables(unit: bytes, 
     assert sum(table.consumed for table in tables) == whole.consumed == len(data)
 
 
-def test_the_texts_of_refused_payloads_count_for_the_limit_of_a_table() -> None:
-    """Each has a reason of its own, which takes more memory than its row."""
-    refused = [
-        oracle.build_batch(codec="zstd", payload=number.to_bytes(4, "big") + bytes(6), record_count=1)
-        for number in range(3000)
-    ]
-    data = COMPRESSED + b"".join(refused)
-    limit = 500_000
-    with pytest.raises(LimitExceededError, match=r"losses a table takes more than 500000 bytes .* raise Limits\(max_t"):
-        kbatch.decode(data, on_error="skip", limits=Limits(max_table_bytes=limit))
-    tables = list(kbatch.decode_stream([data], on_error="skip", max_bytes=limit, limits=Limits(max_table_bytes=limit)))
-    assert len(tables) >= 2
-    for table in tables:
-        assert table.records.nbytes + table.batches.nbytes + table.losses.nbytes <= limit
-    whole = kbatch.decode(data, on_error="skip")
-    assert [loss for table in tables for loss in table.losses] == whole.losses
-    assert len({loss.reason for loss in whole.losses}) == len(refused)
-
-
 COMMITTED: dict[str, Any] = {"on_error": "skip", "isolation": "read_committed"}
 
 
@@ -417,7 +312,7 @@ def test_bad_batches_under_read_committed_count_for_the_limit_of_a_table(name: s
 @pytest.mark.parametrize("bad", [BAD_CRC, MARKER_BAD_CRC, BAD_CRC + BAD_CRC], ids=["records", "marker", "two"])
 def test_following_a_bad_batch_runs_no_python_for_it(bad: bytes) -> None:
     """Transactions are followed over all losses of a table at once."""
-    assert lines_run(bad, 200, "lost.py", COMMITTED) == lines_run(bad, 50, "lost.py", COMMITTED) > 0
+    assert lines_run(GOOD, bad, 200, "lost.py", COMMITTED) == lines_run(GOOD, bad, 50, "lost.py", COMMITTED) > 0
 
 
 def test_more_bad_headers_than_are_looked_at_leave_transactions_undecided(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from tables import lost, offsets_of
 
 import kbatch
 from kbatch.format import MIN_ENTRY_SIZE
-from kbatch.kernels.search import EntryChecksums, follow_lengths
+from kbatch.kernels.search import EntryChecksums
 from kbatch.log.local_files import LocalFile
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
@@ -206,13 +206,6 @@ def test_the_kernel_refuses_entries_outside_of_the_window(origin: int, lowest: i
         assert not EntryChecksums().holds(unknown, 10, 10, MIN_ENTRY_SIZE, lowest=10)
     with pytest.raises(IndexError, match="out of range"):
         EntryChecksums().holds(window, origin, position, size, lowest=lowest)
-
-
-def test_the_header_chain_has_rows_only_for_an_array() -> None:
-    data = np.frombuffer(BATCH, np.uint8)
-    assert follow_lengths(data, 0, 0, len(data), 1000) == (0, len(data), True, 0)
-    with pytest.raises(IndexError, match="out of range"):
-        follow_lengths(data, 0, 0, len(data), 1000, None, 1)
 
 
 @pytest.mark.parametrize("crc", ["verify", "skip"])

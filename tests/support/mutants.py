@@ -172,7 +172,7 @@ TARGETS = (
     Target("kbatch/kernels/murmur.pyx", ("tests/broker/test_partitioner.py",), module="murmur"),
     Target(
         "kbatch/kernels/search.pyx",
-        ("tests/read/test_search_bounds.py",),
+        ("tests/read/test_header_chain.py", "tests/read/test_search_bounds.py"),
         ("tests/read/test_random_damage.py", "tests/read/test_damage.py", "tests/read/test_damage_compressed.py"),
         "search",
     ),
@@ -206,7 +206,11 @@ TARGETS = (
     Target("kbatch/read/stable.py", ("tests/read/test_stable_bounds.py",), ("tests/read/test_stream_committed.py",)),
     Target(
         "kbatch/log/committed.py",
-        ("tests/log/test_committed_bounds.py", "tests/transactions/test_lost_bounds.py"),
+        (
+            "tests/log/test_committed_bounds.py",
+            "tests/log/test_growing_segments.py",
+            "tests/transactions/test_lost_bounds.py",
+        ),
         ("tests/log/test_follow_transactions.py",),
     ),
     Target(
