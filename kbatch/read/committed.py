@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.format import BatchStatus
+from kbatch.kernels.buffers import trim
 from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.in_memory import decode_part
@@ -121,5 +122,7 @@ def decode_committed(
 ) -> RecordTable:
     """Follow the transactions of `data`, then decode it; the parameters are as for `decide`."""
     options, transactions = decide(data, options, aborted)
+    # The memory of the rows of this pass is filled; the table that would reuse it may need less.
+    trim(table_limit(options.limits) // 8)
     table = decode_part(data, options, source=source)
     return table if transactions is None else with_pending(table, transactions)
