@@ -31,6 +31,7 @@ LAYERS = [
     "interrupts",
     "kernels",
     "batches",
+    "publishing",
     "records",
     "values",
     "table",

@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
     from kbatch.log.storage import locate
     from kbatch.log.write.compaction import compact_log
     from kbatch.log.write.rewriting import check_apart
-    from kbatch.log.write.staging import staged
+    from kbatch.log.write.staging import NewOutput
 
     options: dict[str, Any] = asdict(given_options(CompactFlags, arguments))
     given = given_storage(arguments)
@@ -141,11 +141,11 @@ def run(arguments: argparse.Namespace) -> int:
         if is_directory:
             check_apart(locate(arguments.path, given)[1], arguments.out)
             total, before = 2 * sum(log.size for log in logs), 0
-            with staged(arguments.out) as stage:
+            with NewOutput(arguments.out) as output:
                 for log in logs:
                     name = f"{log.topic}-{log.partition}"
                     options["progress"] = _progress_of(line, before, total)
-                    done.append((name, compact_log(log, os.path.join(stage.directory, name), **options)))
+                    done.append((name, compact_log(log, os.path.join(output.new, name), **options)))
                     before += 2 * log.size
         else:
             options["progress"] = _progress_of(line, 0, 2 * logs[0].size)

@@ -1,8 +1,8 @@
 """A directory of Parquet or Arrow files as the output of a run: on a mounted file system, or in an object store.
 
 On a mounted file system, the first run builds the directory next to its place, and one rename makes it visible. Later
-runs write below ``OUT/_temporary-<run>``, describe in ``commit.json`` what is to be renamed and removed, and do it. A
-run that is killed before that file exists is undone by the next one, and finished by it afterwards.
+runs write below ``OUT/_temporary-<run>``, and write a journal there as their commit (`kbatch.publishing.Journal`). A
+run that is killed before its journal exists is undone by the next one, and finished by it afterwards.
 
 An object store has no rename: tasks write files under their final names, which contain the run's id, and the new
 manifest commits them. Only readers of the manifest are protected from the files of unfinished runs.
@@ -11,8 +11,6 @@ manifest commits them. Only readers of the manifest are protected from the files
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import posixpath
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,14 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from kbatch.errors import LogDirectoryError, exists_already
-from kbatch.json_text import parse_json
 from kbatch.log.topics import first_names
-from kbatch.log.write.staging import move_all
+from kbatch.publishing import Journal, move_all
 from kbatch.sinks.columns import columns_that_differ
 from kbatch.sinks.commits import Commit, LogName, OutputState
 from kbatch.sinks.files import file_schema
 from kbatch.sinks.manifest import MANIFEST, Manifest, new_manifest
-from kbatch.sinks.names import TRANSACTIONS, FileNames, inner_names, run_of
+from kbatch.sinks.names import TRANSACTIONS, FileNames, run_of
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.reports import RunRecord
 from kbatch.sinks.tables import check_parent, keep_only, table_changed
@@ -37,8 +34,6 @@ from kbatch.tuning import DELETE_THREADS
 __all__ = ["SUCCESS", "DirectoryTarget", "StoreTarget"]
 
 SUCCESS = "_SUCCESS"
-_COMMIT = "commit.json"
-_NEW_MANIFEST = "manifest.json"
 # The number of files that are tried for the columns of the data.
 _TRIED_FILES = 8
 
@@ -57,19 +52,6 @@ def _replaced(commit: Commit, before: Manifest | None) -> list[str]:
     if commit.replace:
         return [*before.files, *before.side_files]
     return [name for name in before.side_files if name.startswith(f"{TRANSACTIONS}/")]
-
-
-def _read_commit(text: bytes, url: str) -> tuple[list[str], list[str]]:
-    """Return the names of the files that a commit moves, and of those that it removes."""
-    try:
-        found = parse_json(text)
-        return inner_names(list(found["moved"])), inner_names(list(found["removed"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise LogDirectoryError(
-            f"{url}: not the commit of an export ({type(error).__name__}: {error}); nothing was moved. Choose another "
-            f"directory, or check the files and remove {posixpath.dirname(url)}",
-            source=url,
-        ) from error
 
 
 class _FilesTarget:
@@ -158,10 +140,9 @@ class DirectoryTarget(_FilesTarget):
     def recover(self, dead: Sequence[str]) -> None:
         """Finish the runs that had begun to commit."""
         for run in dead:
-            work = self.out.at(WORK_PREFIX + run)
-            text = work.read(_COMMIT)
-            if text is not None:
-                self._finish(work, *_read_commit(text, f"{work.url}/{_COMMIT}"))
+            journal = Journal.read(self.out.path(WORK_PREFIX + run))
+            if journal is not None:
+                journal.finish()
 
     def load(self, logs: Sequence[LogName]) -> OutputState:
         """Return the positions in the manifest, which must not have appeared since `work_directory`."""
@@ -172,7 +153,7 @@ class DirectoryTarget(_FilesTarget):
 
     def names(self) -> FileNames:
         """Return names in a directory that becomes the output, or whose files are renamed."""
-        place = self._working.at("data")
+        place = self._working.at("new")
         place.make()
         return FileNames(place, self.run)
 
@@ -187,32 +168,16 @@ class DirectoryTarget(_FilesTarget):
         moved = [*(file.name for file in commit.files), *commit.side_files]
         moved += [] if commit.report is None else [commit.report]
         keep_only(place, "", moved)
-        text = new_manifest(self.run, commit, self._before)
+        place.write_parts(MANIFEST, new_manifest(self.run, commit, self._before))
         if self._before is None:
-            place.write_parts(MANIFEST, text)
             # Fails if another process has created the output meanwhile, unless it is an empty directory.
             move_all([(place.path(), self.out.path())], sync=False)
             self.committed = True
             return
-        self._working.write_parts(_NEW_MANIFEST, text)
-        removed = _replaced(commit, self._before)
-        self._working.write(_COMMIT, json.dumps({"moved": moved, "removed": removed}).encode())
+        journal = Journal(self._working.path(), [*moved, MANIFEST], _replaced(commit, self._before))
+        journal.write()
         self.committed = True
-        self._finish(self._working, moved, removed)
-
-    def _finish(self, work: OutputPlace, moved: Sequence[str], removed: Sequence[str]) -> None:
-        """Rename, replace and remove the files of a commit; an earlier call may have done some of the steps."""
-        for directory in {posixpath.dirname(name) for name in moved}:
-            self.out.make(directory)
-        data = work.at("data")
-        for name in moved:
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(data.path(name), self.out.path(name))
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(work.path(_NEW_MANIFEST), self.out.path(MANIFEST))
-        for name in removed:
-            self.out.remove(name)
-            self.out.remove_empty(posixpath.dirname(name))
+        journal.finish()
 
     def undo(self) -> None:
         """Do nothing: the files are in the work directory."""

@@ -9,8 +9,8 @@ from typing import Any
 from kbatch.errors import LogDirectoryError
 from kbatch.json_text import json_parts, parse_json
 from kbatch.plan.positions import Position, parse_positions, plain_positions
+from kbatch.publishing import inner_names
 from kbatch.sinks.commits import Commit
-from kbatch.sinks.names import inner_names
 from kbatch.sinks.outputs import OutputPlace
 
 __all__ = ["MANIFEST", "Manifest", "new_manifest"]

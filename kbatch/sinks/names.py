@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kbatch.sinks.outputs import OutputPlace
 
-__all__ = ["EXPORT_PREFIX", "LOSSES", "LOSSES_SUFFIX", "TRANSACTIONS", "FileNames", "inner_names", "run_of"]
+__all__ = ["EXPORT_PREFIX", "LOSSES", "LOSSES_SUFFIX", "TRANSACTIONS", "FileNames", "run_of"]
 
 # Readers ignore names that begin with an underscore.
 LOSSES = "_losses"
@@ -66,20 +66,6 @@ class FileNames:
     def transactions_file(self) -> str:
         """The file that lists withheld transactions."""
         return f"{self.side}{TRANSACTIONS}/part-{self.run}{LOSSES_SUFFIX}"
-
-
-def inner_names(names: list[str]) -> list[str]:
-    """Return the names of files below a directory, as a file of that directory lists them.
-
-    Raises
-    ------
-    ValueError
-        If one is not text, or leads out of the directory: an absolute path, or a part ``..``.
-    """
-    for name in names:
-        if not isinstance(name, str) or not name or name.startswith("/") or ".." in name.split("/"):
-            raise ValueError(f"{str(name)[:200]!r} is not the name of a file below this directory")
-    return names
 
 
 def run_of(name: str) -> str | None:

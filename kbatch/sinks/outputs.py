@@ -18,7 +18,7 @@ import pyarrow.fs
 
 from kbatch.batches.regular_files import open_regular
 from kbatch.log.storage import filesystem, is_url
-from kbatch.log.write.staging import remove_stage
+from kbatch.publishing import REMOVALS, remove_empty, rename_all, try_to_remove
 
 __all__ = ["OutputPlace", "open_place"]
 
@@ -129,7 +129,7 @@ class OutputPlace:
             for part in parts:
                 file.write(part)
         if self.local:
-            os.replace(self.path(unfinished), self.path(name))
+            rename_all([(self.path(unfinished), self.path(name))], sync=False)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
@@ -138,12 +138,8 @@ class OutputPlace:
 
     def remove_empty(self, directory: str) -> None:
         """Remove a directory of a mounted file system and its parents below this one, as far as they are empty."""
-        while self.local and directory:
-            try:
-                os.rmdir(self.path(directory))
-            except OSError:
-                return
-            directory = os.path.dirname(directory)
+        if self.local:
+            remove_empty(self.path(), directory)
 
     def remove_all(self, name: str = "") -> None:
         """Remove a directory with its contents, if it exists."""
@@ -152,7 +148,7 @@ class OutputPlace:
 
     def remove_stage(self) -> None:
         """Remove this directory, to which a task that is being cancelled may still write."""
-        remove_stage(self.remove_all, self.exists, attempts=50 if self.local else 3)
+        try_to_remove(self.remove_all, self.exists, REMOVALS if self.local else 3)
 
 
 def open_place(url: str, storage: Mapping[str, str]) -> OutputPlace:

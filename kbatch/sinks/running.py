@@ -39,7 +39,7 @@ from kbatch.sinks.sizing import task_bytes
 from kbatch.sinks.summary import MAX_LISTED, ExportSummary, LogFacts, PartitionSummary, RunTotals, sum_reports
 from kbatch.sinks.tables import TableTarget
 from kbatch.sinks.task import ExportJob, TaskReport, output_schema
-from kbatch.sinks.working import RUN_DIGITS, WorkDirectory
+from kbatch.sinks.working import RUN_DIGITS, RunLock
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.transactions import Transactions
 from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
@@ -179,7 +179,7 @@ class ExportRun:
         self._options = options
         self._writing = writing
         self._transform = transform
-        self._work: WorkDirectory | None = None
+        self._work: RunLock | None = None
         self._before: Positions = {}
         self._exists = False
         self._outcome: tuple[Commit, ExportSummary] | None = None
@@ -204,7 +204,7 @@ class ExportRun:
         target = self._target
         target.check(self.schema, by_day=self._writing.by_day, replace=self._writing.mode == "overwrite")
         parent, prefix = target.work_directory()
-        self._work = WorkDirectory(target.out, parent, prefix, target.run)
+        self._work = RunLock(target.out, parent, prefix, target.run)
         register_unfinished(self, self._end)
         try:
             dead = self._work.acquire()

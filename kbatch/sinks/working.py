@@ -1,17 +1,17 @@
-"""The work directory of a run: who is writing to an output, and which runs have ended without cleaning up.
+"""The work directories of an output: who is writing to it, and which runs have ended without cleaning up.
 
-On a mounted file system the directory is locked (`flock`), and the system releases the lock of a process that is
-killed. An object store has no locks: there the run renews a small file, and one that was not renewed for five minutes
-belongs to a dead run.
+On a mounted file system the directory is locked, and the system releases the lock of a process that is killed. An
+object store has no locks: there the run renews a small file, and one that was not renewed for five minutes belongs to a
+dead run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import posixpath
+import re
 import socket
 import threading
 from datetime import UTC, datetime
@@ -21,11 +21,11 @@ import pyarrow.fs
 
 from kbatch.errors import LogDirectoryError
 from kbatch.json_text import parse_json
+from kbatch.publishing import WorkDirectory, directory_lock, is_abandoned
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.tuning import DEAD_SECONDS, RENEWAL_SECONDS
-from kbatch.unfinished import OwnedDirectory
 
-__all__ = ["RUN_DIGITS", "WORK_PREFIX", "WorkDirectory"]
+__all__ = ["RUN_DIGITS", "WORK_PREFIX", "RunLock"]
 
 # A run's id: hexadecimal digits.
 RUN_DIGITS = 8
@@ -34,8 +34,8 @@ WORK_PREFIX = "_temporary-"
 _OWNER = "owner.json"
 
 
-class WorkDirectory:
-    """The work directory of this run; `acquire` finds the work directories of other runs next to it.
+class RunLock:
+    """The lock of a run on its output; `acquire` finds the work directories of other runs.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class WorkDirectory:
         self._parent = parent
         self._prefix = prefix
         self._run = run
-        self._lock: OwnedDirectory | None = None
+        self._work = WorkDirectory(self.place.path())
         self._ended = threading.Event()
 
     def acquire(self) -> list[str]:
@@ -73,20 +73,14 @@ class WorkDirectory:
         """
         if not self._parent.local:
             return self._acquire_remote()
-        parent = os.open(self._parent.path(), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            # Held for a moment, so that of two runs that begin at the same time one sees the other. Some network file
-            # systems have no locks for directories.
-            with contextlib.suppress(OSError):
-                fcntl.flock(parent, fcntl.LOCK_EX)
+        # Held for a moment, so that of two runs that begin at the same time one sees the other.
+        with directory_lock(os.path.realpath(self._parent.path())):
             others = self._others()
             for run in others:
-                if not _is_unlocked(self._parent.path(self._prefix + run)):
+                if not is_abandoned(self._parent.path(self._prefix + run)):
                     raise self._busy(run)
-            self._lock = OwnedDirectory(self.place.path())
+            self._work.lock()
             self._write_owner()
-        finally:
-            os.close(parent)
         return others
 
     def _acquire_remote(self) -> list[str]:
@@ -110,17 +104,12 @@ class WorkDirectory:
         self._ended.set()
         if not keep and self.place.exists():
             self.place.remove_stage()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._work.release()
 
     def _others(self) -> list[str]:
-        names = [name.removeprefix(self._prefix) for name in self._parent.entries() if self._is_work(name)]
-        return sorted(name for name in names if name != self._run)
-
-    def _is_work(self, name: str) -> bool:
-        run = name.removeprefix(self._prefix)
-        return name.startswith(self._prefix) and len(run) == RUN_DIGITS and all(c in "0123456789abcdef" for c in run)
+        work = re.compile(rf"{re.escape(self._prefix)}([0-9a-f]{{{RUN_DIGITS}}})")
+        found = [work.fullmatch(name) for name in self._parent.entries()]
+        return sorted(each[1] for each in found if each is not None and each[1] != self._run)
 
     def _write_owner(self) -> None:
         self.place.make()
@@ -151,18 +140,3 @@ class WorkDirectory:
             f"killed on another machine, {posixpath.basename(directory.url)} next to its files may be removed",
             source=self._out.url,
         )
-
-
-def _is_unlocked(path: str) -> bool:
-    """Whether the process that locked a directory has ended; False on a file system without locks."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True

@@ -15,7 +15,7 @@ import pytest
 from log_batches import batch, segment_path, write_segment
 
 from kbatch.cli import main
-from kbatch.unfinished import OwnedDirectory
+from kbatch.publishing import WorkDirectory
 
 NOW = 1_700_000_000_000
 # The promise is one second. Tests share a machine with others, which may delay processes.
@@ -179,7 +179,7 @@ def test_an_export_ends_at_once(when: str, long_log: Path, tmp_path: Path, monke
         reached = {
             "java": lambda: True,
             "spark": lambda: any(log.stat().st_size for log in scratch.glob("kbatch-spark-*/spark.log")),
-            "tasks": lambda: list(tmp_path.glob("out.tmp-*/data")),
+            "tasks": lambda: list(tmp_path.glob("out.tmp-*/new")),
         }[when]
         while not reached():
             assert process.poll() is None, process.communicate()
@@ -262,7 +262,8 @@ def test_a_directory_that_is_removed_before_it_is_locked_is_made_again(
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", race)
-    own = OwnedDirectory(str(path))
+    work = WorkDirectory(str(path))
+    work.lock()
     assert path.is_dir()
     assert len(calls) == 2
-    own.release()
+    work.release()

@@ -27,8 +27,8 @@ import local_export  # noqa: E402
 from killed_exports import grow  # noqa: E402
 from local_export import export, export_killed_at, log_offsets  # noqa: E402
 
+from kbatch.publishing import Journal  # noqa: E402
 from kbatch.sinks import working  # noqa: E402
-from kbatch.sinks.directories import DirectoryTarget  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
 from kbatch.sinks.running import ExportRun, open_target  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
@@ -147,10 +147,8 @@ def exported_offsets(out: str, settings: dict[str, Any]) -> dict[str, list[int]]
     return {name: sorted(each) for name, each in sorted(found.items())}
 
 
-@pytest.mark.parametrize(
-    ("name", "count"), [("rename", 1), ("rename", 2), ("replace", 4)], ids=["first file", "second file", "manifest"]
-)
-def test_a_commit_that_has_begun_is_finished_by_the_next_run(tmp_path: Path, name: str, count: int) -> None:
+@pytest.mark.parametrize("count", [4, 5, 6], ids=["first file", "second file", "manifest"])
+def test_a_commit_that_has_begun_is_finished_by_the_next_run(tmp_path: Path, count: int) -> None:
     """Files are renamed into place one by one, then the manifest is replaced."""
     root, out = tmp_path / "logs", tmp_path / "out"
     for partition in range(2):
@@ -158,8 +156,8 @@ def test_a_commit_that_has_begun_is_finished_by_the_next_run(tmp_path: Path, nam
     export(root, out)
     for partition in range(2):
         grow(root, partition, 40)
-    # Renames of small files: owner.json, the new manifest, commit.json; then the manifest itself.
-    child = multiprocessing.get_context("spawn").Process(target=export_killed_at, args=(root, out, name, count))
+    # Renames of small files: owner.json, the new manifest, the journal; then the files and the manifest itself.
+    child = multiprocessing.get_context("spawn").Process(target=export_killed_at, args=(root, out, "rename", count))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
@@ -253,7 +251,7 @@ def test_the_work_directory_of_a_dead_first_run_is_removed(tmp_path: Path) -> No
     root, out = tmp_path / "logs", tmp_path / "out"
     grow(root, 0, 0)
     dead = tmp_path / "out.tmp-0123abcd"
-    (dead / "data" / "topic=t").mkdir(parents=True)
+    (dead / "new" / "topic=t").mkdir(parents=True)
     foreign = tmp_path / "out.tmp-mine"
     foreign.mkdir()
     export(root, out)
@@ -266,7 +264,7 @@ def test_an_error_during_the_commit_leaves_it_to_the_next_run(tmp_path: Path, mo
     export(root, out)
     grow(root, 0, 40)
     with monkeypatch.context() as patch:
-        patch.setattr(DirectoryTarget, "_finish", full_disk)
+        patch.setattr(Journal, "finish", full_disk)
         with pytest.raises(OSError, match="No space left"):
             export(root, out)
     assert leftovers(out)
@@ -304,23 +302,27 @@ DEEP = "[" * 100_000
     [
         DEEP,
         "[]",
-        '{"moved": ["../keys"], "removed": []}',
-        '{"moved": [], "removed": ["topic=t/../../keys"]}',
-        '{"moved": [], "removed": ["/etc/passwd"]}',
-        '{"moved": [], "removed": [1]}',
+        '{"placed": ["../keys"], "removed": [], "sizes": []}',
+        '{"placed": [], "removed": ["topic=t/../../keys"], "sizes": []}',
+        '{"placed": [], "removed": ["/etc/passwd"], "sizes": []}',
+        '{"placed": ["link/keys"], "removed": [], "sizes": []}',
+        '{"placed": [], "removed": ["link/keys"], "sizes": []}',
+        '{"placed": [], "removed": [1], "sizes": []}',
     ],
 )
-def test_a_commit_that_leads_out_of_the_output_is_not_finished(tmp_path: Path, text: str) -> None:
+def test_a_journal_that_leads_out_of_the_output_is_not_finished(tmp_path: Path, text: str) -> None:
     root, out = tmp_path / "logs", tmp_path / "out"
     grow(root, 0, 0)
     export(root, out)
     (tmp_path / "keys").write_text("precious")
     work = out / "_temporary-0123abcd"
-    (work / "data").mkdir(parents=True)
-    (work / "data" / "keys").write_text("stolen")
-    (work / "commit.json").write_text(text)
+    (work / "new" / "link").mkdir(parents=True)
+    (work / "new" / "keys").write_text("stolen")
+    (work / "new" / "link" / "keys").write_text("stolen")
+    (out / "link").symlink_to(tmp_path)
+    (work / "journal.json").write_text(text)
     with pytest.raises(
-        kbatch.LogDirectoryError, match=r"commit\.json: not the commit of an export .* nothing was moved"
+        kbatch.LogDirectoryError, match=r"journal\.json: is not the journal of a write: .* Nothing was moved"
     ):
         export(root, out)
     assert (tmp_path / "keys").read_text() == "precious"

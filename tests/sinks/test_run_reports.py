@@ -344,7 +344,7 @@ def test_the_report_of_a_killed_run_that_was_not_committed_is_removed(root: Path
     name = RunRecord.name("0123abcd", datetime.now(UTC))
     if out.kind in ("parquet", "arrow"):
         # There, the report is in the work directory until the run has begun to commit.
-        name = f"_temporary-0123abcd/data/{name}"
+        name = f"_temporary-0123abcd/new/{name}"
     out.place.write(name, json.dumps(report).encode())
     out.place.write("_temporary-0123abcd/owner.json", b"{}")
     with pytest.MonkeyPatch.context() as patch:

@@ -24,12 +24,13 @@ import pyarrow.parquet
 from local_export import export
 from log_batches import NOW
 
-from kbatch.sinks import delta, directories, iceberg, outputs, working
+from kbatch import publishing
+from kbatch.sinks import delta, iceberg, outputs, working
 
 # What a run calls to change something, which is not always a function of `os`.
 STEPS = {
     outputs.OutputPlace: ("write", "create", "make", "remove", "remove_all"),
-    directories.os: ("rename", "replace", "rmdir", "unlink"),
+    publishing.os: ("rename", "rmdir", "unlink"),
     delta.DeltaTable: ("commit",),
     iceberg.IcebergTable: ("commit",),
 }

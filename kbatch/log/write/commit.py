@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import os
 import shutil
@@ -31,10 +32,11 @@ from kbatch.errors import LogDirectoryError, TruncatedBatchError, exists_already
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.state import LEADER_EPOCH_CHECKPOINT
-from kbatch.log.write.journal import CHECKPOINTS, STAGE_NAME, move_into_place, relative_path, undo_crashed
+from kbatch.log.write.journal import CHECKPOINTS, STAGE_NAME, move_into_place, undo_crashed
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.parts import PartFile
-from kbatch.log.write.staging import Stage, move_all, refuse_link, stage_prefix, sync_directory
+from kbatch.log.write.staging import Stage, refuse_link, stage_prefix
+from kbatch.publishing import move_all, sync_directory
 from kbatch.quantities import INT32_MAX, SizeLike, size_between
 from kbatch.tuning import COMMIT_READ_BYTES
 
@@ -47,8 +49,8 @@ _METADATA_TOPIC = "__cluster_metadata"
 
 Mode = Literal["append", "error", "overwrite"]
 
-_held: set[str] = set()
-_held_lock = threading.Lock()
+# Of the threads of this process, by the path of the file.
+_locks: dict[str, threading.Lock] = {}
 
 
 class Written(NamedTuple):
@@ -101,52 +103,47 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
     LogDirectoryError
         If another process or thread holds it.
     """
-    import fcntl
-
-    until = time.monotonic() + wait
     path = os.path.join(os.path.realpath(root), _LOCK)
-
-    def taken() -> LogDirectoryError:
-        return LogDirectoryError(
-            f"{path}: a broker or another writer holds this lock; nothing was written. Stop the broker, or write again "
-            "when the other writer has finished",
-            source=root,
-        )
-
-    def refused(error: OSError) -> LogDirectoryError:
-        return LogDirectoryError(f"{path}: can't be locked: {error.strerror}", source=root)
-
-    # File locks belong to a process. Threads are excluded by the set of held paths.
-    while True:
-        with _held_lock:
-            if path not in _held:
-                _held.add(path)
-                break
-        if time.monotonic() >= until:
-            raise taken()
-        time.sleep(0.05)
+    taken = LogDirectoryError(
+        f"{path}: a broker or another writer holds this lock; nothing was written. Stop the broker, or write again "
+        "when the other writer has finished",
+        source=root,
+    )
+    until = time.monotonic() + wait
+    # File locks belong to a process, so other threads are excluded by a lock of their own.
+    of_threads = _locks.setdefault(path, threading.Lock())
+    if not of_threads.acquire(timeout=wait):
+        raise taken
     try:
         try:
             descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT, follow=False)
         except OSError as error:
-            raise refused(error) from error
+            raise _refused(path, error) from error
         try:
-            while True:
-                try:
-                    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError as error:
-                    if error.errno not in (errno.EACCES, errno.EAGAIN):
-                        raise refused(error) from error
-                    if time.monotonic() >= until:
-                        raise taken() from None
-                    time.sleep(0.05)
+            while not _has_lock(path, descriptor):
+                if time.monotonic() >= until:
+                    raise taken
+                time.sleep(0.05)
             yield
         finally:
             os.close(descriptor)
     finally:
-        with _held_lock:
-            _held.discard(path)
+        of_threads.release()
+
+
+def _has_lock(path: str, descriptor: int) -> bool:
+    """Try to lock a file as brokers do; return whether this process holds the lock."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise _refused(path, error) from error
+        return False
+    return True
+
+
+def _refused(path: str, error: OSError) -> LogDirectoryError:
+    return LogDirectoryError(f"{path}: can't be locked: {error.strerror}", source=os.path.dirname(path))
 
 
 def _check_mode(stage: Stage, mode: Mode) -> None:
@@ -228,7 +225,7 @@ def commit(
         size_between("segment_bytes", segment_bytes, 1, INT32_MAX),
         size_between("index_interval_bytes", index_interval_bytes, 0, INT32_MAX),
     )
-    new = os.path.join(stage.path, "new")
+    new = stage.new
     if stage.is_new:
         if not logs:
             return []
@@ -251,22 +248,27 @@ def commit(
         undo_crashed(stage.root)
         _check_mode(stage, mode)
         os.makedirs(new)
-        os.makedirs(os.path.join(stage.path, "old"))
-        written, moves = [], []
+        written = []
+        placed: list[str] = []
+        removed: list[str] = []
         if mode == "overwrite":
             checkpoints = set(os.listdir(stage.root)) & set(CHECKPOINTS)
             for name in checkpoints:
                 refuse_link(os.path.join(stage.root, name))
-            removed = [*_log_names(stage.root), *checkpoints]
-            moves += [(name, relative_path(stage, "old", name)) for name in removed]
+            removed += [*_log_names(stage.root), *checkpoints]
         for (topic, partition), parts in sorted(logs.items()):
             name = f"{topic}-{partition}"
             exists = mode != "overwrite" and os.path.lexists(os.path.join(stage.root, name))
             end, epoch = _log_end(os.path.join(stage.root, name)) if exists else (0, 0)
             written.append(_build(new, parts, end, epoch, sizes))
-            moves += _moves(stage, name) if exists else [(relative_path(stage, "new", name), name)]
-        if moves:
-            move_into_place(stage, moves)
+            if exists:
+                files, replaced = _files(stage, name)
+                placed += files
+                removed += replaced
+            else:
+                placed.append(name)
+        if placed or removed:
+            move_into_place(stage, placed, removed)
     return written
 
 
@@ -326,7 +328,7 @@ def _build(new: str, parts: Sequence[PartFile], end: int, epoch: int, sizes: tup
             if found != part.records:
                 raise LogDirectoryError(f"{part.path}: has {found} records, but {part.records} were written")
             first = part.first_offset + shift if first is None else first
-    os.rename(building, os.path.join(new, name))
+    move_all([(building, os.path.join(new, name))], sync=False)
     records = sum(part.records for part in parts)
     return Written(topic, partition, first or 0, end, records, writer.bytes_written, len(writer.segments))
 
@@ -372,14 +374,14 @@ def _assign(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], shift: int,
     put_values(data, rows["position"] + 12, rows["partition_leader_epoch"], ">i4")
 
 
-def _moves(stage: Stage, name: str) -> list[tuple[str, str]]:
-    """Return the moves into the directory of an existing log; the ``.log`` file of each segment comes last."""
+def _files(stage: Stage, name: str) -> tuple[list[str], list[str]]:
+    """Return what is placed in the directory of a log, the ``.log`` of a segment last, and what that replaces."""
     made = os.listdir(os.path.join(stage.path, "new", name))
     existing = os.listdir(os.path.join(stage.root, name))
     if any(parse_segment_name(each) is not None for each in existing):
         # The log's own file also covers the earlier batches, and new batches continue its last epoch.
         made = [each for each in made if each != LEADER_EPOCH_CHECKPOINT]
-    moves = []
+    placed, replaced = [], []
     for each in sorted(made, key=lambda each: (each.partition(".")[0], each.endswith(".log"))):
         target = os.path.join(name, each)
         if each in existing:
@@ -387,9 +389,9 @@ def _moves(stage: Stage, name: str) -> list[tuple[str, str]]:
             # Brokers keep an empty segment at a log's end. The new segment has the same name and replaces it.
             if each.endswith(".log") and os.path.getsize(os.path.join(stage.root, target)):
                 raise LogDirectoryError(f"{os.path.join(stage.root, target)}: exists, but the log ends before it")
-            moves.append((target, relative_path(stage, "old", f"{name},{each}")))
-        moves.append((relative_path(stage, "new", name, each), target))
-    return moves
+            replaced.append(target)
+        placed.append(target)
+    return placed, replaced
 
 
 def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:

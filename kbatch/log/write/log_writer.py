@@ -23,7 +23,7 @@ from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, Byt
 from kbatch.log.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY
 from kbatch.log.names import parse_segment_name
 from kbatch.log.state import LEADER_EPOCH_CHECKPOINT, STORED_ABORTED
-from kbatch.log.write.staging import staged
+from kbatch.log.write.staging import NewOutput
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
@@ -251,7 +251,7 @@ class LogWriter:
         check_range("base_offset", base_offset or 0, 0, INT64_MAX)
         path = os.fspath(directory)
         self._single = os.path.basename(path) if path.endswith(".log") else None
-        self._stage = staged(path, directory=self._single is None, sync=sync)
+        self._output = NewOutput(path, directory=self._single is None, sync=sync)
         self._sync = sync
         self._segment_bytes = segment_bytes
         self._interval = index_interval_bytes
@@ -281,7 +281,7 @@ class LogWriter:
     @property
     def staging(self) -> str:
         """The temporary directory of the files until they get their names."""
-        return self._stage.directory
+        return self._output.new
 
     def append(self, data: BytesLike) -> npt.NDArray[np.void]:
         """Write complete batches.
@@ -373,7 +373,7 @@ class LogWriter:
         """
         check_types(LogWriter.write_file, locals())
         self._given.add(name)
-        self._stage.write_file(name, data)
+        self._output.write_file(name, data)
 
     def close(self) -> None:
         """Finish all files and give the directory its name."""
@@ -388,10 +388,10 @@ class LogWriter:
                 lines = [f"{epoch} {offset}\n" for epoch, offset in self._epochs]
                 self.write_file(LEADER_EPOCH_CHECKPOINT, "".join(["0\n", f"{len(lines)}\n", *lines]).encode())
         except BaseException as error:
-            self._stage.name_error(error)
-            self._stage.discard()
+            self._output.name_error(error)
+            self._output.remove()
             raise
-        self._stage.__exit__(None, None, None)
+        self._output.__exit__(None, None, None)
 
     def discard(self) -> None:
         """Remove all files of this writer."""
@@ -399,7 +399,7 @@ class LogWriter:
         if self._segment is not None:
             self._segment.abandon()
             self._segment = None
-        self._stage.discard()
+        self._output.remove()
 
     def __enter__(self) -> Self:
         return self
@@ -410,7 +410,7 @@ class LogWriter:
         if kind is None:
             self.close()
         else:
-            self._stage.name_error(error)
+            self._output.name_error(error)
             self.discard()
 
     def _check_offsets(self, rows: npt.NDArray[np.void]) -> None:

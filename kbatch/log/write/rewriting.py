@@ -24,7 +24,7 @@ from kbatch.log.state import MAX_SIDE_FILE, START_CHECKPOINT
 from kbatch.log.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.side_files import copy_side_files, side_files
-from kbatch.log.write.staging import staged
+from kbatch.log.write.staging import NewOutput
 from kbatch.options import RaiseOrSkip
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import table_limit
@@ -313,7 +313,7 @@ def rewrite_logs(
     logs = find_logs(path, predicate=predicate, storage_options=storage_options)
     done = 0
     total = rewriter.report
-    with staged(out, sync=sync) as stage:
+    with NewOutput(out, sync=sync) as output:
         for log in logs:
             rewriter.report = RewriteReport()
             # Directories in tiered storage have other names.
@@ -323,13 +323,13 @@ def rewrite_logs(
                 if progress is not None:
                     progress(before + read)
 
-            rewrite_log(log, os.path.join(stage.directory, name), rewriter, sync=sync, progress=report, **options)
+            rewrite_log(log, os.path.join(output.new, name), rewriter, sync=sync, progress=report, **options)
             done += log.size
             total.add(rewriter.report)
             if on_log is not None:
                 on_log(log, rewriter.report)
         for name in set(storage.list(root)).intersection(_COPIED):
-            stage.write_file(name, storage.read(storage.join(root, name), MAX_SIDE_FILE)[0])
+            output.write_file(name, storage.read(storage.join(root, name), MAX_SIDE_FILE)[0])
     rewriter.report = total
     return total
 

@@ -7,90 +7,26 @@ same path removes it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shutil
-import time
 import uuid
-from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from kbatch.errors import LogDirectoryError, cannot_write, exists_already
 from kbatch.log.storage import is_url, locate
-from kbatch.unfinished import (
-    OwnedDirectory,
-    forget_unfinished,
-    register_unfinished,
-    remove_abandoned,
-    unbroken,
-)
+from kbatch.publishing import JOURNAL, REMOVALS, WorkDirectory, move_all, remove_abandoned, sync_directory
+from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
 
-__all__ = [
-    "JOURNAL",
-    "Stage",
-    "move_all",
-    "name_output",
-    "refuse_link",
-    "remove_stage",
-    "rename_all",
-    "stage_prefix",
-    "staged",
-    "sync_directory",
-    "sync_parents",
-    "undo_moves",
-]
+__all__ = ["NewOutput", "Stage", "refuse_link", "stage_prefix"]
 
-# The moves of a `Stage` that are not finished.
-JOURNAL = "journal.json"
 _INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
-# Attempts to remove a stage, and the pause between them: a task that is being cancelled may still write.
-_REMOVALS = 50
-_REMOVAL_SECONDS = 0.1
 # The longest name that file systems allow, without ".kbatch-12345678.tmp".
 _MAX_PREFIX = 255 - 20
 
-Moves = Sequence[tuple[str, str]]
 
-
-def move_all(moves: Moves, *, sync: bool = True) -> None:
-    """Rename in order, all or nothing; with `sync`, the directories are synced to disk."""
-    try:
-        rename_all(moves, sync=sync)
-    except BaseException:
-        # Also after an interrupt: the caller reports that nothing was written.
-        undo_moves(moves)
-        raise
-
-
-def rename_all(moves: Moves, *, sync: bool = True) -> None:
-    """Rename in order; after an error the earlier renames remain."""
-    for source, target in moves:
-        os.rename(source, target)
-    if sync:
-        sync_parents(moves)
-
-
-def undo_moves(moves: Moves) -> Moves:
-    """Undo the renames that were made before an error or a crash, last first; return them."""
-    undone = []
-    for source, target in reversed(moves):
-        if os.path.lexists(target) and not os.path.lexists(source):
-            os.rename(target, source)
-            undone.append((source, target))
-    return undone
-
-
-def sync_parents(moves: Moves) -> None:
-    """Sync the directories on both sides of moves to disk."""
-    for directory in {os.path.dirname(path) for move in moves for path in move}:
-        if os.path.isdir(directory):
-            sync_directory(directory)
-
-
-def name_output(error: OSError, directory: str, out: str) -> None:
-    """Let an error about a file in the temporary `directory`, or about no file, name the path of the output."""
+def _name_output(error: OSError, directory: str, out: str) -> None:
+    """Replace the path of a file in the temporary `directory`, or a missing path, in an OSError by the output's."""
     if error.filename is None or str(error.filename).startswith(directory):
         error.filename = out
 
@@ -105,44 +41,21 @@ def refuse_link(path: str) -> None:
         )
 
 
-def sync_directory(path: str) -> None:
-    """Sync a directory to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def remove_stage(remove: Callable[[], None], exists: Callable[[], bool], *, attempts: int = _REMOVALS) -> None:
-    """Remove a directory that a cancelled task may still write to for a moment."""
-    for _ in range(attempts):
-        with contextlib.suppress(OSError):
-            remove()
-            if not exists():
-                return
-        time.sleep(_REMOVAL_SECONDS)
-
-
-class staged:
+class NewOutput(WorkDirectory):
     """A context manager for output that appears at its final path only when it is complete.
 
-    In the block, files are written to ``directory``, which is in the parent of the final path. At the end of the block
-    they get their final names; after an exception they are removed.
+    In the block, files are written to ``new``, in a work directory in the parent of the final path. At the end of the
+    block they get their final names; after an exception they are removed.
 
     Parameters
     ----------
     path : str or path
         The final path. It must not exist, or be an empty directory.
     directory : bool
-        Whether the final path is a directory. Otherwise it is a segment: the files in ``directory`` are moved to the
-        final path's directory, the one named like `path` last.
+        Whether the final path is a directory. Otherwise it is a segment: the files in ``new`` are moved to the final
+        path's directory, the one named like `path` last.
     sync : bool
         Whether to sync data to disk before the renames.
-
-    Attributes
-    ----------
-    directory : str
 
     Raises
     ------
@@ -164,14 +77,16 @@ class staged:
         # With its ending the name must not exceed 255 bytes.
         prefix = os.fsdecode(os.fsencode(f".{name}")[:_MAX_PREFIX]) + ".kbatch-"
         remove_abandoned(parent, re.compile(rf"{re.escape(prefix)}[0-9a-f]{{8}}\.tmp"))
+        super().__init__(os.path.join(parent, f"{prefix}{uuid.uuid4().hex[:8]}.tmp"))
         # An interrupt between the steps would leave the directory.
         with unbroken:
             try:
-                self._own = OwnedDirectory(os.path.join(parent, f"{prefix}{uuid.uuid4().hex[:8]}.tmp"))
+                self.lock()
+                os.mkdir(self.new)
             except OSError as error:
+                self.remove()
                 raise cannot_write(self._path, error) from error
-            self.directory = self._own.path
-            register_unfinished(self, self.discard)
+            register_unfinished(self, self.remove)
 
     def _check(self) -> None:
         taken = [self._path]
@@ -200,48 +115,47 @@ class staged:
             self.name_error(failed)
             raise
         finally:
-            self.discard()
+            self.remove()
         self.name_error(error)
 
     def name_error(self, error: BaseException | None) -> None:
-        """Let an error of the file system name the output, not a file of this class, which no longer exists."""
+        """Replace the path of a temporary file in an error of the file system by the output's."""
         if isinstance(error, OSError) and error.errno is not None:
-            name_output(error, self.directory, self._path)
+            _name_output(error, self.path, self._path)
 
     def write_file(self, name: str, data: bytes) -> None:
         """Write a small file."""
-        with open(os.path.join(self.directory, name), "xb") as file:
+        with open(os.path.join(self.new, name), "xb") as file:
             file.write(data)
             if self._sync:
                 file.flush()
                 os.fsync(file.fileno())
 
-    def discard(self) -> None:
+    def remove(self, attempts: int = 1) -> None:
         """Remove the files; nothing appears at the final path."""
-        shutil.rmtree(self.directory, ignore_errors=True)
-        self._own.release()
+        super().remove(attempts)
         forget_unfinished(self)
 
     def _publish(self) -> None:
         parent, name = os.path.split(self._path)
         self._check()
-        moves = [(self.directory, self._path)]
+        moves = [(self.new, self._path)]
         if not self._is_directory:
             # The segment comes last: index files without a segment are ignored.
-            names = sorted(os.listdir(self.directory), key=lambda other: other == name)
-            moves = [(os.path.join(self.directory, each), os.path.join(parent, each)) for each in names]
+            names = sorted(os.listdir(self.new), key=lambda other: other == name)
+            moves = [(os.path.join(self.new, each), os.path.join(parent, each)) for each in names]
         elif self._sync:
-            for found, _, _ in os.walk(self.directory):
+            for found, _, _ in os.walk(self.new):
                 sync_directory(found)
         with unbroken:
             move_all(moves, sync=self._sync)
-            forget_unfinished(self)
+            self.remove()
 
 
-class Stage:
-    """The directory of one write, for its files until they are moved into place.
+class Stage(WorkDirectory):
+    """The work directory of one write to a log directory, for the files of its tasks until they are moved into place.
 
-    Picklable. Nothing is created on disk before `make`.
+    It is not locked, because in Spark no process lives as long as the write.
 
     Parameters
     ----------
@@ -280,7 +194,7 @@ class Stage:
             problem = f"its parent {parent} is not a directory" if self.is_new else "is not a directory"
             raise LogDirectoryError(f"{self.root}: {problem}", source=self.root)
         prefix = stage_prefix(self.root) if self.is_new else os.path.join(self.root, "")
-        self.path = f"{prefix}.kbatch-write-{uuid.uuid4().hex}.tmp"
+        super().__init__(f"{prefix}.kbatch-write-{uuid.uuid4().hex}.tmp")
 
     def make(self) -> None:
         """Create the directory; tasks can then start attempts."""
@@ -290,8 +204,8 @@ class Stage:
             raise cannot_write(self.root, error) from error
 
     def name_error(self, error: OSError) -> None:
-        """Let an error about a file in the stage name the output instead."""
-        name_output(error, self.path, self.root)
+        """Replace the path of a file in the stage in an error by the output's."""
+        _name_output(error, self.path, self.root)
 
     def attempt(self, name: str) -> str:
         """Create a directory for one attempt of a task.
@@ -312,10 +226,10 @@ class Stage:
             ) from error
         return path
 
-    def remove(self) -> None:
+    def remove(self, attempts: int = REMOVALS) -> None:
         """Remove the files of this write, unless a journal shows that some are in place."""
         if not os.path.lexists(os.path.join(self.path, JOURNAL)):
-            remove_stage(lambda: shutil.rmtree(self.path, ignore_errors=True), lambda: os.path.lexists(self.path))
+            super().remove(attempts)
 
 
 def stage_prefix(root: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,9 +19,10 @@ from kbatch.arguments import check_types
 from kbatch.errors import KbatchError, MissingDependencyError
 from kbatch.extras import install_command
 from kbatch.interrupts import HeldInterrupts
+from kbatch.publishing import WorkDirectory, remove_abandoned
 from kbatch.spark.driver.java import ensure_java, local_java_options
 from kbatch.spark.driver.kept_errors import keep_readable
-from kbatch.unfinished import OwnedDirectory, forget_unfinished, register_unfinished, remove_abandoned
+from kbatch.unfinished import forget_unfinished, register_unfinished
 
 __all__ = ["SparkStartError", "active_session", "is_connect", "spark_session"]
 
@@ -116,18 +116,14 @@ def is_connect(spark: SparkSession) -> bool:
 def _scratch_directory() -> Iterator[str]:
     """Yield a directory for the files of a session, and first remove those of runs that were killed."""
     remove_abandoned(tempfile.gettempdir(), _SCRATCH)
-    owned = OwnedDirectory(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX), mode=0o700)
-
-    def remove() -> None:
-        shutil.rmtree(owned.path, ignore_errors=True)
-
-    register_unfinished(owned, remove)
+    work = WorkDirectory(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX))
+    work.lock(0o700)
+    register_unfinished(work, work.remove)
     try:
-        yield owned.path
+        yield work.path
     finally:
-        remove()
-        owned.release()
-        forget_unfinished(owned)
+        work.remove()
+        forget_unfinished(work)
 
 
 def _require_jvm() -> None:

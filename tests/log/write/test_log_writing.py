@@ -16,7 +16,7 @@ import kbatch
 from kbatch.format import ABORTED_DTYPE
 from kbatch.log import LogWriter, read_leader_epochs, read_transaction_index
 from kbatch.log.verification import verify_log
-from kbatch.log.write.staging import staged
+from kbatch.log.write.staging import NewOutput
 
 # Logs of a broker with log.index.interval.bytes=1024 and one append per batch.
 NAMES = [
@@ -240,8 +240,8 @@ def test_an_error_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert os.listdir(tmp_path) == ["kept-0"]
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "t-0", [batch(0)], then=KeyboardInterrupt)
-    with pytest.raises(TypeError), staged(tmp_path / "all") as stage:
-        stage.write_file("meta.properties", None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError), NewOutput(tmp_path / "all") as output:
+        output.write_file("meta.properties", None)  # type: ignore[arg-type]
     assert os.listdir(tmp_path) == ["kept-0"]
 
 

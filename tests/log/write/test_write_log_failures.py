@@ -18,7 +18,7 @@ import kbatch
 from kbatch.errors import LogDirectoryError
 from kbatch.log import roll_back, write_log
 from kbatch.log.write import commit as commit_module
-from kbatch.log.write import journal as journal_module
+from kbatch.publishing import Journal
 
 
 class Crash(BaseException):
@@ -89,7 +89,7 @@ def test_a_failure_removes_a_new_directory(tmp_path: Path, monkeypatch: pytest.M
 def crash(monkeypatch: pytest.MonkeyPatch, root: Path, at: int, mode: Any = "append") -> bool:
     """Write, and stop at a rename like a killed process: nothing is cleaned up."""
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module, "_undo", lambda *_: None)
+        patch.setattr(Journal, "undo", lambda _: None)
         patch.setattr(commit_module.Stage, "remove", lambda _: None)
         try:
             with stopping(monkeypatch, "rename", at, Crash()):
