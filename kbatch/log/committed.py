@@ -462,6 +462,8 @@ def _suspect_end(segment: Segment, bad: npt.NDArray[np.void], losses: LossList, 
     Once the file reaches it, one of these lengths may turn out to be right, and batches before it to be inside of it.
     This includes a batch that begins in the damage and is not complete in the file.
     """
+    if not len(bad) and not losses:
+        return 0
     max_size = max_entry_size(limits)
     ends = (bad["position"] + bad["size"])[bad["size"] <= max_size]
     suspect_end = int(ends.max(initial=0))

@@ -20,13 +20,15 @@ _SPARE_EVENTS = 16384
 
 def _is_needed(events: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     """Return which events change what a tracker makes of them, whichever transactions are open before."""
-    kinds = np.ascontiguousarray(events["kind"])
     needed = np.ones(len(events), np.bool_)
+    if len(events) < 2:
+        return needed
+    kinds = np.ascontiguousarray(events["kind"])
     order = by_producer(events["producer_id"])
     producers, grouped = events["producer_id"][order], kinds[order]
     follows = producers[1:] == producers[:-1]
     # After a marker, its producer has no open transaction until the next batch: another COMMIT changes nothing.
-    is_closed = follows & np.isin(grouped[:-1], (ControlType.COMMIT, ControlType.ABORT, LOST_MARKER))
+    is_closed = follows & _is_any(grouped[:-1], ControlType.COMMIT, ControlType.ABORT, LOST_MARKER)
     commits = follows & (grouped[1:] == ControlType.COMMIT)
     needed[order[1:][commits & is_closed]] = False
     # Transactions that begin and are committed, between which no bytes were lost. If an earlier one of the producer
@@ -37,7 +39,7 @@ def _is_needed(events: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     first, last = order[begun], order[begun + 1]
     dropped = np.ones(len(begun), np.bool_)
     # A transaction that ends otherwise is recorded with the last stable offset, so the earliest one open then is kept.
-    ends = np.flatnonzero(np.isin(kinds, (ControlType.ABORT, LOST_MARKER, INDEXED_ABORT)))
+    ends = np.flatnonzero(_is_any(kinds, ControlType.ABORT, LOST_MARKER, INDEXED_ABORT))
     earliest = np.searchsorted(np.maximum.accumulate(last), ends, "right")
     ends, earliest = ends[earliest < len(begun)], earliest[earliest < len(begun)]
     dropped[earliest[first[earliest] < ends]] = False
@@ -45,6 +47,11 @@ def _is_needed(events: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     was_closed = dropped & (begun > 0) & is_closed[begun - 1]
     needed[last[was_closed]] = False
     return needed
+
+
+def _is_any(kinds: npt.NDArray[np.int64], first: int, second: int, third: int) -> npt.NDArray[np.bool_]:
+    """Return which kinds are one of three: for a few events `np.isin` takes 20 times as long."""
+    return (kinds == first) | (kinds == second) | (kinds == third)
 
 
 class TransactionRecorder(TransactionTracker):
