@@ -105,4 +105,4 @@ def test_an_export_with_unparsable_values_has_an_exit_status(
     assert main([*command, "--max-bad", "2%"]) == 0
     with pytest.raises(SystemExit, match="2"):
         main([*command, "--max-bad", "many"])
-    assert "--max-bad must be a number such as 100, or percent such as 0.5%" in capsys.readouterr().err
+    assert "argument --max-bad: must be a number such as 100, or percent such as 0.5%" in capsys.readouterr().err
