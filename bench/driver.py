@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.partitions import make_logs
+from kbatch.log import Log
 from kbatch.log.selection import choose_logs
 from kbatch.plan.planner import Mapper
+from kbatch.plan.positions import known_epoch, record_checksum
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split, Task
 from kbatch.sinks.commits import LogName
@@ -39,15 +41,23 @@ class UnreadExecutor:
 
     Parameters
     ----------
-    end_offset : int
-        Of all logs.
+    log : Log
+        All logs are the same.
     """
 
     cores = 2
     mapper: Mapper | None = None
 
-    def __init__(self, end_offset: int) -> None:
-        self._end = end_offset
+    def __init__(self, log: Log) -> None:
+        self._end = log.end_offset
+        *_, last = log.tables()
+        self._position = {
+            "begin_offset": 0,
+            "end_offset": self._end,
+            "leader_epoch": known_epoch(last.batches[-1]),
+            "batch_crc": int(last.batches["crc"][-1]),
+            "record_crc": record_checksum(last, len(last) - 1),
+        }
 
     def run(self, job: ExportJob, tasks: Sequence[Task[Split]], progress: Progress | None) -> Iterator[TaskReport]:
         """Return the reports, which are sent as JSON."""
@@ -72,19 +82,7 @@ class UnreadExecutor:
                     first_offset=0,
                     last_offset=last,
                 )
-                report = TaskReport(
-                    number,
-                    split.topic,
-                    split.partition,
-                    counts,
-                    [written],
-                    begin_offset=0,
-                    end_offset=self._end,
-                    leader_epoch=5,
-                    batch_crc=number + 1,
-                    record_crc=number + 1,
-                )
-                yield report.to_json()
+                yield TaskReport(number, split.topic, split.partition, counts, [written], **self._position).to_json()
 
 
 def export_unread(
@@ -94,7 +92,7 @@ def export_unread(
     options, writing = ReadOptions(), WriteOptions(format=kind)
     place = open_place(str(out), {})
     logs = choose_logs([str(root)], options.selection, options.storage)
-    executor = UnreadExecutor(logs[0].end_offset)
+    executor = UnreadExecutor(logs[0])
     target = open_target(place, writing, table=None, catalog=None)
     with ExportRun(str(root), target, logs, options, writing, None) as run:
         del logs
@@ -117,7 +115,7 @@ def _read_positions(count: int, out: Path, kind: OutputFormat) -> None:
     from kbatch.sinks.delta import DeltaTable
 
     began, cpu_began = time.monotonic(), time.process_time()
-    state = DeltaTable(open_place(str(out), {}), False).load([LogName(f"many-{i}", 0, None) for i in range(count)])
+    state = DeltaTable(open_place(str(out), {}), False).load([LogName("many", i, None) for i in range(count)])
     cpu, seconds = time.process_time() - cpu_began, time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(f"| {kind}, {len(state.positions or ()):,} positions | {peak:.0f} | {cpu:.1f} | {seconds:.1f} |", flush=True)

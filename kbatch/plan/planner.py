@@ -10,9 +10,9 @@ The offset of a timestamp and the transactions of a log take about a millisecond
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from kbatch.errors import KbatchError, LogDirectoryError
@@ -20,7 +20,7 @@ from kbatch.log import Log, Segment
 from kbatch.log.committed import SegmentTransactions, Walk, segment_transactions
 from kbatch.log.missing import MissingOffsets, is_gone, report_data_loss, warn_missing
 from kbatch.log.resolving import LogBound, log_bounds, resolve_log
-from kbatch.log.selection import map_logs
+from kbatch.log.selection import Selection, map_logs
 from kbatch.plan.following import follow_options, followed, needed_segments, walk_ahead, walk_threads
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split, Task, divide_logs, divide_splits, log_splits, records_per_byte
@@ -123,8 +123,12 @@ class _Planner:
         except (KbatchError, ValueError, OSError) as error:
             return error
 
+    @functools.cached_property
+    def _selection(self) -> Selection:
+        return self.options.selection
+
     def resolve(self, request: LogRequest) -> Resolved:
-        return resolve_log(*request, self.options.selection)
+        return resolve_log(*request, self._selection)
 
     def read(self, log: Log, resolved: Resolved, walk: Walk = map) -> LogRead:
         (start, stop), missing = resolved
@@ -295,10 +299,12 @@ def _tasks(requests: Sequence[LogRequest], planner: _Planner) -> list[Task[Split
 def _reads_here(requests: Sequence[LogRequest], planner: _Planner, mapper: Mapper | None = None) -> list[LogRead]:
     """Plan reads in this process; `mapper` follows segments."""
     logs = [request.log for request in requests]
+    if planner.options.isolation == "read_uncommitted":
+        return map_logs(logs, planner, requests)
     resolved = map_logs(logs, planner.resolve, requests)
     known = _followed_segments(logs, resolved, planner.options, mapper)
     with walk_threads() as pool:
-        walks = [partial(walk_ahead, pool, each) for each in known]
+        walks = [functools.partial(walk_ahead, pool, each) for each in known]
         return map_logs(logs, lambda each: planner.read(*each), list(zip(logs, resolved, walks, strict=True)))
 
 
@@ -307,7 +313,7 @@ def _followed_segments(
 ) -> list[dict[int, SegmentTransactions]]:
     """Follow segments in a job if they have many bytes; return the results of each log by the segment's number."""
     found: list[dict[int, SegmentTransactions]] = [{} for _ in logs]
-    if mapper is None or options.isolation == "read_uncommitted":
+    if mapper is None:
         return found
     needed = [
         (i, *each)
@@ -315,7 +321,7 @@ def _followed_segments(
         for each in needed_segments(log, *ends, options)
     ]
     if sum(segment.size for _, _, segment, _ in needed) > FOLLOW_JOB_BYTES:
-        follow = partial(_follow_segment, follow_options(options))
+        follow = functools.partial(_follow_segment, follow_options(options))
         results = mapper(follow, [(segment, below) for _, _, segment, below in needed])
         for (i, number, _, _), result in zip(needed, results, strict=True):
             found[i][number] = result

@@ -319,12 +319,10 @@ def _segment_splits(
 
 
 def records_per_byte(log: Log) -> float | None:
-    """Estimate the records of each byte of a log from its offsets, as far as they are known without reading a file."""
+    """Estimate the records of each byte of a log from the names of its segments; None if it has one segment."""
     first, last = log.segments[0].base_offset, log.segments[-1].base_offset
-    # The end offset is cached once it has been read. Before, the offsets of the last segment are unknown.
-    is_known = "_last" in vars(log)
-    end, size = (log.end_offset, log.size) if is_known else (last, log.size - log.segments[-1].size)
-    return (end - first) / size if end is not None and first is not None and size else None
+    size = log.size - log.segments[-1].size
+    return (last - first) / size if last is not None and first is not None and size else None
 
 
 def _cut_by_offsets(segment: Segment, split: Split, end: int, limit: int) -> Iterator[_Unit[Split]]:

@@ -51,7 +51,8 @@ def _is_needed(events: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 def _is_any(kinds: npt.NDArray[np.int64], first: int, second: int, third: int) -> npt.NDArray[np.bool_]:
     """Return which kinds are one of three: for a few events `np.isin` takes 20 times as long."""
-    return (kinds == first) | (kinds == second) | (kinds == third)
+    found: npt.NDArray[np.bool_] = (kinds == first) | (kinds == second) | (kinds == third)
+    return found
 
 
 class TransactionRecorder(TransactionTracker):
