@@ -517,6 +517,8 @@ cdef inline int64_t read_batch_run(const uint8_t* base, int64_t size, BatchRow* 
     cdef int64_t at
     cdef int64_t end
     cdef int64_t i
+    # The batches of this run are in the cache if their checksums are verified, so those of the next are prefetched.
+    cdef int64_t ahead = batches[count - 1].position + batches[count - 1].size - batches.position if count else 0
     for i in range(count):
         batch = batches + i
         at = batch.position - origin + BATCH_HEADER_SIZE
@@ -524,7 +526,7 @@ cdef inline int64_t read_batch_run(const uint8_t* base, int64_t size, BatchRow* 
         if end > size - RECORD_SLACK:
             return i
         set_context(&context, batch, index + <int32_t>i)
-        context.ahead = batch.size
+        context.ahead = ahead
         if read_ordinary(base, &at, end, batch.record_count, &context, row, into, fields, &report) < batch.record_count:
             return i
         if at != end:
