@@ -328,7 +328,8 @@ def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
                 return produced
             step = max(_ZSTD_STEP, produced)
     except zstandard.ZstdError as error:
-        _refuse_payload(f"zstd: {error}")
+        # Which of the two texts the library has depends on what its context has decompressed before.
+        _refuse_payload(f"zstd: {error}".replace("Destination buffer is too small", "Data corruption detected"))
     finally:
         if _python_contexts.zstd.memory_size() > _ZSTD_MAX_KEPT:
             _python_contexts.zstd = zstandard.ZstdDecompressor()
