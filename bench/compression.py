@@ -64,8 +64,8 @@ def measure(corpus_name: str, size: int | None, rounds: int, scratch: Path) -> d
                 (found,) = reports_of(job([(0, splits)]))
                 if turn >= 0:
                     seconds[setting].append(time.process_time() - start)
-            if found.records != expected:
-                sys.exit(f"{corpus_name}, {setting}: {found.records} rows instead of {expected}")
+            if found.counts.records != expected:
+                sys.exit(f"{corpus_name}, {setting}: {found.counts.records} rows instead of {expected}")
             sizes[setting] = sum(file.file_bytes for file in found.files)
     return {each: Figure(statistics.median(seconds[each]), expected, sizes[each]) for each in SETTINGS}
 
