@@ -181,7 +181,7 @@ def remove_abandoned(parent: str, names: re.Pattern[str]) -> list[str]:
 
 
 def remove_empty(root: str, directory: str) -> None:
-    """Remove a directory and its parents below `root`, as far as they are empty."""
+    """Remove a directory if it is empty, and then each parent below `root` that has become empty."""
     with contextlib.suppress(OSError):
         while directory:
             os.rmdir(os.path.join(root, directory))
@@ -315,8 +315,8 @@ class Journal:
         text = json.dumps({"placed": self._placed, "removed": self._removed, "sizes": self.sizes})
         if len(text) > _MAX_JOURNAL_BYTES:
             raise LogDirectoryError(
-                f"{self._root}: {len(self._placed) + len(self._removed)} moves need a journal of {len(text)} bytes; at "
-                f"most {_MAX_JOURNAL_BYTES} are possible. Nothing was written: write less at once",
+                f"{self._root}: {len(self._placed) + len(self._removed)} moves need a journal of {len(text)} bytes, "
+                f"which may have at most {_MAX_JOURNAL_BYTES}. Nothing was written: write fewer files at once",
                 source=self._root,
             )
         with open(f"{self.path}.tmp", "x") as file:

@@ -268,7 +268,7 @@ PAGE_ROWS = 16_384
 ARROW_ROWS = 16_000
 ARROW_BYTES = 4 << 20
 
-# -- sinks/counters.py
+# -- sinks/counts.py
 
 # How often a running task writes its counts, in seconds.
 COUNTER_SECONDS = 0.5

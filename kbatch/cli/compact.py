@@ -122,7 +122,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("path", metavar="PATH", help="topic-partition directory, segment or log directory, or a URL")
     parser.add_argument("out", metavar="OUT", help="the copy to write")
     add_flags(parser, [*options_of(CompactFlags), *STORAGE, *JSON])
-    add_selection(parser, "topics", "partitions", reason="a compaction is that of whole logs")
+    add_selection(parser, "topics", "partitions", reason="whole logs are compacted")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -79,4 +79,4 @@ def run(arguments: argparse.Namespace) -> int:
         rewriter = Conversion(
             own.magic, codec=own.codec, lossy=own.lossy, batch_size=flags.batch_size, on_error=flags.on_error
         )
-    return run_rewriter(arguments, rewriter)
+    return run_rewriter(arguments, flags, rewriter)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run", "summary_lines"]
 
-# The flags of `ReadOptions` that are not those of a selection, by group.
+# By group, the options of a read that `add_selection` does not add.
 _GROUPS = {
     "which records": (
         "topic_pattern",

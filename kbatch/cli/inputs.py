@@ -139,7 +139,7 @@ def open_paths(
 ) -> list[Log | Sequence[Log]]:
     """Open the log, or the chosen logs of a broker's log directory, at each path, as `open_path` does.
 
-    A topic or a partition may be at any of the paths.
+    A chosen topic or partition must exist at one of the paths at least.
     """
     found = [_open(path, selection, storage_options) for path in paths]
     logs = [log for each in found for log in ([each] if isinstance(each, Log) else each)]

@@ -63,4 +63,4 @@ def run(arguments: argparse.Namespace) -> int:
     own, flags = given_options(RecompressFlags, arguments), given_options(RewriteFlags, arguments)
     with usage():
         rewriter = Recompression(own.codec, batch_size=flags.batch_size, on_error=flags.on_error)
-    return run_rewriter(arguments, rewriter)
+    return run_rewriter(arguments, flags, rewriter)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
-from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
+from kbatch.cli.flags import JSON, STORAGE, add_flags, given_storage
 from kbatch.cli.selection import add_selection, given_selection
 from kbatch.cli.summaries import damage_lines, log_dict, loss_dicts, print_summary
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
@@ -64,7 +64,7 @@ class RewriteFlags:
 
 
 def add_rewriting(parser: argparse.ArgumentParser, own: type[Any]) -> None:
-    """Add the arguments of a command: its own flags, and those of both commands."""
+    """Add the paths and the flags of a command: its `own`, and those that both commands have."""
     add_flags(parser, options_of(own))
     parser.add_argument("path", metavar="PATH", help="segment, topic-partition directory or log directory, or a URL")
     parser.add_argument("out", metavar="OUT", help="the copy to write")
@@ -72,13 +72,12 @@ def add_rewriting(parser: argparse.ArgumentParser, own: type[Any]) -> None:
     add_selection(parser, "topics", "partitions", reason="whole logs are rewritten")
 
 
-def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
+def run_rewriter(arguments: argparse.Namespace, flags: RewriteFlags, rewriter: Rewriter) -> int:
     """Rewrite the logs that the arguments name, print the result, and return the exit status."""
     from kbatch.cli.inputs import open_path
     from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
 
     given, selection = given_storage(arguments), given_selection(arguments)
-    flags = given_options(RewriteFlags, arguments)
     options: dict[str, Any] = {
         "segment_bytes": flags.segment_bytes,
         "index_interval_bytes": flags.index_interval_bytes,

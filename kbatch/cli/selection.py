@@ -67,11 +67,9 @@ class SelectionFlags:
         """Whether a topic-partition is to be read; None for all."""
         if self.topics is None and self.partitions is None:
             return None
-        from kbatch.log.topics import TopicFilter
+        from kbatch.log.selection import LogChooser, Selection
 
-        is_chosen = (lambda topic: True) if self.topics is None else TopicFilter(self.topics)
-        numbers = self.partitions
-        return lambda topic, partition: is_chosen(topic) and (numbers is None or partition in numbers)
+        return LogChooser(Selection(topics=self.topics, partitions=self.partitions))
 
 
 def parse_offsets(text: str) -> tuple[int | None, int | None]:

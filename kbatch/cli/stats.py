@@ -82,7 +82,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", help="segment or directory, or a URL of one")
     add_flags(parser, [*STORAGE, *options_of(StatsFlags), *JSON])
-    add_selection(parser, "topics", "partitions", reason="the statistics are those of whole logs")
+    add_selection(parser, "topics", "partitions", reason="whole logs are counted")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -83,7 +83,7 @@ def add_parser(commands: Any) -> None:
         "paths", metavar="PATH", nargs="+", help="segment, auxiliary file of one, or directory; or a URL of one"
     )
     add_flags(parser, [*options_of(VerifyFlags), *STORAGE, *JSON])
-    add_selection(parser, "topics", "partitions", reason="the checks are those of whole files")
+    add_selection(parser, "topics", "partitions", reason="whole files are checked")
 
 
 def run(arguments: argparse.Namespace) -> int:

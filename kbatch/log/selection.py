@@ -1,4 +1,4 @@
-"""What is wanted of the logs under some directories, and which logs these are."""
+"""The selection of topic-partitions and records, and the logs that it chooses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FoundT = TypeVar("FoundT")
 
 @dataclass(frozen=True)
 class Selection:
-    """What is wanted of the logs under some directories: topic-partitions, offsets, times and a key.
+    """The records to read: their topic-partitions, offsets, times and key.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ key_partitions, fail_on_data_loss, prune
 
 
 class LogChooser:
-    """Decides by name, before a directory is listed, which topic-partitions are wanted.
+    """Decides by the name of a directory, before it is listed, whether to read a topic-partition.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def open_selected(
 def choose_logs(
     paths: Iterable[str], selection: Selection, storage_options: Mapping[str, str] | None = None
 ) -> list[Log]:
-    """Open the logs under each path that are wanted; other directories are not listed.
+    """Open the logs that a selection chooses under each path; other directories are not listed.
 
     Raises
     ------

@@ -66,8 +66,7 @@ class Distribution:
         self.count += len(numbers)
         self.total += int(numbers.sum(dtype=np.int64))
         low, high = int(numbers.min()), int(numbers.max())
-        self.smallest = low if self.smallest is None else min(self.smallest, low)
-        self.largest = high if self.largest is None else max(self.largest, high)
+        self.smallest, self.largest = smallest(self.smallest, low), largest(self.largest, high)
         self._counts += np.bincount(_slots(numbers.astype(np.int64)), minlength=len(self._counts))
 
     @property

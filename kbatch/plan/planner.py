@@ -42,8 +42,8 @@ __all__ = [
     "splits_of",
 ]
 
-# Applies a function to items in parallel, each a tuple of a log or a segment and what is wanted of it; returns the
-# results in the order of the items. The function, the items and the results are pickled.
+# Applies a function to items in parallel, and returns the results in the order of the items. The first field of an item
+# is a log or a segment. The function, the items and the results are pickled.
 Mapper: TypeAlias = Callable[[Callable[[Any], Any], Sequence[tuple[Any, ...]]], list[Any]]
 
 # Of `resolve_log`.
@@ -158,8 +158,8 @@ def plan(logs: Sequence[Log], options: ReadOptions, *, withheld: bool = True) ->
     ValueError, LogDirectoryError
         As `kbatch.log.resolving.log_bounds` and `resolve_log`.
     CorruptBatchError, TruncatedBatchError, CrcMismatchError
-        As `kbatch.plan.following.check_markers`: with ``on_error="raise"``, damage anywhere in a log is an error if it
-        leaves a transaction undecided whose records are in the range.
+        As `kbatch.plan.following.check_markers`. Under ``on_error="raise"``, damage anywhere in a log is an error if it
+        leaves a transaction undecided that has records in the range.
     """
     return _tasks(_requests(logs, options), _Planner(options, withheld))
 
@@ -300,6 +300,7 @@ def _reads_here(requests: Sequence[LogRequest], planner: _Planner, mapper: Mappe
     """Plan reads in this process; `mapper` follows segments."""
     logs = [request.log for request in requests]
     if planner.options.isolation == "read_uncommitted":
+        # Nothing is followed. One step for each log keeps only its read in memory.
         return map_logs(logs, planner, requests)
     resolved = map_logs(logs, planner.resolve, requests)
     known = _followed_segments(logs, resolved, planner.options, mapper)

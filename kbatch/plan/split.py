@@ -165,7 +165,7 @@ def log_splits(
 
 
 def divide_splits(found: Iterable[tuple[Log, Sequence[Split]]], options: ReadOptions) -> list[Task[Split]]:
-    """Divide the splits of whole segments (`log_splits`) among tasks.
+    """Divide the splits that `log_splits` returns among tasks.
 
     Returns
     -------
@@ -193,7 +193,7 @@ def divide_splits(found: Iterable[tuple[Log, Sequence[Split]]], options: ReadOpt
 
 
 def divide_logs(items: Iterable[WorkT], logs: Iterable[Log], options: ReadOptions) -> list[list[WorkT]]:
-    """Divide items, each of which stands for a whole log, among tasks."""
+    """Divide whole logs among tasks; there is one item for each log."""
     return _divide([_Unit([item], log.size) for item, log in zip(items, logs, strict=True)], options)
 
 

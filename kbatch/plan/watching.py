@@ -210,7 +210,7 @@ class WatchedLogs:
         return True
 
     def _find_end(self, storage: Storage, state: LogState) -> None:
-        """Advance `position` from the end of one batch to that of the last complete one; -1 if none is known.
+        """Set `position` to the end of the last complete batch, beginning at its old value, or anew if that is -1.
 
         Batches after damage count if damage is skipped.
         """

@@ -140,7 +140,7 @@ class TaskCounter:
         if self._path is None or now - self._written < COUNTER_SECONDS:
             return
         self._written = now
-        # Progress is not worth failing for.
+        # A task does not fail because its progress cannot be written.
         with contextlib.suppress(OSError):
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
             try:

@@ -1,8 +1,9 @@
 """A directory of Parquet or Arrow files as the output of a run: on a mounted file system, or in an object store.
 
 On a mounted file system, the first run builds the directory next to its place, and one rename makes it visible. Later
-runs write below ``OUT/_temporary-<run>``, and write a journal there as their commit (`kbatch.publishing.Journal`). A
-run that is killed before its journal exists is undone by the next one, and finished by it afterwards.
+runs write below ``OUT/_temporary-<run>``, and write a journal there as their commit (`kbatch.publishing.Journal`). The
+next run removes what a run has left that was killed before its journal was written, and finishes a run that was killed
+after that.
 
 An object store has no rename: tasks write files under their final names, which contain the run's id, and the new
 manifest commits them. Only readers of the manifest are protected from the files of unfinished runs.

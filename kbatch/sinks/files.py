@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from kbatch.errors import KbatchError
+from kbatch.quantities import largest, smallest
 from kbatch.sinks.names import FileNames
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.parquet import ParquetFile
@@ -103,10 +104,8 @@ class WrittenFile:
         self.last_offset = piece.last if not self.rows else max(self.last_offset, piece.last)
         self.rows += piece.batch.num_rows
         self.null_timestamps += piece.null_timestamps
-        if piece.earliest is not None and piece.latest is not None:
-            first, last = self.first_timestamp, self.last_timestamp
-            self.first_timestamp = piece.earliest if first is None else min(first, piece.earliest)
-            self.last_timestamp = piece.latest if last is None else max(last, piece.latest)
+        self.first_timestamp = smallest(self.first_timestamp, piece.earliest)
+        self.last_timestamp = largest(self.last_timestamp, piece.latest)
 
 
 class _FileRows(NamedTuple):

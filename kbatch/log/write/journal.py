@@ -70,13 +70,14 @@ def undo_crashed(root: str) -> int:
 
 
 def _check_unchanged(root: str, journal: Journal) -> None:
-    """Raise if a placed segment has another size now, or its log has a later segment."""
+    """Raise if the size of a placed segment has changed, or if its log has a later segment."""
     placed: dict[str, set[str]] = defaultdict(set)
     for name, size in journal.sizes:
         if journal.is_placed(name):
-            directory, file = os.path.split(os.path.join(root, name))
-            if os.lstat(os.path.join(directory, file)).st_size != size:
-                raise _changed(os.path.join(directory, file), journal)
+            path = os.path.join(root, name)
+            if os.lstat(path).st_size != size:
+                raise _changed(path, journal)
+            directory, file = os.path.split(path)
             placed[directory].add(file)
     for directory, files in placed.items():
         last = max(files)
@@ -94,7 +95,7 @@ def _changed(path: str, journal: Journal) -> LogDirectoryError:
 
 
 def _is_moved(name: str) -> bool:
-    """Whether a write moves this: a topic-partition directory, a file that it creates in one, or a checkpoint."""
+    """Whether a write can move this name: of a topic-partition directory, a file in one, or a checkpoint."""
     directory, slash, file = name.partition("/")
     try:
         is_log = parse_directory_name(directory).mark is None and "\0" not in directory
