@@ -23,6 +23,6 @@ def frame_damaged(
     *,
     max_size: int,
     max_records: int,
-    is_end: bool,
+    source_end: int | None,
     keeps_headers: bool,
 ) -> Framed: ...

@@ -57,21 +57,21 @@ cdef class DamagedWindow:
     cdef const uint8_t* base
     cdef int64_t origin
     cdef int64_t size
-    # Whether the source ends with the window.
-    cdef bint is_end
+    # Where the source ends, or a position that no batch reaches.
+    cdef int64_t source_end
     cdef int64_t max_size
     cdef int64_t max_records
 
-    cdef inline int beyond(self) noexcept nogil:
-        """Return the answer to whether an entry is complete if the window ends within it."""
-        return 0 if self.is_end else UNDECIDED
+    cdef inline int beyond(self, int64_t end) noexcept nogil:
+        """Return the answer to whether the source has the bytes up to `end`, which the window has not."""
+        return 0 if end > self.source_end else UNDECIDED
 
     cdef inline int64_t entry_size(self, int64_t at) noexcept nogil:
         return LOG_OVERHEAD + <int64_t><int32_t>load_be32(self.base + at + LENGTH_AT)
 
     cdef int holds(self, int64_t at, int64_t size, int64_t lowest) noexcept nogil:
         if size > self.size - at:
-            return self.beyond()
+            return self.beyond(at + size)
         return self.checksums.entry_holds(self.base, self.origin, self.origin + lowest, self.origin + at, size)
 
     cdef int entry_holds(self, int64_t at, int64_t lowest) noexcept nogil:
@@ -79,7 +79,7 @@ cdef class DamagedWindow:
         cdef int64_t size
         cdef uint8_t magic
         if at > self.size - MIN_ENTRY_SIZE:
-            return self.beyond()
+            return self.beyond(at + MIN_ENTRY_SIZE)
         size = self.entry_size(at)
         magic = self.base[at + MAGIC_AT]
         if magic > 2 or size < LOG_OVERHEAD + minimum_length(magic) or size > self.max_size:
@@ -93,7 +93,7 @@ cdef class DamagedWindow:
             if end + 4 - at > self.max_size:
                 return 0
             if end + 4 > self.size:
-                return self.beyond()
+                return self.beyond(end + 4)
             end += 4 + max(<int64_t><int32_t>load_be32(self.base + end), <int64_t>0)
         return 0 if end - at > self.max_size else self.holds(at, end - at, at)
 
@@ -101,7 +101,7 @@ cdef class DamagedWindow:
         """Whether fields show the end of the damaged entry at `at`, as `DamageEngine._end_by_fields` decides."""
         cdef int64_t size
         if at > self.size - MESSAGE_SIZE_V0:
-            return self.beyond()
+            return self.beyond(at + MESSAGE_SIZE_V0)
         if self.base[at + MAGIC_AT] <= 1 and self.message_holds(at) != 0:
             return UNDECIDED
         size = self.entry_size(at)
@@ -112,11 +112,11 @@ cdef class DamagedWindow:
 
     cdef int ends(self, int64_t at, int64_t* end) noexcept nogil:
         """Set `end` to the end of the damage at `at`. It is a batch of magic 2, or another step has to decide."""
-        cdef int64_t known_end = self.size if self.is_end else INT64_MAX
         cdef int64_t stop = min(self.size, at + SEARCHED_BYTES)
         cdef int answer = self.ends_by_fields(at, end)
         while answer == 0:
-            at = first_plausible(self.base, self.size, at + 1, stop, self.max_size, self.max_records, known_end)
+            at = first_plausible(self.base, self.size, at + 1, stop, self.max_size, self.max_records,
+                                 self.source_end)
             if at < 0:
                 return UNDECIDED
             end[0] = at
@@ -127,11 +127,13 @@ cdef class DamagedWindow:
 
     cdef int is_length_right(self, int64_t at, int64_t end) noexcept nogil:
         """Whether the length of the batch at `at`, whose checksum is bad, is right: see `DamageEngine.judge`."""
-        return 1 if end == self.size and self.is_end else self.entry_holds(end, at)
+        return 1 if end == self.source_end else self.entry_holds(end, at)
 
     cdef bint ends_within(self, int64_t at) noexcept nogil:
         """Whether the source ends within the entry at `at`, which is damage if another entry follows."""
-        return self.is_end and at <= self.size - MIN_ENTRY_SIZE and self.entry_size(at) <= self.max_size
+        if at > self.size - MIN_ENTRY_SIZE:
+            return False
+        return self.source_end - at < self.entry_size(at) <= self.max_size
 
     cdef int64_t add_first_header(self, int64_t at, BatchRow* row) noexcept nogil:
         """Add the header where damage begins, as `DamageEngine._keep_first_header` does; return the number of rows."""
@@ -161,7 +163,7 @@ cdef class DamagedWindow:
 
 
 def frame_damaged(EntryChecksums checksums not None, window not None, int64_t origin, int64_t position, int64_t stop,
-                  batches not None, losses not None, *, int64_t max_size, int64_t max_records, bint is_end,
+                  batches not None, losses not None, *, int64_t max_size, int64_t max_records, source_end,
                   bint keeps_headers):
     """Frame batches of magic 2, and pass over the damage between them.
 
@@ -183,8 +185,8 @@ def frame_damaged(EntryChecksums checksums not None, window not None, int64_t or
         Gets a row for each loss, as in `Pipeline.run_skipping`.
     max_size, max_records : int
         As for `EntryChecksums.find`.
-    is_end : bool
-        Whether the source ends with the window.
+    source_end : int or None
+        Where the source ends, if that is known.
     keeps_headers : bool
         Whether headers in the damage get rows too, with the status INVALID.
 
@@ -217,7 +219,8 @@ def frame_damaged(EntryChecksums checksums not None, window not None, int64_t or
     if at < 0:
         raise IndexError("the batches begin before the window")
     PyErr_CheckSignals()
-    source.checksums, source.origin, source.is_end = checksums, origin, is_end
+    source.checksums, source.origin = checksums, origin
+    source.source_end = INT64_MAX if source_end is None else source_end - origin
     source.base, source.size = <const uint8_t*>data.items, data.length
     source.max_size, source.max_records = max_size, max_records
     if checksums.first_byte(position) < origin:

@@ -280,7 +280,7 @@ class DamageEngine:
             losses,
             max_size=self.max_size,
             max_records=self._max_records,
-            is_end=windows.is_final and origin + len(window) >= windows.end,
+            source_end=windows.end if windows.is_final else None,
             keeps_headers=self._keeps_headers,
         )
         rows.used += framed.rows

@@ -220,6 +220,29 @@ def test_searching_the_end_of_damage_runs_no_python_for_it(
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("damage", BETWEEN.values(), ids=BETWEEN)
+def test_the_engine_searches_at_most_three_times_in_a_window_of_a_log(
+    damage: bytes, isolation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The windows before the end of the segment, too: a length that leads beyond it is known to be wrong."""
+    write_segment(tmp_path / "t-0", 0, [], tail=(GOOD + damage) * 3000 + GOOD)
+    write_segment(tmp_path / "t-0", 1 << 40, [])
+    searches = 0
+    begin = DamageEngine.begin
+
+    def counted(*args: Any, **options: Any) -> None:
+        nonlocal searches
+        searches += 1
+        begin(*args, **options)
+
+    monkeypatch.setattr(DamageEngine, "begin", counted)
+    tables = list(kbatch.Log(tmp_path / "t-0").tables(on_error="skip", isolation=isolation, max_bytes=64 << 10))
+    assert sum(len(table.losses) for table in tables) >= 3000
+    assert len(tables) > 3
+    assert 0 < searches <= 3 * len(tables)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_the_last_good_offset_is_that_of_a_batch_that_was_not_passed_over(isolation: Any) -> None:
     """LEG-R26: a message after the damage has an offset after that of the last good batch, not of a bad one."""
     high = oracle.with_crc(oracle.build_batch([oracle.encode_record(value=b"v")], base_offset=2**40), 1)
