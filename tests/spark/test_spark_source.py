@@ -198,6 +198,49 @@ def test_control_records_only_when_asked_for(spark: Any, logs: str) -> None:
     )
 
 
+def test_pyspark_still_gives_wrong_rows_after_it_pushed_filters(spark: Any) -> None:
+    """If this fails, PySpark has repaired it: then `KbatchReader` can accept filters on that version and later."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):
+        low = 0
+
+        def pushFilters(self, filters: list[Any]) -> Any:
+            for pushed in filters:
+                if type(pushed).__name__ == "GreaterThanOrEqual":
+                    self.low = pushed.value
+                else:
+                    yield pushed
+
+        def partitions(self) -> list[Any]:
+            return [InputPartition(self.low)]
+
+        def read(self, partition: Any) -> Any:
+            yield from ((number,) for number in range(partition.value, 10))
+
+    class Numbers(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "numbers"
+
+        def schema(self) -> str:
+            return "number int"
+
+        def reader(self, schema: Any) -> Any:
+            return Reader()
+
+    setting = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(setting)
+    spark.dataSource.register(Numbers)
+    spark.conf.set(setting, "true")
+    try:
+        numbers = spark.read.format("numbers").load()
+        assert numbers.filter("number >= 7").count() == 3
+        assert numbers.count() == 3
+    finally:
+        spark.conf.set(setting, before)
+
+
 def test_filters_on_a_loaded_relation_are_applied_by_spark(spark: Any, logs: str) -> None:
     """PySpark reuses a reader after it pushed filters into it, so this reader must not accept filters."""
     from pyspark.sql.datasource import DataSourceReader
