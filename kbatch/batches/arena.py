@@ -10,12 +10,14 @@ import numpy as np
 from kbatch.errors import Finding
 from kbatch.format import INT64_MAX
 from kbatch.kernels.buffers import allocate, discard, regrow
-from kbatch.tuning import ARENA_MIN_GROWTH
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Arena", "ArenaFullError", "FixedArena", "PayloadError"]
+
+# The smallest capacity that an arena grows to.
+ARENA_MIN_GROWTH = 256 << 10
 
 
 class PayloadError(Exception):

@@ -43,7 +43,6 @@ from kbatch.batches.native import addresses
 from kbatch.format import Codec
 from kbatch.kernels.codecs import Codecs, compress_to_bytes, decompress_into
 from kbatch.options import CODEC_LEVELS, parse_codec_level
-from kbatch.tuning import MIN_RESERVED, ORDINARY_RATIO
 
 __all__ = [
     "codec_text",
@@ -53,6 +52,11 @@ __all__ = [
     "own_codecs",
     "parse_codec",
 ]
+
+# The largest ratio of an ordinary payload's decompressed and compressed size: the capacity that is reserved.
+ORDINARY_RATIO = 8
+# The smallest capacity that is reserved for a payload, in bytes.
+MIN_RESERVED = 256 << 10
 
 _DEFAULT_LEVELS: dict[int, int] = {Codec.GZIP: -1, Codec.ZSTD: 3}
 

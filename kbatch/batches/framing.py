@@ -28,7 +28,6 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.kernels import scan as _kernel
-from kbatch.tuning import FRAMING_MIN_ROWS
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -51,6 +50,9 @@ __all__ = [
     "scan_part",
     "size_by_fields",
 ]
+
+# The smallest capacity of the rows of batches; it doubles when they are full.
+FRAMING_MIN_ROWS = 1024
 
 _MAX_ENTRY_SIZE = 64 << 20
 # The smallest size of an entry, by magic.

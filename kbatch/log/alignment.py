@@ -6,9 +6,12 @@ import numpy as np
 
 from kbatch.records.comparison import DIGEST_WORDS, key_digests, record_digests
 from kbatch.table import RecordTable
-from kbatch.tuning import ALIGNMENT_RECORDS
 
 __all__ = ["resume_point"]
+
+# The records of each side among which a comparison by order searches the next equal record after a difference. The cost
+# stays linear with any number, because the searched records are then skipped; the memory grows with it.
+ALIGNMENT_RECORDS = 1024
 
 # The number of records in which the next equal one is searched first. Each further search takes four times as many, so
 # that all searches together cost as much as a few passes over the skipped records.

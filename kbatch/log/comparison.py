@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
 from kbatch.format import NO_TIMESTAMP
-from kbatch.log.alignment import resume_point
+from kbatch.log.alignment import ALIGNMENT_RECORDS, resume_point
 from kbatch.log.conversions import TableOptions, fixed_times
 from kbatch.log.differences import (
     ComparedLog,
@@ -31,9 +31,11 @@ from kbatch.options import Match
 from kbatch.records.comparison import differing_rows
 from kbatch.records.concatenation import concat_tables
 from kbatch.table import RecordTable
-from kbatch.tuning import ALIGNMENT_BYTES, ALIGNMENT_RECORDS
 
 __all__ = ["compare_logs"]
+
+# Further tables are read for the search as long as the keys and values of the remaining records have fewer bytes.
+ALIGNMENT_BYTES = 16 << 20
 
 LogsLike: TypeAlias = Log | LogList | Sequence[Log] | str | os.PathLike[str]
 

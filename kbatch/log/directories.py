@@ -12,7 +12,6 @@ from kbatch.log.names import is_remote_name, name_of_log, parse_segment_name, se
 from kbatch.log.segment import Segment
 from kbatch.log.state import PARTITION_METADATA, read_partition_metadata
 from kbatch.log.storage import Entry, Storage
-from kbatch.tuning import LISTED_AT_ONCE
 
 __all__ = [
     "ListedDirectory",
@@ -24,6 +23,9 @@ __all__ = [
     "no_segments",
     "not_listed",
 ]
+
+# Concurrent listings of a remote filesystem: each is a round trip.
+LISTED_AT_ONCE = 16
 
 
 class ListedDirectory(NamedTuple):

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from kbatch.errors import LogDirectoryError
 from kbatch.format import SHORTEST_ENTRY
 from kbatch.log.storage import Storage, locate
-from kbatch.tuning import LOCAL_INDEX_BLOCK, REMOTE_INDEX_BLOCK
 
 __all__ = [
     "OFFSET_INDEX_DTYPE",
@@ -30,6 +29,10 @@ __all__ = [
     "TimeIndex",
     "stored_entries",
 ]
+
+# Entries per read: about a page of a local file, and enough of a remote one to be worth a request.
+LOCAL_INDEX_BLOCK = 512
+REMOTE_INDEX_BLOCK = 8192
 
 OFFSET_INDEX_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8")])
 TIME_INDEX_DTYPE = np.dtype([("timestamp", "<i8"), ("offset", "<i8")])

@@ -9,9 +9,11 @@ import numpy.typing as npt
 
 from kbatch.records.comparison import DIGEST_WORDS, key_digests, record_digests
 from kbatch.table import RecordTable
-from kbatch.tuning import LATEST_MIN_ROWS
 
 __all__ = ["LatestRecords", "PresentRecords", "common_keys"]
+
+# Rows of 65 bytes that a comparison by key collects before it reduces them to one per key.
+LATEST_MIN_ROWS = 1 << 18
 
 # A record: the digests of its key and its fields, its offset, and whether its value is null.
 _ROW_DTYPE = np.dtype([("key", "u8", 2), ("record", "u8", 5), ("offset", "i8"), ("tombstone", "?")])

@@ -20,9 +20,11 @@ from kbatch.errors import Fault, Finding
 from kbatch.format import BATCH_DTYPE
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.scan import scan_file
-from kbatch.tuning import FRUGAL_WINDOW
 
 __all__ = ["LocalFile", "bytes_read", "count_bytes"]
+
+# The capacity of a window of a file from which memory matters more than the time that new pages take.
+FRUGAL_WINDOW = 1 << 20
 
 _lock = threading.Lock()
 _bytes_read = 0

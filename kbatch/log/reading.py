@@ -14,9 +14,15 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
-from kbatch.tuning import MIN_SPLIT_TABLE, MIN_WINDOW, TABLE_BYTES
+from kbatch.tuning import MIN_SPLIT_TABLE
 
 __all__ = ["NOT_REACHED", "TABLE_BYTES", "lost_table", "read_tables"]
+
+# The limit on a table, in bytes, where a whole log is decoded and tables are dropped at once, as in a task of Spark:
+# large enough for speed, small compared with the other memory of a worker.
+TABLE_BYTES = 32 << 20
+# The smallest window of a file.
+MIN_WINDOW = 64 << 10
 
 # The reason of the losses after damage that ended the read of a log.
 NOT_REACHED = "not read: on_error='stop' ended the read at earlier damage"

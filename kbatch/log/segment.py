@@ -18,11 +18,10 @@ from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BatchStatus
 from kbatch.json_text import parse_json
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
 from kbatch.log.names import is_remote_name, parse_segment_name
-from kbatch.log.segment_file import SegmentFile, Tail, unreadable
+from kbatch.log.segment_file import WALK_WINDOW, SegmentFile, Tail, unreadable
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Entry, Storage, locate
 from kbatch.quantities import TimeLike, parse_time
-from kbatch.tuning import WALK_WINDOW
 
 if TYPE_CHECKING:
     pass

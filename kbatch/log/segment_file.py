@@ -13,12 +13,20 @@ from kbatch.errors import Finding, LogDirectoryError
 from kbatch.escaping import counted
 from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
 from kbatch.log.storage import RemoteFile, Storage
-from kbatch.tuning import FIRST_WALK_BATCHES, FIRST_WALK_WINDOW, WALK_BATCHES, WALK_WINDOW, ZERO_BLOCK
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = ["SegmentFile", "Tail", "unreadable"]
+
+# Batches per step of a walk over the headers of a local file, and bytes per step for a remote file. A walk may end
+# soon, so steps start small and double up to the limit.
+FIRST_WALK_BATCHES = 16
+WALK_BATCHES = 4 << 10
+FIRST_WALK_WINDOW = 64 << 10
+WALK_WINDOW = 4 << 20
+# Bytes that are compared with zeros at a time at the end of a segment.
+ZERO_BLOCK = 1 << 16
 
 
 class Tail(NamedTuple):

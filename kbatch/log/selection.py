@@ -17,10 +17,11 @@ from kbatch.log.logs import Log
 from kbatch.log.storage import absolute, is_url, locate
 from kbatch.log.topics import TopicFilter, first_names
 from kbatch.options import Crc, OnError
-from kbatch.tuning import REMOTE_THREADS
 
 __all__ = ["LogChooser", "Selection", "choose_logs", "map_logs", "open_selected"]
 
+# Remote logs that are examined at the same time: each needs round trips.
+REMOTE_THREADS = 16
 
 ItemT = TypeVar("ItemT")
 FoundT = TypeVar("FoundT")

@@ -21,14 +21,13 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
-from kbatch.log.reading import read_tables
+from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.segment import Segment
 from kbatch.quantities import largest, smallest
 from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionTracker
-from kbatch.tuning import TABLE_BYTES
 
 __all__ = ["PERCENTILES", "Distribution", "LogStatistics", "log_statistics"]
 

@@ -26,7 +26,6 @@ from kbatch.errors import LogDirectoryError, MissingDependencyError
 from kbatch.escaping import one_line
 from kbatch.extras import require
 from kbatch.log.local_files import LocalFile, count_bytes
-from kbatch.tuning import MIN_REQUEST
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -42,6 +41,9 @@ __all__ = [
     "is_url",
     "locate",
 ]
+
+# Smallest request to a remote file, in bytes: the request itself costs more than the transfer of this many bytes.
+MIN_REQUEST = 64 << 10
 
 _URL = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]+)://(?P<authority>[^/]*)(?P<path>.*)", re.DOTALL)
 _FILE_URL = re.compile(r"file:(?://(?=/))?")

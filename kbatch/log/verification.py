@@ -17,7 +17,7 @@ from kbatch.log.committed import join_transactions, segment_transactions
 from kbatch.log.gaps import SegmentEnd, SegmentGaps, after_gap
 from kbatch.log.index_checks import index_checks
 from kbatch.log.names import is_remote_name
-from kbatch.log.reading import read_tables
+from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.report import OnFinding, VerificationReport
 from kbatch.log.segment import Segment
 from kbatch.log.sorted_values import SortedValues
@@ -26,7 +26,6 @@ from kbatch.log.storage import Storage
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction
-from kbatch.tuning import TABLE_BYTES
 
 __all__ = ["verify_index", "verify_log", "verify_snapshot", "verify_transaction_index"]
 

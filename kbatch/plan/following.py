@@ -26,7 +26,7 @@ from kbatch.log.segment import inode_of
 from kbatch.plan.read_options import ReadOptions
 from kbatch.read.decode_options import Crc, DecodeOptions
 from kbatch.transactions import OpenTransaction, Transactions
-from kbatch.tuning import FOLLOW_AHEAD, SMALL_TABLE_BYTES
+from kbatch.tuning import SMALL_TABLE_BYTES
 
 __all__ = [
     "FollowedLog",
@@ -39,6 +39,8 @@ __all__ = [
     "walk_threads",
 ]
 
+# Segments per thread that are followed before their results are joined.
+FOLLOW_AHEAD = 2
 
 _THREADS = min(8, os.cpu_count() or 1)
 

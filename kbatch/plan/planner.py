@@ -27,7 +27,6 @@ from kbatch.plan.split import Split, Task, divide_logs, divide_splits, log_split
 from kbatch.plan.watching import open_log
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.transactions import Transactions
-from kbatch.tuning import FOLLOW_JOB_BYTES, MANY_LOGS
 
 __all__ = [
     "LogRange",
@@ -41,6 +40,12 @@ __all__ = [
     "plans_fast",
     "splits_of",
 ]
+
+# The number of logs from which planning is worth a job or the work of the tasks: a second or two in one process.
+MANY_LOGS = 1000
+# A Spark job is worth its start from this number of bytes to follow: a fraction of a second of work for a core if the
+# files are in memory, seconds if a disk has to read them.
+FOLLOW_JOB_BYTES = 1 << 30
 
 # Applies a function to items in parallel, and returns the results in the order of the items. The first field of an item
 # is a log or a segment. The function, the items and the results are pickled.

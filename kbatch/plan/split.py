@@ -22,9 +22,14 @@ from kbatch.log.indexes import OFFSET_INDEX_DTYPE
 from kbatch.plan.following import check_markers
 from kbatch.plan.read_options import ReadOptions
 from kbatch.transactions import Transactions, Withheld
-from kbatch.tuning import MAX_OPENED, OPEN_COST, SHARE_SLACK
 
 __all__ = ["Split", "Task", "divide_logs", "divide_splits", "good_row", "log_splits", "records_per_byte"]
+
+# Opening a file counts as reading this number of bytes, and a task opens at most this number of tiny files.
+OPEN_COST = 1 << 20
+MAX_OPENED = 128
+# A task may exceed the even share by this fraction (one part in ...), which avoids a tiny rest.
+SHARE_SLACK = 16
 
 
 class Part(Protocol):

@@ -15,7 +15,7 @@ from kbatch.log import Segment
 from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
 from kbatch.log.missing import is_gone, report_data_loss
 from kbatch.log.names import parse_segment_name
-from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
+from kbatch.log.reading import NOT_REACHED, TABLE_BYTES, lost_table, read_tables
 from kbatch.log.segment import check_order, last_offset, planned_segment
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.plan.split import Split
@@ -23,7 +23,6 @@ from kbatch.plan.watching import open_log
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import decoded_columns
 from kbatch.table import RecordTable
-from kbatch.tuning import TABLE_BYTES
 
 __all__ = ["task_options", "task_tables"]
 

@@ -25,8 +25,7 @@ from kbatch.kernels.slices import header_keys, header_values
 from kbatch.options import Binary
 from kbatch.records.columns import INT32_REACH, Reach, checked_schema, slot_bytes, view_batches, view_columns
 from kbatch.records.data import TableData
-from kbatch.records.trimming import pays, trimmed_bytes
-from kbatch.tuning import TRIM_MIN_BYTES
+from kbatch.records.trimming import TRIM_MIN_BYTES, pays, trimmed_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,9 +11,13 @@ from kbatch.format import HEADER_DTYPE, record_dtype
 from kbatch.kernels.columns import COPY_SLACK, BinarySink, fill_records
 from kbatch.kernels.extents import measure_extent
 from kbatch.records.data import TableData
-from kbatch.tuning import TRIM_MIN_BYTES, TRIM_RATIO
 
 __all__ = ["TableDataT", "compacted", "pays", "trimmed_batches", "trimmed_bytes"]
+
+# A table is copied without the bytes that its records do not refer to if the copy, with its rows, takes at most this
+# part of the bytes that are released, and if these have a size that matters.
+TRIM_RATIO = 4
+TRIM_MIN_BYTES = 64 << 10
 
 TableDataT = TypeVar("TableDataT", bound=TableData)
 

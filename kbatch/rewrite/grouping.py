@@ -24,10 +24,12 @@ from kbatch.kernels.sizes import measure_batches
 from kbatch.read.in_memory import decode_tables
 from kbatch.rewrite.rewriter import Memory, Rewriter, Run
 from kbatch.table import RecordTable
-from kbatch.tuning import GROUPING_TABLE_BYTES
 from kbatch.write.composing import compose_view, raise_fault
 
 __all__ = ["grouped", "non_monotonic", "reencoded"]
+
+# The approximate size of a table of decoded records.
+GROUPING_TABLE_BYTES = 8 << 20
 
 # The approximate size of a record of magic 2 without its key and value.
 _TYPICAL_OVERHEAD = 16

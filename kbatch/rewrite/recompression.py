@@ -32,10 +32,12 @@ from kbatch.options import RaiseOrSkip
 from kbatch.quantities import SizeLike
 from kbatch.rewrite.grouping import reencoded
 from kbatch.rewrite.rewriter import Memory, Rewriter, RewriteReport, Run, rewrite_bytes
-from kbatch.tuning import RECOMPRESS_GROWTH
 from kbatch.write.composing import frame_payload
 
 __all__ = ["Recompression", "recompress"]
+
+# Buffers have the capacity for a batch that grows by this factor; larger ones are rewritten one by one.
+RECOMPRESS_GROWTH = 8
 
 # How a batch is rewritten: 1 compresses its payload again; 2 (magic 0) and 3 (magic 1) encode its records again.
 _PAYLOAD, _RECORDS = 1, 2

@@ -28,7 +28,6 @@ from kbatch.read.in_memory import decode_part
 from kbatch.records.display import short_repr
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
-from kbatch.tuning import REWRITE_MAX_GROWTH
 from kbatch.write.composing import new_memory
 
 __all__ = [
@@ -42,6 +41,9 @@ __all__ = [
     "rewrite_bytes",
     "valid_batches",
 ]
+
+# The size of the output is estimated as at most this multiple of the input.
+REWRITE_MAX_GROWTH = 8
 
 # A function that returns memory of at least the given size for a piece of the output.
 Memory = Callable[[int], memoryview]

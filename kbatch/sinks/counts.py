@@ -17,9 +17,11 @@ from operator import add
 from typing import Any, TypeAlias
 
 from kbatch.quantities import largest, smallest
-from kbatch.tuning import COUNTER_SECONDS
 
 __all__ = ["Counts", "Progress", "TaskCounter", "running_counts"]
+
+# How often a running task writes its counts, in seconds.
+COUNTER_SECONDS = 0.5
 
 # Called from time to time with the bytes of the log that were read, all bytes to read, and the records written.
 Progress: TypeAlias = Callable[[int, int, int], None]

@@ -30,9 +30,11 @@ from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.reports import RunRecord
 from kbatch.sinks.tables import check_parent, keep_only, table_changed
 from kbatch.sinks.working import WORK_PREFIX
-from kbatch.tuning import DELETE_THREADS
 
 __all__ = ["SUCCESS", "DirectoryTarget", "StoreTarget"]
+
+# Concurrent requests that delete objects.
+DELETE_THREADS = 16
 
 SUCCESS = "_SUCCESS"
 # The number of files that are tried for the columns of the data.

@@ -24,7 +24,6 @@ from kbatch.sinks.names import FileNames
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.parquet import ParquetFile
 from kbatch.sinks.write_options import WriteOptions, parse_compression
-from kbatch.tuning import FILE_REST, FILE_SLACK, GROUP_SLACK
 
 __all__ = [
     "DAY_MICROSECONDS",
@@ -36,6 +35,12 @@ __all__ = [
     "file_schema",
     "file_size",
 ]
+
+# Fractions of the target size: a file that lacks no more than FILE_SLACK is full, and the last rows of a task go into a
+# file that exceeds it by up to FILE_REST. A row group may exceed its size by GROUP_SLACK.
+FILE_SLACK = 1 / 16
+FILE_REST = 1 / 8
+GROUP_SLACK = 1 / 16
 
 # The name that Spark and Hive give the directory of rows whose partition column is null.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"

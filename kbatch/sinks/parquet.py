@@ -18,17 +18,21 @@ import pyarrow.parquet
 
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_schema
 from kbatch.sinks.write_options import WriteOptions, parse_compression
-from kbatch.tuning import (
-    BLOOM_MISSES,
-    DICTIONARY_BYTES,
-    DICTIONARY_SAMPLE,
-    DICTIONARY_SAMPLE_BYTES,
-    PAGE_BYTES,
-    PAGE_ROWS,
-)
 from kbatch.values.parsed import one_array
 
 __all__ = ["ParquetFile"]
+
+# The number of values of a column from which its encoding is chosen: 0.1 ms for each column of a file.
+DICTIONARY_SAMPLE = 8192
+# They have at most about this size, unless there are only a few.
+DICTIONARY_SAMPLE_BYTES = 4 << 20
+# The size of a dictionary from which on Parquet's writer gives it up, after it has encoded a part of the column.
+DICTIONARY_BYTES = 1 << 20
+# The share of keys that a Bloom filter takes for others. With 1 % it is 9.6 bits per key, with 5 % 6.2.
+BLOOM_MISSES = 0.05
+# Limits of a page of Parquet.
+PAGE_BYTES = 1 << 20
+PAGE_ROWS = 16_384
 
 
 class ParquetFile:

@@ -16,9 +16,16 @@ from kbatch.read.decoding import decode
 from kbatch.records.kafka_columns import spark_batches
 from kbatch.sinks.files import file_size
 from kbatch.sinks.task import ExportJob
-from kbatch.tuning import MAX_SPLIT_BYTES, MIN_SPLIT_BYTES, SIZING_BYTES, SIZING_PLACES
 
 __all__ = ["output_ratio", "task_bytes"]
+
+# Each task has about 0.1 s of overhead, so small logs are not cut into smaller splits than this.
+MIN_SPLIT_BYTES = 16 << 20
+# The most that a task reads to fill a file: about a minute of work.
+MAX_SPLIT_BYTES = 8 << 30
+# The sample from which the size of the output is estimated: places, and the bytes that are read at each.
+SIZING_PLACES = 8
+SIZING_BYTES = 1 << 20
 
 
 def task_bytes(cores: int, logs: Sequence[Log], job: ExportJob) -> int:

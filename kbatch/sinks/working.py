@@ -23,9 +23,13 @@ from kbatch.errors import LogDirectoryError
 from kbatch.json_text import parse_json
 from kbatch.publishing import WorkDirectory, directory_lock, is_abandoned
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.tuning import DEAD_SECONDS, RENEWAL_SECONDS
 
 __all__ = ["RUN_DIGITS", "WORK_PREFIX", "RunLock"]
+
+# How often a run in an object store shows that it lives, and after how long without that it counts as dead, in seconds:
+# a process that is stopped for minutes is rare, and a user waits that long after a run was killed.
+RENEWAL_SECONDS = 30.0
+DEAD_SECONDS = 300.0
 
 # A run's id: hexadecimal digits.
 RUN_DIGITS = 8

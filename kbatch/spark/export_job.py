@@ -37,10 +37,13 @@ from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.driver.jobs import run_job
 from kbatch.spark.driver.session import active_session, is_connect, spark_session
 from kbatch.spark.driver.shipping import shipped
-from kbatch.tuning import PLAN_TASK_BYTES, PLAN_TASK_ITEMS
 from kbatch.unfinished import unbroken
 
 __all__ = ["SparkExecutor", "export"]
+
+# Logs or segments per task of a job that plans, and their bytes.
+PLAN_TASK_ITEMS = 1024
+PLAN_TASK_BYTES = 1 << 30
 
 
 def export(

@@ -32,12 +32,16 @@ from kbatch.records.loss_list import Loss
 from kbatch.spark.driver.shipping import shipped
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
 from kbatch.table import RecordTable
-from kbatch.tuning import ARROW_BYTES, ARROW_ROWS, SMALL_TABLE_BYTES
+from kbatch.tuning import SMALL_TABLE_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["MapInArrow", "decode_batches", "decode_frame", "decode_in_arrow"]
+
+# Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.records.kafka_columns.spark_batches`).
+ARROW_ROWS = 16_000
+ARROW_BYTES = 4 << 20
 
 # The rows to return. A table of transactions needs a whole log.
 RowTable = Literal["records", "losses"]

@@ -22,7 +22,6 @@ from kbatch.kernels.jsontext import check_texts, join
 from kbatch.options import Unknown
 from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
-from kbatch.tuning import JSON_BLOCK_BYTES, JSON_PARTS
 from kbatch.values.deviations import FieldDeviation
 from kbatch.values.json_fields import fit_texts
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, TypeMemory, memory_of_type
@@ -33,6 +32,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["MAX_DEPTH", "JsonParser", "infer_json", "type_of"]
+
+# Rows that Arrow refuses are parsed again in this number of parts. Arrow takes 50 us for a few rows, Python 10 us per
+# row.
+JSON_PARTS = 16
+# Arrow parses blocks of a buffer in parallel.
+JSON_BLOCK_BYTES = 2 << 20
 
 # The depth of nested brackets. Arrow's parser crashes on 100,000 levels if it has to infer their type.
 MAX_DEPTH = 256

@@ -19,7 +19,6 @@ from kbatch.quantities import SizeLike
 from kbatch.records.arrow import to_arrow
 from kbatch.records.data import TableData
 from kbatch.records.display import short_repr
-from kbatch.tuning import VALUES_MEMORY_RATIO, VALUES_PART_BYTES, VALUES_PART_MEMORY, VALUES_PART_ROWS
 from kbatch.values.deviations import DeviationTable, FieldDeviation
 from kbatch.values.memory import ERROR_BYTES, MAX_PARSED_BYTES, MemoryBudget, ValuesTooLargeError, memory_of_type
 
@@ -42,6 +41,14 @@ __all__ = [
     "sample",
     "slices_of",
 ]
+
+# A column is parsed in parts of this size, so that values fit int32 offsets and memory is bounded.
+VALUES_PART_BYTES = 16 << 20
+VALUES_PART_ROWS = 1 << 20
+# The memory that the values of a part may take, in bytes, or this multiple of their own bytes if that is more. A part
+# that needs more is halved. A single value that needs more is bad.
+VALUES_PART_MEMORY = 128 << 20
+VALUES_MEMORY_RATIO = 64
 
 # `RecordTable`, which is in a higher layer. Without an argument, `ParsedValues` does not fix the type of its table.
 TableT = TypeVar("TableT", bound=TableData, default=Any)

@@ -18,7 +18,6 @@ from kbatch.extras import require
 from kbatch.options import Framing
 from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
-from kbatch.tuning import PROTOBUF_ROWS
 from kbatch.values.framing import PREFIX_BYTES, check_framing, message_path, read_prefixes
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget
 from kbatch.values.parsed import Parsed, slices_of
@@ -38,6 +37,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["ProtobufParser", "read_descriptors"]
+
+# The number of messages that exist as Python objects at a time.
+PROTOBUF_ROWS = 4096
 
 
 def read_descriptors(source: bytes | str | os.PathLike[str]) -> bytes:

@@ -11,6 +11,7 @@ from oracle import build_batch, build_message, encode_record, three
 
 import kbatch
 from kbatch.batches.framing import (
+    FRAMING_MIN_ROWS,
     entry_size,
     frame_batches,
     look_of,
@@ -24,7 +25,6 @@ from kbatch.batches.pooled import PooledRows
 from kbatch.errors import Fault
 from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, Limits
 from kbatch.kernels import scan as kernel
-from kbatch.tuning import FRAMING_MIN_ROWS
 
 MIB = 1 << 20
 # The header chain of batches of different sizes.

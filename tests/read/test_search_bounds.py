@@ -15,10 +15,10 @@ import kbatch
 from kbatch.format import MIN_ENTRY_SIZE
 from kbatch.kernels.search import EntryChecksums
 from kbatch.log.local_files import LocalFile
+from kbatch.log.reading import MIN_WINDOW
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.read.windows import BufferWindows
-from kbatch.tuning import MIN_WINDOW
 
 # Results of `EntryChecksums.find`.
 NOT_FOUND, NEEDS_MORE = 0, 2

@@ -17,10 +17,9 @@ from support.bombs import measured, varint
 
 import kbatch
 from kbatch import LimitExceededError, Limits
-from kbatch.tuning import VALUES_PART_MEMORY
 from kbatch.values import AvroParser, FixedParser, JsonParser, ParsedValues, Parser, ProtobufParser, TextParser
 from kbatch.values.json import _most_items
-from kbatch.values.parsed import parse_column
+from kbatch.values.parsed import VALUES_PART_MEMORY, parse_column
 
 MIB = 1 << 20
 FIELDS = 2000

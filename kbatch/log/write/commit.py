@@ -38,9 +38,11 @@ from kbatch.log.write.parts import PartFile
 from kbatch.log.write.staging import Stage, refuse_link, stage_prefix
 from kbatch.publishing import move_all, sync_directory
 from kbatch.quantities import INT32_MAX, SizeLike, size_between
-from kbatch.tuning import COMMIT_READ_BYTES
 
 __all__ = ["Mode", "Written", "check_before", "commit", "locked", "roll_back"]
+
+# Bytes that are read at a time when files are compared before a commit.
+COMMIT_READ_BYTES = 16 << 20
 
 # Kafka's own lock file. A broker holds the lock as long as it runs.
 _LOCK = ".lock"

@@ -23,6 +23,7 @@ from kbatch.log.committed import follow_transactions
 from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment, check_order
+from kbatch.log.segment_file import WALK_BATCHES
 from kbatch.log.write.cleaning import Cleaning, Compaction, Producers
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.rewriting import check_out
@@ -32,7 +33,6 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
-from kbatch.tuning import WALK_BATCHES
 from kbatch.write.batch_layout import check_range
 from kbatch.write.batch_layout import now as time_of_call
 

@@ -15,7 +15,6 @@ from kbatch.log.write.parts import PartWriter
 from kbatch.log.write.rows import RowOptions, check_columns
 from kbatch.log.write.staging import Stage
 from kbatch.quantities import SizeLike, size_between
-from kbatch.tuning import SLICE_ROWS
 from kbatch.write.batch_layout import BatchLayout
 from kbatch.write.inputs import header_pairs
 
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["write_log"]
+
+# Rows per slice: splitting a slice by partition copies its rows.
+SLICE_ROWS = 1 << 16
 
 
 def write_log(
