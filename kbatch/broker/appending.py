@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array, scan_part
-from kbatch.broker.messages import count_numbered
 from kbatch.broker.offsets import assign_offsets, write_times
 from kbatch.broker.topic_config import TopicConfig
-from kbatch.broker.validation import Origin, check_segment_size, refuse_batch, validate_batch
+from kbatch.broker.validation import Origin, check_segment_size, count_numbered, refuse_batch, validate_batch
 from kbatch.errors import ErrorCode, ProducerStateError, error_at
 from kbatch.format import (
     ATTRIBUTE_CODEC,

@@ -8,7 +8,7 @@ from typing_extensions import Buffer
 
 from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array, put_values, scan_complete
-from kbatch.broker.messages import count_numbered
+from kbatch.broker.validation import count_numbered
 from kbatch.errors import InvalidRecordError, UnsupportedFormatError, error_at
 from kbatch.format import (
     ATTRIBUTE_CODEC,

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
+from kbatch.batches.arena import Arena, PayloadError
 from kbatch.batches.checksums import good_crcs
+from kbatch.batches.codecs import decompress
 from kbatch.batches.framing import byte_array, scan_part
-from kbatch.broker.messages import inner_messages
 from kbatch.broker.topic_config import TopicConfig
 from kbatch.errors import (
     CodecError,
@@ -34,6 +35,8 @@ from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
+    DEFAULT_LIMITS,
+    MESSAGE_HEADER_SIZES,
     NO_TIMESTAMP,
     BytesLike,
     Limits,
@@ -44,7 +47,7 @@ from kbatch.records.display import shown_time
 from kbatch.table import RecordTable
 from kbatch.write.batch_layout import now
 
-__all__ = ["Origin", "check_segment_size", "refuse_batch", "validate_batch"]
+__all__ = ["Origin", "check_segment_size", "count_numbered", "inner_messages", "refuse_batch", "validate_batch"]
 
 Origin: TypeAlias = Literal["client", "coordinator"]
 
@@ -301,3 +304,33 @@ def _check_records(table: RecordTable, other: npt.NDArray[np.bool_], topic: Topi
         text += "earlier" if is_early else "later"
         text += f" than the topic allows: {first if is_early else last} ({shown_time(first if is_early else last)})"
     refuse_batch(ErrorCode.INVALID_TIMESTAMP, batch, f"{text}{_listed(numbers)}", records=numbers)
+
+
+def inner_messages(
+    data: npt.NDArray[np.uint8], batch: np.void, limits: Limits | None = None
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]:
+    """Decompress a compressed message; return its payload and the headers of the messages in it."""
+    view = data.data[int(batch["position"]) : int(batch["position"] + batch["size"])]
+    magic = int(batch["magic"])
+    at = MESSAGE_HEADER_SIZES[magic]
+    at += 4 + max(int.from_bytes(view[at : at + 4], "big", signed=True), 0)
+    size = int.from_bytes(view[at : at + 4], "big", signed=True)
+    arena = Arena()
+    limit = (limits or DEFAULT_LIMITS).max_decompressed_bytes
+    try:
+        decompress(int(batch["attributes"]) & ATTRIBUTE_CODEC, view[at + 4 : at + 4 + size], arena, limit, magic)
+    except PayloadError as error:
+        raise finding_to_error(
+            error.finding, source=None, position=int(batch["position"]), base_offset=int(batch["last_offset"])
+        ) from None
+    payload = arena.array()
+    return payload, scan_part(payload).batches
+
+
+def count_numbered(data: npt.NDArray[np.uint8], batch: np.void) -> int | None:
+    """Return the number of messages in a compressed message, or None if their offsets are not 0, 1, 2, ..."""
+    _, messages = inner_messages(data, batch)
+    if not len(messages):
+        raise error_at(InvalidRecordError, batch, None, "compressed message contains no messages")
+    numbered = np.array_equal(messages["last_offset"], np.arange(len(messages)))
+    return len(messages) if numbered else None

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kbatch.cli.arguments import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
 from kbatch.cli.selection import add_selection, given_selection
-from kbatch.cli.summaries import log_dict, loss_dicts, print_summary
-from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
+from kbatch.cli.terminal import ProgressLine, counted, format_size, log_dict, loss_dicts, print_lines, print_summary
 from kbatch.options import BOOLEAN, INT32_MAX, INT64_MAX, ValueKind, documented, option, options_of, size, whole_number
 from kbatch.quantities import parse_time
 

@@ -11,8 +11,15 @@ from kbatch.cli.arguments import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
 from kbatch.cli.selection import RANGES, add_selection, given_selection
 from kbatch.cli.shown import json_bytes
-from kbatch.cli.summaries import damage_lines, loss_dicts, print_summary
-from kbatch.cli.terminal import ProgressLine, counted, print_errors, print_lines
+from kbatch.cli.terminal import (
+    ProgressLine,
+    counted,
+    damage_lines,
+    loss_dicts,
+    print_errors,
+    print_lines,
+    print_summary,
+)
 from kbatch.options import Match, RaiseOrSkip, choice, documented, option, options_of, size
 
 if TYPE_CHECKING:

@@ -14,8 +14,16 @@ from kbatch.cli.arguments import add_command
 from kbatch.cli.flags import JSON, NAME_AND_VALUE, STORAGE, add_flags, given_options, given_storage, given_values, usage
 from kbatch.cli.reports import loss_lines, lost_text, print_record, report_lines
 from kbatch.cli.selection import RANGES, SelectionFlags, add_selection, given_selection
-from kbatch.cli.summaries import print_summary
-from kbatch.cli.terminal import ProgressLine, counted, format_lost, format_size, format_time, print_lines, table_lines
+from kbatch.cli.terminal import (
+    ProgressLine,
+    counted,
+    format_lost,
+    format_size,
+    format_time,
+    print_lines,
+    print_summary,
+    table_lines,
+)
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.options import TEXT, as_named, documented, option, options_of
 from kbatch.plan.read_options import Bound, ReadOptions

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from kbatch.cli.flags import UsageError, given_storage
-from kbatch.cli.summaries import print_summary
-from kbatch.cli.terminal import counted, format_size, print_lines
+from kbatch.cli.terminal import counted, format_size, print_lines, print_summary
 
 __all__ = ["Losses", "loss_lines", "lost_text", "print_record", "report_lines"]
 

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_storage
 from kbatch.cli.selection import add_selection, given_selection
-from kbatch.cli.summaries import damage_lines, log_dict, loss_dicts, print_summary
-from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
+from kbatch.cli.terminal import (
+    ProgressLine,
+    counted,
+    damage_lines,
+    format_size,
+    log_dict,
+    loss_dicts,
+    print_lines,
+    print_summary,
+)
 from kbatch.options import INT32_MAX, RaiseOrSkip, choice, documented, option, options_of, size
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from kbatch.cli.arguments import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
 from kbatch.cli.selection import add_selection, given_selection
-from kbatch.cli.summaries import log_dict, print_summary
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,
@@ -18,7 +17,9 @@ from kbatch.cli.terminal import (
     format_size,
     format_time,
     labelled_lines,
+    log_dict,
     print_lines,
+    print_summary,
     table_lines,
 )
 from kbatch.options import BOOLEAN, documented, option, options_of

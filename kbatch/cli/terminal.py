@@ -1,4 +1,4 @@
-"""All output of the commands: lines, the progress line, and the formats of sizes, times and tables.
+"""All output of the commands: lines, the progress line, formats of sizes, times and tables, and results as JSON.
 
 Only this module prints, so that everything that is printed is escaped.
 """
@@ -14,25 +14,38 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from kbatch.escaping import counted, is_printable, printable
 from kbatch.unfinished import forget_unfinished, register_unfinished
 
+if TYPE_CHECKING:
+    from kbatch.log.logs import Log
+    from kbatch.records.loss_list import Loss
+
 __all__ = [
+    "LISTED_DAMAGE",
     "ProgressLine",
     "counted",
+    "damage_lines",
     "fitted",
     "format_lost",
     "format_size",
     "format_time",
     "labelled_lines",
+    "log_dict",
+    "loss_dicts",
     "print_errors",
     "print_json",
     "print_lines",
+    "print_summary",
     "shortened",
     "table_lines",
     "write_lines",
 ]
+
+# The number of byte ranges that text lists; JSON lists all.
+LISTED_DAMAGE = 20
 
 _LINES_PER_WRITE = 2048
 # Between the columns of a table.
@@ -254,3 +267,33 @@ def _terminal_width() -> int:
     """
     is_set = os.environ.get("COLUMNS", "").isdecimal()
     return shutil.get_terminal_size().columns if is_set or sys.stdout.isatty() else sys.maxsize
+
+
+def print_summary(command: str, status: int, logs: Sequence[dict[str, Any]], *, damaged: bool, **totals: Any) -> None:
+    """Print the result of a command: ``command``, ``exit_status``, ``damaged``, its totals, and one entry per log."""
+    print_json({"command": command, "exit_status": status, "damaged": damaged, **totals, "logs": logs})
+
+
+def log_dict(log: Log | None, path: str, **fields: Any) -> dict[str, Any]:
+    """Return the entry of a log: ``name``, ``path``, ``topic``, ``partition`` and the fields of the command."""
+    topic, partition = (None, None) if log is None else (log.topic, log.partition)
+    name = path if topic is None else f"{topic}-{partition}"
+    return {"name": name, "path": path, "topic": topic, "partition": partition, **fields}
+
+
+def loss_dicts(losses: Iterable[Loss]) -> list[dict[str, Any]]:
+    """Return byte ranges without records as they appear in JSON."""
+    return [loss._asdict() for loss in losses]
+
+
+def damage_lines(prefix: str, losses: Sequence[Loss]) -> list[str]:
+    """Return the first byte ranges without records as text, with their files, and the number of further ones."""
+    lines = []
+    for loss in losses[:LISTED_DAMAGE]:
+        # A gap has no bytes.
+        size = f", {counted(loss.length, 'byte')}" if loss.length else ""
+        file = "" if loss.file is None else f"{loss.file}, "
+        lines.append(f"{prefix}: {file}byte {loss.position}{size}: {loss.reason}")
+    if len(losses) > LISTED_DAMAGE:
+        lines.append(f"{prefix}: {len(losses) - LISTED_DAMAGE:,} more")
+    return lines

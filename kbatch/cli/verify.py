@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kbatch.cli.arguments import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
 from kbatch.cli.selection import add_selection, given_selection
-from kbatch.cli.summaries import log_dict, print_summary
-from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
+from kbatch.cli.terminal import ProgressLine, counted, format_size, log_dict, print_lines, print_summary
 from kbatch.options import BOOLEAN, documented, option, options_of
 
 if TYPE_CHECKING:

@@ -12,16 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
-from kbatch.errors import LogDirectoryError
+from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.escaping import counted
-from kbatch.format import Limits
-from kbatch.log.batch_rows import all_batches
+from kbatch.format import BATCH_DTYPE, Limits
 from kbatch.log.committed import follow_transactions
 from kbatch.log.conversions import TablesOfLog
 from kbatch.log.directories import ListedDirectory, find_file, list_path, listed_segments, topic_id_of
 from kbatch.log.names import is_remote_name, name_of_log
 from kbatch.log.ranges import LogSelection, count_back, end_offset_after, first_offset, first_offset_since
-from kbatch.log.segment import Segment
+from kbatch.log.segment import Segment, check_order, last_offset
 from kbatch.log.segment_file import Tail
 from kbatch.log.state import (
     LEADER_EPOCH_CHECKPOINT,
@@ -440,3 +439,29 @@ class Log(TablesOfLog):
         )
         since = parse_time(timestamp, "timestamp")
         return first_offset_since(self.segments, since, options, use_indexes=self.use_indexes)
+
+
+def all_batches(segments: Sequence[Segment]) -> npt.NDArray[np.void]:
+    """Return the headers of all batches of some segments, as `Log.batches` does."""
+    parts = [np.empty(0, BATCH_DTYPE)]
+    reached, before = None, ""
+    for segment in segments:
+        check_order(before, reached, segment.path, segment.base_offset)
+        end = 0
+        for rows in segment.scan():
+            parts.append(rows)
+            end = int(rows["position"][-1] + rows["size"][-1])
+            if (last := last_offset(rows)) is not None:
+                reached, before = last, segment.path
+        with segment.open() as file:
+            tail = file.tail_at(end)
+        if tail.finding is not None:
+            raise finding_to_error(tail.finding, source=segment.path, position=end)
+        if tail.kind != "none" and not segment.live:
+            raise LogDirectoryError(
+                f"{segment.path}, byte {end}: {tail.size} bytes after the last complete batch; "
+                "only the last segment of a log may have them",
+                source=segment.path,
+                position=end,
+            )
+    return np.concatenate(parts)

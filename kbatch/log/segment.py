@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +21,6 @@ from kbatch.log.segment_file import WALK_WINDOW, SegmentFile, Tail, unreadable
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Entry, Storage, locate
 from kbatch.quantities import TimeLike, parse_time
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Segment", "check_order", "has_batch", "inode_of", "last_offset", "planned_segment"]
 

@@ -26,8 +26,7 @@ from kbatch.log.segment import Segment, check_order
 from kbatch.log.segment_file import WALK_BATCHES
 from kbatch.log.write.cleaning import Cleaning, Compaction, Producers
 from kbatch.log.write.log_writer import LogWriter
-from kbatch.log.write.rewriting import check_out
-from kbatch.log.write.side_files import copy_side_files, side_files
+from kbatch.log.write.rewriting import check_out, copy_side_files, side_files
 from kbatch.quantities import SizeLike, TimeLike, parse_time, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.loss_list import Loss

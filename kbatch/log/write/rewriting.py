@@ -1,13 +1,14 @@
 """Conversion and recompression of logs of any size.
 
-Segments keep their base offsets, so that the other files of a log remain valid (`kbatch.log.write.side_files`).
+Segments keep their base offsets, so that the other files of a log remain valid (`copy_side_files`).
 A segment is read, rewritten and written in windows: memory does not depend on its size.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,20 +21,38 @@ from kbatch.log.discovery import find_logs
 from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
-from kbatch.log.state import MAX_SIDE_FILE, START_CHECKPOINT
+from kbatch.log.state import (
+    LEADER_EPOCH_CHECKPOINT,
+    MAX_SIDE_FILE,
+    START_CHECKPOINT,
+    read_leader_epochs,
+    read_producer_snapshot,
+    too_large,
+)
 from kbatch.log.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
-from kbatch.log.write.side_files import copy_side_files, side_files
 from kbatch.log.write.staging import NewOutput
 from kbatch.options import RaiseOrSkip
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import table_limit
+from kbatch.records.loss_list import Loss
 from kbatch.rewrite.conversion import Conversion, Lossy
 from kbatch.rewrite.recompression import Recompression
 from kbatch.rewrite.rewriter import Rewriter, RewriteReport, rewrite_batches, valid_batches
 from kbatch.transactions import TransactionTracker
 
-__all__ = ["check_apart", "check_out", "convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
+__all__ = [
+    "check_apart",
+    "check_out",
+    "convert_log",
+    "copy_side_files",
+    "recompress_log",
+    "rewrite_log",
+    "rewrite_logs",
+    "side_files",
+]
+
+_COPIED_NAMES = re.compile(rf"{LEADER_EPOCH_CHECKPOINT}|partition\.metadata|(\d{{20}})\.snapshot", re.ASCII)
 
 # Files of a broker's log directory that are copied. Recovery points and the mark of a clean shutdown are not, so the
 # broker recovers all logs when it starts.
@@ -351,3 +370,44 @@ def check_apart(path: str, out: str) -> None:
     read, written = os.path.realpath(path), os.path.realpath(out)
     if written == read or (os.path.isdir(read) and os.path.commonpath([read, written]) == read):
         raise LogDirectoryError(f"{out}: is inside the input {path}; choose another output", source=out)
+
+
+def side_files(log: Log) -> dict[str, int | None]:
+    """Return the names of the side files that a rewritten log keeps, each with its offset if it is a producer snapshot.
+
+    These are producer snapshots, leader epochs and the topic's id. They remain valid as long as segments keep their
+    base offsets.
+    """
+    found = (_COPIED_NAMES.fullmatch(name) for name in sorted(log.segments[0].storage.list(log.path)))
+    return {match[0]: None if match[1] is None else int(match[1]) for match in found if match}
+
+
+def copy_side_files(log: Log, names: Iterable[str], writer: LogWriter) -> list[Loss]:
+    """Copy the files with these names; return a loss for each file that can't be read and was not copied.
+
+    A snapshot that can't be read is not copied: a broker deletes such a file and follows the log from the previous
+    snapshot (``ProducerStateManager.loadFromSnapshot``). Leader epochs that can't be read are not copied either:
+    `LogWriter` writes the epochs in the batches.
+
+    Raises
+    ------
+    LogDirectoryError
+        If a file is too large for its kind.
+    """
+    storage = log.segments[0].storage
+    damage = []
+    for name in names:
+        path = storage.join(log.path, name)
+        data, size = storage.read(path, MAX_SIDE_FILE)
+        if len(data) < size:
+            raise too_large(path, size)
+        try:
+            if name.endswith(".snapshot"):
+                read_producer_snapshot(path, storage=storage)
+            elif name == LEADER_EPOCH_CHECKPOINT:
+                read_leader_epochs(path, storage=storage)
+        except KbatchError as error:
+            damage.append(Loss(0, size, f"{error}; it can be rebuilt from the log", file=path))
+        else:
+            writer.write_file(name, data)
+    return damage
