@@ -43,8 +43,12 @@ SETUP = PACKAGE.parent / "setup.py"
 def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> None:
     for name in ("kernels", "protocol"):
         shutil.copytree(PACKAGE / name, tmp_path / "kbatch" / name, ignore=shutil.ignore_patterns("*.so", "*.c"))
-    for name in ("setup.py", "protocol_stub.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("protocol_stub.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(SETUP.parent / name, tmp_path)
+    # Translating one kernel to C is enough to get to the compiler.
+    text, kernels = re.subn(r"(?s)^KERNELS = \[.*?\n\]", 'KERNELS = ["murmur"]', SETUP.read_text(), flags=re.M)
+    assert kernels == 1
+    (tmp_path / "setup.py").write_text(text)
     built = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext"],
         cwd=tmp_path,

@@ -485,7 +485,7 @@ def test_a_table_with_a_view_stays_within_the_limit_or_names_it(kind: str, view:
         del result
         return len(table)
 
-    for limit in (48 * MIB, 64 * MIB, 96 * MIB, 128 * MIB):
+    for limit in (48 * MIB, 128 * MIB):
         increase, result = measured(functools.partial(viewed, limit))
         assert increase <= limit * 13 // 10 + WINDOW, (limit, result)
         errors = (r"raise limits=kbatch.Limits(max_table_bytes=...)", "ValueError: offset 0: dtype |S40")

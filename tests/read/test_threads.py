@@ -263,7 +263,7 @@ def test_tables_end_at_the_same_batches(tmp_path, codec):
             read = read_tables(kbatch.Segment(path), 0, len(data), options, max_bytes, splits=True)
             assert [seen(table) for table in read] == one
     array = byte_array(data)
-    for max_bytes in range(1, 60_000, 997):
+    for max_bytes in range(1, 60_000, 1997):
         one = seen(first_table(array, DecodeOptions(), max_bytes))
         assert seen(first_table(array, DecodeOptions(threads=3, thread_bytes=1), max_bytes)) == one
 

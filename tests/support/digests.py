@@ -232,7 +232,7 @@ def ascends(data: bytes, options: dict[str, Any]) -> bool:
 
 Mutated = tuple[str, bytes, int]
 # The ordinary test run takes one in this number of mutations, with one of the combinations of options.
-SAMPLED = {"decode": 4, "log": 12, "stream": 8, "stream, vectors": 32}
+SAMPLED = {"decode": 4, "log": 12, "stream": 16, "stream, splits": 2, "stream, vectors": 64}
 
 
 def is_damaged(name: str) -> bool:
@@ -360,7 +360,7 @@ def stream_groups(parts: Iterable[int | None]) -> Iterator[Group]:
         for name, entries in inputs().items():
             data = b"".join(entries)
             cases = (
-                cases_of(name, splits(data), part, run_stream, 1),
+                cases_of(name, splits(data), part, run_stream, SAMPLED["stream, splits"]),
                 cases_of(name, mutations(name, data), part, run_stream, SAMPLED["stream"]),
             )
             yield f"stream, {name}, {suffix}", itertools.chain(*cases)
