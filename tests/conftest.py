@@ -131,9 +131,7 @@ def spark() -> Iterator[Any]:
         import kbatch.spark
         from kbatch.spark.source_api import HAS_DATA_SOURCE
 
-        # Queries of a few rows: compiling their code, and tasks without rows, would take most of the time.
-        conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.codegen.wholeStage": "false"}
-        with kbatch.spark.spark_session("local[2]", app_name="kbatch tests", conf=conf) as session:
+        with kbatch.spark.spark_session("local[2]", app_name="kbatch tests") as session:
             if HAS_DATA_SOURCE:
                 kbatch.spark.register(session)
             yield session

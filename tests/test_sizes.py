@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,8 +40,13 @@ def cython_block(lines: list[str], first: int, indent: int) -> str:
     return _DOCSTRING.sub("", "\n".join(lines[first:end]).rstrip())
 
 
-def blocks(path: Path) -> Iterator[tuple[str, str, int]]:
-    """Yield kind, name and lines of each class, and of each function without its docstring."""
+@functools.cache
+def blocks(path: Path) -> list[tuple[str, str, int]]:
+    """Return kind, name and lines of each class, and of each function without its docstring."""
+    return list(found_blocks(path))
+
+
+def found_blocks(path: Path) -> Iterator[tuple[str, str, int]]:
     text = path.read_text()
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(text)):

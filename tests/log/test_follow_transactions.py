@@ -145,7 +145,7 @@ def test_missing_damaged_and_stale_snapshots_do_not_change_the_result(tmp_path: 
 
 
 def test_transactions_are_followed_over_skipped_damage_before_the_range(tmp_path: Path) -> None:
-    for seed in range(8 if os.environ.get("KBATCH_TEST_ALL") else 3):
+    for seed in range(8 if os.environ.get("KBATCH_TEST_ALL") else 2):
         directory = tmp_path / f"{seed}-0"
         log = generated(directory, seed)
         rng = np.random.default_rng(seed)

@@ -291,7 +291,7 @@ class _Interrupted(BaseException):
 @pytest.mark.parametrize("place", ["_executor", "submit", "own_codecs"])
 def test_an_error_that_ends_the_call_ends_its_threads(monkeypatch, error, place):
     """Ctrl-C or a MemoryError may occur at any step between the start of the first thread and the decoding."""
-    data = bytearray(b"".join(batches(np.random.default_rng(13), 40, codecs=("gzip",), size=20_000)) * 60)
+    data = bytearray(b"".join(batches(np.random.default_rng(13), 40, codecs=("gzip",), size=20_000)) * 20)
     whole = len(kbatch.decode(data).records)
     executor = workers._executor(2)
     submit = executor.submit

@@ -89,7 +89,7 @@ def huge_header(size: int) -> bytes:
 def test_overlong_lengths_between_good_batches_take_linear_time(kind: str, crc: str) -> None:
     """Each header declares half of the input, and a good batch follows; the declared bytes are not summed each time."""
     seconds = []
-    for size in (1 << 19, 1 << 21):
+    for size in (1 << 18, 1 << 20):
         wrong = huge_header(size) if kind == "magic 2" else oracle.build_message(None, b"", magic=0, length=size, crc=5)
         data = (GOOD + wrong) * (2 * size // len(GOOD + wrong))
         began = time.process_time()

@@ -131,7 +131,7 @@ def test_a_log_loses_the_batch_and_nothing_else(log_path: Path, indexes: bool) -
         {"start_offset": 104, "stop_offset": 115},
     ]
     # The stride is coprime to all field sizes, so that each run flips different bits of each field.
-    for number, bit in enumerate(range(0, 8 * STARTS[-2], 3 if EVERY else 7)):
+    for number, bit in enumerate(range(0, 8 * STARTS[-2], 3 if EVERY else 13)):
         data, bad, at = flip(bit)
         path.write_bytes(data)
         for given in (options[number % len(options)], options[-1 - number % 7]):

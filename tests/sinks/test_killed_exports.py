@@ -36,7 +36,7 @@ from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 # KBATCH_TEST_ALL=1, as in .ci/long, kills a hundred runs of each format, and tries every step of writing.
-KILLS, STEPS = (100, 1) if os.environ.get("KBATCH_TEST_ALL") else (8, 17)
+KILLS, STEPS = (100, 1) if os.environ.get("KBATCH_TEST_ALL") else (8, 29)
 
 
 def offsets_in(kind: str, out: Path) -> dict[str, list[int]]:

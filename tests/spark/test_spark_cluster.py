@@ -183,6 +183,15 @@ with spark_session(master, conf=conf):
         print(summary.records)
 """
 
+LAST = """
+with spark_session(master, conf=conf):
+    print(export(logs, out).records, flush=True)
+    try:
+        export(logs, lost)
+    except KbatchError as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+
 
 DATA_SOURCE = """
 from pyspark.sql.functions import count, sum
@@ -292,33 +301,28 @@ def test_executors_import_kbatch_from_the_archive(
     assert_rows(tmp_path / "out", offsets)
 
 
-def test_a_killed_worker_loses_and_duplicates_no_row(
+def test_killed_workers_lose_and_duplicate_no_row_until_the_last_one_is_killed(
     driver: Driver, tmp_path: Path, offsets: dict[int, np.ndarray[Any, Any]]
 ) -> None:
-    """A worker is killed together with its executor."""
-    process = driver.start(EXPORT, out=str(tmp_path / "out"))
-    driver.cluster.kill_worker(busy_worker(driver.cluster, tmp_path, process))
-    assert int(driver.result(process)) == sum(map(len, offsets.values()))
+    """A worker is killed together with its executor: one of two in the first export, the other in the second."""
+    # The first executors must start within the same timeout.
+    driver.conf["spark.kbatch.executorTimeout"] = "30"
+    process = driver.start(LAST, out=str(tmp_path / "out"), lost=str(tmp_path / "lost"))
+    killed = busy_worker(driver.cluster, tmp_path, process)
+    driver.cluster.kill_worker(killed)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    # Before the second export ends.
+    for number in set(driver.cluster.workers) - {killed}:
+        driver.cluster.kill_worker(number)
+    assert line, process.communicate()
+    assert int(line) == sum(map(len, offsets.values()))
     assert_rows(tmp_path / "out", offsets)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
     written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.parquet")}
     assert written == set(json.loads((tmp_path / "out" / "_manifest.json").read_text())["files"])
-
-
-def test_the_export_ends_with_an_error_when_all_workers_are_killed(driver: Driver, tmp_path: Path) -> None:
-    # Executors start sooner with the packages of this environment than with an archive that they unpack.
-    del driver.conf["spark.archives"]
-    packages = [Path(kbatch.__file__).parents[1], *sys.path]
-    driver.conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(map(str, packages))
-    # The first executors must start within the same timeout.
-    driver.conf["spark.kbatch.executorTimeout"] = "15"
-    process = driver.start(EXPORT, out=str(tmp_path / "out"))
-    busy_worker(driver.cluster, tmp_path, process)
-    for number in list(driver.cluster.workers):
-        driver.cluster.kill_worker(number)
     output = driver.result(process)
     assert output.startswith(f"ExecutorsLostError: {driver.cluster.master} has had no executor for this job for ")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import log_batches
@@ -65,13 +66,13 @@ def test_messages_contain_no_secrets(tmp_path: Path) -> None:
     assert "hush" not in repr(open_place("s3://bucket/x", writing.storage))
 
 
-KILLER = '''
-import os, signal
+FAILING = """
+import os, resource, signal
 from pathlib import Path
 
 
 class KillOnce:
-    """A transform that ends its worker in the middle of a task, once."""
+    \"\"\"A transform that ends its worker in the middle of a task, once.\"\"\"
 
     def __init__(self, mark):
         self.mark = mark
@@ -88,60 +89,75 @@ class KillOnce:
             else:
                 os.kill(os.getpid(), signal.SIGKILL)
         return batch
-'''
+
+
+class SmallFiles:
+    \"\"\"A transform that limits the size of the files of its worker.\"\"\"
+
+    def schema(self, schema):
+        return schema
+
+    def apply(self, batch):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4_000_000, 4_000_000))
+        return batch
+"""
 RUN = """
 import sys, warnings
 warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-import killer
-import kbatch.spark
-from kbatch.spark import WriteOptions
-summary = kbatch.spark.export(
-    sys.argv[1], sys.argv[2], master=sys.argv[3], transform=killer.KillOnce(sys.argv[4]) if sys.argv[4] else None,
-    writing=WriteOptions(row_group_rows=100, by_day=True), conf={"spark.speculation": "true"},
-)
-print(summary.records, len(summary.files))
+import failing
+from kbatch.spark import WriteOptions, export, spark_session
+
+directory = sys.argv[1]
+writing = WriteOptions(row_group_rows=100, by_day=True)
+with spark_session("local[2,3]", conf={"spark.speculation": "true"}):
+    summary = export(
+        f"{directory}/logs", f"{directory}/out", transform=failing.KillOnce(f"{directory}/killed"), writing=writing
+    )
+    print(summary.records, len(summary.files), flush=True)
+    export(f"{directory}/large", f"{directory}/full", transform=failing.SmallFiles(), writing=writing)
 """
 
 
-def run_alone(tmp_path: Path, root: Path, out: Path, master: str, mark: str, prelude: str = "") -> Any:
-    """Run an export in a separate process, with a Spark that retries tasks."""
-    (tmp_path / "killer.py").write_text(KILLER)
-    paths = os.pathsep.join([str(tmp_path), str(Path(kbatch.__file__).parents[1])])
-    return subprocess.run(
-        [sys.executable, "-c", prelude + RUN, root, out, master, mark],
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Two exports of one Spark that retries tasks, in a process of its own: a worker is killed, and a disk is full."""
+    directory = tmp_path_factory.mktemp("failing")
+    batches = [log_batches.batch(i, [NOW + i * DAY // 300]) for i in range(1000)]
+    log_batches.write_segment(directory / "logs" / "t-0", 0, batches)
+    noise = Random(1)
+    batches = [log_batches.batch(i, [NOW], value=noise.randbytes(10_000)) for i in range(1000)]
+    log_batches.write_segment(directory / "large" / "t-0", 0, batches)
+    (directory / "failing.py").write_text(FAILING)
+    paths = os.pathsep.join([str(directory), str(Path(kbatch.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, directory],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         timeout=300,
+        check=False,
     )
+    return directory, done
 
 
-def test_a_worker_killed_while_it_writes_a_file_is_retried(tmp_path: Path) -> None:
-    root = tmp_path / "logs"
-    batches = [log_batches.batch(i, [NOW + i * DAY // 300]) for i in range(1000)]
-    log_batches.write_segment(root / "t-0", 0, batches)
-    mark = tmp_path / "killed"
-    done = run_alone(tmp_path, root, tmp_path / "out", "local[2,3]", str(mark))
-    assert done.returncode == 0, done.stderr
-    assert mark.exists()
-    paths = sorted((tmp_path / "out").rglob("*.parquet"))
+Exported = tuple[Path, subprocess.CompletedProcess[str]]
+
+
+def test_a_worker_killed_while_it_writes_a_file_is_retried(exported: Exported) -> None:
+    directory, done = exported
+    assert (directory / "killed").exists(), done.stderr
+    paths = sorted((directory / "out").rglob("*.parquet"))
     assert done.stdout.split() == ["1000", str(len(paths))]
     found = [offset for path in paths for offset in pq.ParquetFile(path).read(["offset"])["offset"].to_pylist()]
     assert found == list(range(1000))
-    assert sorted(os.listdir(tmp_path / "out")) == ["_manifest.json", "topic=t"]
-    assert not list(tmp_path.glob("out.tmp*"))
+    assert sorted(os.listdir(directory / "out")) == ["_manifest.json", "topic=t"]
+    assert not list(directory.glob("out.tmp*"))
 
 
-def test_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line(exported: Exported) -> None:
     """A file size limit, like a full disk, gives a message of one line that names the file, and no output."""
-    from random import Random
-
-    noise = Random(1)
-    batches = [log_batches.batch(i, [NOW], value=noise.randbytes(10_000)) for i in range(1000)]
-    log_batches.write_segment(tmp_path / "logs" / "t-0", 0, batches)
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4_000_000, 4_000_000))\n"
-    done = run_alone(tmp_path, tmp_path / "logs", tmp_path / "out", "local[1]", "", limit)
+    directory, done = exported
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert re.search(r"KbatchError: while exporting .*t-0/0{20}\.log: OSError: .*File too large", last)
-    assert set(os.listdir(tmp_path)) - {"__pycache__"} == {"killer.py", "logs"}
+    assert set(os.listdir(directory)) - {"__pycache__"} == {"failing.py", "killed", "large", "logs", "out"}

@@ -284,7 +284,7 @@ def test_readers_read_the_days_as_partitions(spark: Any, tmp_path: Path) -> None
 
 
 def test_days_in_random_order_open_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of 500 days in random order keep a bounded number of files open and make few files."""
+    """Records of 250 days in random order keep a bounded number of files open and make few files."""
     opened: list[int] = []
     create = files.DataFiles._create
 
@@ -295,16 +295,16 @@ def test_days_in_random_order_open_few_files(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(files.DataFiles, "_create", counted)
     numbers = random.Random(3)
-    times = [NOW + numbers.randrange(500) * DAY for _ in range(20_000)]
+    times = [NOW + numbers.randrange(250) * DAY for _ in range(8_000)]
     root = log(tmp_path / "logs", times)
     paths = run(root, tmp_path / "out", by_day=True)
-    assert len(paths) == len({day(time) for time in times}) == 500
+    assert len(paths) == len({day(time) for time in times}) == 250
     # With little memory a day gets several files, and no record is lost or duplicated.
     limits = files.FileLimits(held_bytes=100_000)
     more = run(root, tmp_path / "more", limits=limits, by_day=True, row_group_bytes=50_000)
-    assert 500 < len(more) < 20_000 / 8
+    assert 250 < len(more) < 8_000 / 8
     assert max(opened) == 32
-    assert sorted(offset for each in by_date(more).values() for offset in each) == list(range(20_000))
+    assert sorted(offset for each in by_date(more).values() for offset in each) == list(range(8_000))
     assert {date: sorted(each) for date, each in by_date(more).items()} == by_date(paths)
 
 

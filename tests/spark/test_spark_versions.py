@@ -80,6 +80,8 @@ def test_the_error_of_a_task_is_raised_as_it_is(spark: Any, golden: Path, tmp_pa
         kbatch.spark.export(log, tmp_path / "out")
 
 
+# With the newest PySpark, tests/cli/test_cli.py exports from a shell.
+@pytest.mark.long
 def test_the_command_line_exports(golden: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = subprocess.run(

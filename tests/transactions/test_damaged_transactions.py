@@ -20,7 +20,6 @@ from kbatch.batches.framing import byte_array, scan_part
 from kbatch.transactions import TransactionRecorder, Transactions, TransactionTracker
 from kbatch.transactions.events import EVENT_DTYPE, LOST_BYTES, NO_PRODUCER
 
-
 # Beyond the header's attributes, the checksum covers all bits of a byte alike: its sign bit and its lowest one suffice.
 ALL_BITS, TWO_BITS = range(8), (0, 7)
 
