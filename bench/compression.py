@@ -41,7 +41,7 @@ def measure(corpus_name: str, size: int | None, rounds: int, scratch: Path) -> d
     from kbatch.log import Log
     from kbatch.plan.planner import plan
     from kbatch.plan.read_options import ReadOptions
-    from kbatch.sinks.names import FileNames
+    from kbatch.sinks.file_names import FileNames
     from kbatch.sinks.outputs import OutputPlace
     from kbatch.sinks.task import ExportJob, reports_of
     from kbatch.sinks.write_options import WriteOptions

@@ -26,9 +26,9 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split, Task
 from kbatch.sinks.commits import LogName
 from kbatch.sinks.counts import Counts, Progress
+from kbatch.sinks.export_run import ExportRun, open_target
 from kbatch.sinks.files import WrittenFile
 from kbatch.sinks.outputs import open_place
-from kbatch.sinks.running import ExportRun, open_target
 from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.task import ExportJob, TaskReport, reports_of
 from kbatch.sinks.write_options import OutputFormat, WriteOptions

@@ -244,7 +244,7 @@ def snapshot(count: int) -> bytes:
 def logs(count: int, directory: Path) -> dict[str, Callable[[], Any]]:
     """Return the steps that read logs with their index files, and write logs, of up to 8 times `count` entries."""
     import kbatch
-    from kbatch.log.verification import verify_log
+    from kbatch.log.check.verification import verify_log
 
     one, noise = record(0, b"v"), b"\xff" * 20
     size = len(framed(one, 1)) + len(noise)

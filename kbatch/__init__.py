@@ -72,12 +72,12 @@ _NAMES = {
         "control_records",
     ),
     "kbatch.write.batch_writer": ("BatchWriter",),
-    "kbatch.write.control": (
+    "kbatch.write.control_writing": (
         "encode_empty",
         "encode_marker",
     ),
     "kbatch.write.encoding": ("encode",),
-    "kbatch.write.tables": ("encode_table",),
+    "kbatch.write.original_batches": ("encode_table",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 # Public packages. `kbatch.spark` needs PySpark and has to be imported.

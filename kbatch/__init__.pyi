@@ -55,9 +55,9 @@ from kbatch.transactions import OpenTransaction as OpenTransaction
 from kbatch.transactions import Transactions as Transactions
 from kbatch.transactions import control_records as control_records
 from kbatch.write.batch_writer import BatchWriter as BatchWriter
-from kbatch.write.control import encode_empty as encode_empty
-from kbatch.write.control import encode_marker as encode_marker
+from kbatch.write.control_writing import encode_empty as encode_empty
+from kbatch.write.control_writing import encode_marker as encode_marker
 from kbatch.write.encoding import encode as encode
-from kbatch.write.tables import encode_table as encode_table
+from kbatch.write.original_batches import encode_table as encode_table
 
 __version__: str

@@ -17,16 +17,16 @@ import kbatch
 import kbatch.cli
 import kbatch.log
 from kbatch.cli import export
-from kbatch.cli.arguments import CommandParser
+from kbatch.cli.command_parser import CommandParser
 from kbatch.cli.compact import CompactFlags
 from kbatch.cli.convert import ConvertFlags
 from kbatch.cli.diff import DiffFlags
 from kbatch.cli.flags import add_flags, given_values
 from kbatch.cli.rewriting import RewriteFlags
 from kbatch.cli.running import make_parser
-from kbatch.cli.values import add_value_arguments, value_options
+from kbatch.cli.value_flags import add_value_arguments, value_options
+from kbatch.log.write.dataframe_rows import RowOptions
 from kbatch.log.write.rewriting import rewrite_log
-from kbatch.log.write.rows import RowOptions
 from kbatch.options import (
     BOOLEAN,
     Option,

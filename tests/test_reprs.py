@@ -20,7 +20,7 @@ import kbatch.log
 import kbatch.protocol
 import kbatch.spark
 import kbatch.values
-from kbatch.log.internal import ConsumerOffsets, TransactionStates
+from kbatch.log.files.internal_topics import ConsumerOffsets, TransactionStates
 
 LOSSES = [kbatch.Loss(position, 100, "reason " * 50, position) for position in range(5000)]
 ROWS = pa.table({f"column {number}": range(1000) for number in range(50)})

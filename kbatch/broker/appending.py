@@ -30,7 +30,7 @@ from kbatch.format import (
 from kbatch.table import RecordTable
 from kbatch.write.batch_layout import BatchLayout, check_range, now
 from kbatch.write.composing import compose, plan_batches
-from kbatch.write.tables import table_records
+from kbatch.write.original_batches import table_records
 
 __all__ = ["accept_batch"]
 

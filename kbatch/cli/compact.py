@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch.cli.arguments import add_command
+from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
-from kbatch.cli.selection import add_selection, given_selection
+from kbatch.cli.selection_flags import add_selection, given_selection
 from kbatch.cli.terminal import ProgressLine, counted, format_size, log_dict, loss_dicts, print_lines, print_summary
 from kbatch.options import BOOLEAN, INT32_MAX, INT64_MAX, ValueKind, documented, option, options_of, size, whole_number
 from kbatch.quantities import parse_time
@@ -127,7 +127,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.cli.inputs import open_path
-    from kbatch.log.storage import locate
+    from kbatch.log.store.storage import locate
     from kbatch.log.write.compaction import compact_log
     from kbatch.log.write.rewriting import check_apart
     from kbatch.log.write.staging import NewOutput

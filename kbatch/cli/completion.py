@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any
 
-from kbatch.cli.arguments import add_command
+from kbatch.cli.command_parser import add_command
 from kbatch.cli.terminal import print_lines
 
 __all__ = ["add_parser", "run"]

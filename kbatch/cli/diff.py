@@ -7,9 +7,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from kbatch.cli.arguments import add_command
+from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
-from kbatch.cli.selection import RANGES, add_selection, given_selection
+from kbatch.cli.selection_flags import RANGES, add_selection, given_selection
 from kbatch.cli.shown import json_bytes
 from kbatch.cli.terminal import (
     ProgressLine,
@@ -23,7 +23,7 @@ from kbatch.cli.terminal import (
 from kbatch.options import Match, RaiseOrSkip, choice, documented, option, options_of, size
 
 if TYPE_CHECKING:
-    from kbatch.log.differences import ComparedLog, ComparedRecord, Difference, PartitionComparison
+    from kbatch.log.check.differences import ComparedLog, ComparedRecord, Difference, PartitionComparison
 
 __all__ = ["add_parser", "run"]
 
@@ -115,7 +115,7 @@ _TEXT_HEADERS = 8
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.cli.inputs import open_paths
-    from kbatch.log.comparison import compare_logs
+    from kbatch.log.check.comparison import compare_logs
     from kbatch.log.logs import Log
 
     flags, selection = given_options(DiffFlags, arguments), given_selection(arguments)

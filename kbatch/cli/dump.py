@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kbatch.cli.arguments import add_command
+from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import STORAGE, UsageError, add_flags, given_options, given_storage
-from kbatch.cli.selection import RANGES, SelectionFlags, add_selection, given_selection
+from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
 from kbatch.options import BOOLEAN, ValueKind, choice, documented, option, options_of, size, whole_number
 
 __all__ = ["add_parser", "run"]
@@ -152,8 +152,8 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from kbatch.cli.dump_listing import Listing
     from kbatch.cli.inputs import find_inputs
-    from kbatch.cli.listing import Listing
 
     if arguments.paths.count("-") > 1:
         raise UsageError("standard input (-) can be read only once")
@@ -189,7 +189,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_protocol(paths: list[str], flags: DumpFlags, selection: SelectionFlags) -> int:
-    from kbatch.cli.messages import dump_messages
+    from kbatch.cli.dump_protocol import dump_messages
 
     if selection != SelectionFlags() or flags != DumpFlags(protocol=True, max_bytes_shown=flags.max_bytes_shown):
         raise UsageError("with --protocol, the only other option is --max-bytes-shown")

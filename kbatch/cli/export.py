@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from kbatch.cli.arguments import add_command
+from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, NAME_AND_VALUE, STORAGE, add_flags, given_options, given_storage, given_values, usage
 from kbatch.cli.reports import loss_lines, lost_text, print_record, report_lines
-from kbatch.cli.selection import RANGES, SelectionFlags, add_selection, given_selection
+from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,
@@ -24,7 +24,7 @@ from kbatch.cli.terminal import (
     print_summary,
     table_lines,
 )
-from kbatch.cli.values import add_value_arguments, value_options
+from kbatch.cli.value_flags import add_value_arguments, value_options
 from kbatch.options import TEXT, as_named, documented, option, options_of
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.sinks.write_options import WriteOptions
@@ -208,7 +208,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_options(arguments: argparse.Namespace) -> ReadOptions:
-    from kbatch.log.storage import is_url
+    from kbatch.log.store.storage import is_url
 
     given, names = given_values(options_of(ReadOptions), arguments)
     selection = given_selection(arguments)

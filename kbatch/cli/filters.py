@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.cli.selection import SelectionFlags
+from kbatch.cli.selection_flags import SelectionFlags
 from kbatch.format import BatchStatus
 from kbatch.table import RecordTable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from kbatch.cli.arguments import add_command
+from kbatch.cli.command_parser import add_command
 
 __all__ = ["add_parser", "run"]
 

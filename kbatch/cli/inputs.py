@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
 from kbatch.batches.framing import foreign_reason
-from kbatch.cli.selection import SelectionFlags
+from kbatch.cli.selection_flags import SelectionFlags
 from kbatch.errors import LogDirectoryError
 from kbatch.format import LOG_OVERHEAD
 from kbatch.log.discovery import open_logs
 from kbatch.log.logs import Log
-from kbatch.log.names import name_of_log, parse_segment_name
 from kbatch.log.segment import Segment
-from kbatch.log.storage import LOCAL, Storage, locate
+from kbatch.log.store.names import name_of_log, parse_segment_name
+from kbatch.log.store.storage import LOCAL, Storage, locate
 from kbatch.log.topics import TopicFilter, first_names
 
 __all__ = [
@@ -104,7 +104,7 @@ def find_inputs(
     selection : SelectionFlags
         Its topics and partitions choose logs and auxiliary files.
     storage_options : mapping of str to str
-        For URLs; see `kbatch.log.storage.filesystem`.
+        For URLs; see `kbatch.log.store.storage.filesystem`.
     logs_only : bool
         Whether auxiliary files are refused.
     streams : bool

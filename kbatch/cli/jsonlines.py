@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.cli.batches import BATCH_FIELDS, TIMESTAMP_TYPES, codec_names, last_sequences, timestamp_types
-from kbatch.cli.control import control_fields
+from kbatch.cli.control_fields import control_fields
 from kbatch.cli.shown import json_bytes, quoted
 from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, BatchStatus
 from kbatch.kernels.slices import header_keys, header_values, record_keys, record_values

@@ -21,7 +21,7 @@ from kbatch.cli.batches import (
     sequence_after,
     timestamp_types,
 )
-from kbatch.cli.control import control_text
+from kbatch.cli.control_fields import control_text
 from kbatch.cli.shown import plain_text
 from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, INT32_MAX
 from kbatch.kernels.slices import header_keys

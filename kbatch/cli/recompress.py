@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from kbatch.cli.arguments import add_command
+from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import given_options, usage
 from kbatch.cli.rewriting import PATHS, STATUSES, RewriteFlags, add_rewriting, run_rewriter
 from kbatch.options import CODEC, documented, option

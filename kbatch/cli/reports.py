@@ -28,7 +28,7 @@ def print_record(arguments: argparse.Namespace) -> int:
     """Print the reports of all exports to an output; return the exit status."""
     from kbatch.errors import LogDirectoryError
     from kbatch.sinks.outputs import open_place
-    from kbatch.sinks.reports import RunRecord
+    from kbatch.sinks.run_record import RunRecord
 
     if arguments.logdirs is not None:
         raise UsageError("--report takes the output of exports, and no LOGDIR: kbatch export --report OUT")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_storage
-from kbatch.cli.selection import add_selection, given_selection
+from kbatch.cli.selection_flags import add_selection, given_selection
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,

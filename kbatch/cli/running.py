@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kbatch import __version__
 from kbatch.cli import compact, completion, convert, diff, dump, export, help, recompress, stats, verify
-from kbatch.cli.arguments import CommandParser
+from kbatch.cli.command_parser import CommandParser
 from kbatch.cli.flags import UsageError
 from kbatch.cli.terminal import print_errors
 from kbatch.escaping import one_line

@@ -6,9 +6,9 @@ import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch.cli.arguments import add_command
+from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
-from kbatch.cli.selection import add_selection, given_selection
+from kbatch.cli.selection_flags import add_selection, given_selection
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,
@@ -26,7 +26,7 @@ from kbatch.options import BOOLEAN, documented, option, options_of
 
 if TYPE_CHECKING:
     from kbatch.cli.inputs import Input
-    from kbatch.log.statistics import Distribution, LogStatistics
+    from kbatch.log.check.statistics import Distribution, LogStatistics
 
 __all__ = ["add_parser", "run"]
 
@@ -89,7 +89,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.cli.inputs import find_inputs
-    from kbatch.log.statistics import log_statistics
+    from kbatch.log.check.statistics import log_statistics
 
     flags = given_options(StatsFlags, arguments)
     inputs = find_inputs(arguments.paths, given_selection(arguments), given_storage(arguments), logs_only=True)
@@ -216,7 +216,7 @@ def _details(each: Input, one: LogStatistics) -> list[str]:
 def _distribution(numbers: Distribution) -> str:
     if not numbers.count:
         return "-"
-    from kbatch.log.statistics import PERCENTILES
+    from kbatch.log.check.statistics import PERCENTILES
 
     percentiles = ", ".join(f"p{percent} {numbers.percentile(percent):,}" for percent in PERCENTILES)
     return f"mean {numbers.mean:,.1f}, min {numbers.smallest:,}, {percentiles}, max {numbers.largest:,}"

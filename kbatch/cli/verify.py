@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbatch.cli.arguments import add_command
+from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
-from kbatch.cli.selection import add_selection, given_selection
+from kbatch.cli.selection_flags import add_selection, given_selection
 from kbatch.cli.terminal import ProgressLine, counted, format_size, log_dict, print_lines, print_summary
 from kbatch.options import BOOLEAN, documented, option, options_of
 
 if TYPE_CHECKING:
     from kbatch.cli.inputs import Input
-    from kbatch.log.report import OnFinding, VerificationFinding, VerificationReport
+    from kbatch.log.check.verification_report import OnFinding, VerificationFinding, VerificationReport
     from kbatch.log.segment import Segment
 
 __all__ = ["add_parser", "run"]
@@ -125,8 +125,8 @@ def _verify(
 ) -> VerificationReport:
     from kbatch.cli.inputs import is_last
     from kbatch.errors import LogDirectoryError
+    from kbatch.log.check.verification import verify_index, verify_log, verify_snapshot, verify_transaction_index
     from kbatch.log.segment import Segment
-    from kbatch.log.verification import verify_index, verify_log, verify_snapshot, verify_transaction_index
 
     if each.kind == "log":
         whole = each.log is not None and not each.log.path.endswith(".log")
@@ -145,7 +145,7 @@ def _verify(
 
 def _log_around(each: Input) -> list[Segment]:
     from kbatch.log.logs import Log
-    from kbatch.log.names import parse_segment_name
+    from kbatch.log.store.names import parse_segment_name
 
     directory = os.path.dirname(each.path) or "."
     if any(parse_segment_name(name) is not None for name in each.storage.list(directory)):

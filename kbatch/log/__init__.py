@@ -4,11 +4,12 @@ In addition to `Log` and `Segment`, the package reads the other files of a log d
 internal topics.
 """
 
-from kbatch.log.comparison import compare_logs
-from kbatch.log.control import control_value
-from kbatch.log.differences import ComparedLog, ComparedRecord, Comparison, Difference, PartitionComparison
+from kbatch.log.check.comparison import compare_logs
+from kbatch.log.check.differences import ComparedLog, ComparedRecord, Comparison, Difference, PartitionComparison
 from kbatch.log.discovery import find_logs
-from kbatch.log.internal import (
+from kbatch.log.files.checkpoints import read_leader_epochs, read_offset_checkpoint
+from kbatch.log.files.control_values import control_value
+from kbatch.log.files.internal_topics import (
     consumer_offsets,
     group_records,
     metadata_records,
@@ -16,18 +17,13 @@ from kbatch.log.internal import (
     share_group_state,
     transaction_state,
 )
+from kbatch.log.files.producer_snapshot import read_producer_snapshot
+from kbatch.log.files.properties import read_meta_properties, read_partition_metadata
+from kbatch.log.files.transaction_index import read_transaction_index
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.log.segment import Segment
-from kbatch.log.segment_file import Tail
-from kbatch.log.state import (
-    read_leader_epochs,
-    read_meta_properties,
-    read_offset_checkpoint,
-    read_partition_metadata,
-    read_producer_snapshot,
-    read_transaction_index,
-)
+from kbatch.log.store.segment_file import Tail
 from kbatch.log.write.commit import Written, roll_back
 from kbatch.log.write.compaction import Compaction, compact_log
 from kbatch.log.write.dataframes import write_log

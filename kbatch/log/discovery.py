@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
-from kbatch.log.directories import ListedDirectory, is_log_name, list_directories, list_path, no_segments
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
-from kbatch.log.names import parse_directory_name, parse_segment_name, parse_topic_id_name
-from kbatch.log.storage import identity, locate
+from kbatch.log.store.listing import ListedDirectory, is_log_name, list_directories, list_path, no_segments
+from kbatch.log.store.names import parse_directory_name, parse_segment_name, parse_topic_id_name
+from kbatch.log.store.storage import identity, locate
 from kbatch.log.topics import TopicChoice, TopicFilter
 
 __all__ = ["distinct_logs", "find_logs", "open_logs", "root_list"]
@@ -44,7 +44,7 @@ def find_logs(
         Selects logs: called with the topic and partition of each directory's name. Directories for which it returns
         False are not listed.
     storage_options : mapping of str to str, optional
-        For a URL; see `kbatch.log.storage.filesystem`.
+        For a URL; see `kbatch.log.store.storage.filesystem`.
 
     Returns
     -------

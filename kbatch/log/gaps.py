@@ -17,10 +17,10 @@ from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import first_offsets
 from kbatch.errors import LogDirectoryError
 from kbatch.format import ATTRIBUTE_DELETE_HORIZON
-from kbatch.log.names import parse_directory_name
+from kbatch.log.files.checkpoints import CLEANER_CHECKPOINT, checkpoint_offsets
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
-from kbatch.log.state import CLEANER_CHECKPOINT, checkpoint_offsets
+from kbatch.log.store.names import parse_directory_name
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable

@@ -17,19 +17,20 @@ from kbatch.escaping import counted
 from kbatch.format import BATCH_DTYPE, Limits
 from kbatch.log.committed import follow_transactions
 from kbatch.log.conversions import TablesOfLog
-from kbatch.log.directories import ListedDirectory, find_file, list_path, listed_segments, topic_id_of
-from kbatch.log.names import is_remote_name, name_of_log
-from kbatch.log.ranges import LogSelection, count_back, end_offset_after, first_offset, first_offset_since
-from kbatch.log.segment import Segment, check_order, last_offset
-from kbatch.log.segment_file import Tail
-from kbatch.log.state import (
+from kbatch.log.files.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     LEADER_EPOCH_DTYPE,
     START_CHECKPOINT,
     checkpoint_offsets,
     read_leader_epochs,
 )
-from kbatch.log.storage import Entry, Storage, locate
+from kbatch.log.files.properties import topic_id_of
+from kbatch.log.ranges import LogSelection, count_back, end_offset_after, first_offset, first_offset_since
+from kbatch.log.segment import Segment, check_order, last_offset, listed_segments
+from kbatch.log.store.listing import ListedDirectory, find_file, list_path
+from kbatch.log.store.names import is_remote_name, name_of_log
+from kbatch.log.store.segment_file import Tail
+from kbatch.log.store.storage import Entry, Storage, locate
 from kbatch.quantities import SizeLike, TimeLike, parse_time
 from kbatch.read.budget import checked_table_bytes
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
@@ -45,18 +46,18 @@ class Log(TablesOfLog):
 
     File sizes are read once, when the log is opened; batches that a broker appends later are not seen. Files are open
     only while they are read. Files of an interrupted compaction (``.swap``, ``.cleaned``, ``.deleted``) are treated as
-    by a broker that starts; see `kbatch.log.names.segment_names`.
+    by a broker that starts; see `kbatch.log.store.names.segment_names`.
 
     Parameters
     ----------
     path : str or path
         A topic-partition directory, or one ``.log`` file; local, or a URL such as ``s3://bucket/logs/topic-0``.
-        Directories of tiered storage in a known layout (DSK-R18, `kbatch.log.names.name_of_log`) are logs too.
+        Directories of tiered storage in a known layout (DSK-R18, `kbatch.log.store.names.name_of_log`) are logs too.
     use_indexes : bool
         Whether seeks may start at entries of ``.index`` and ``.timeindex`` files that agree with the bytes of the log;
         see `Segment.seek_offset`. Otherwise every seek follows the batch headers from the beginning of a segment.
     storage_options : mapping of str to str, optional
-        For a URL; see `kbatch.log.storage.filesystem`.
+        For a URL; see `kbatch.log.store.storage.filesystem`.
 
     Attributes
     ----------
@@ -208,7 +209,7 @@ class Log(TablesOfLog):
         Raises
         ------
         LogDirectoryError
-            As for `kbatch.log.state.read_leader_epochs`.
+            As for `kbatch.log.read_leader_epochs`.
         """
         path = find_file(self._storage, self._directory, self._listing, LEADER_EPOCH_CHECKPOINT)
         return np.empty(0, LEADER_EPOCH_DTYPE) if path is None else read_leader_epochs(path, storage=self._storage)
@@ -220,7 +221,7 @@ class Log(TablesOfLog):
         Raises
         ------
         LogDirectoryError
-            As for `kbatch.log.state.read_partition_metadata`.
+            As for `kbatch.log.read_partition_metadata`.
         """
         return topic_id_of(self._storage, self._directory, self._listing)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from kbatch.errors import LogDirectoryError
 from kbatch.escaping import printable
 from kbatch.log.logs import Log
-from kbatch.log.storage import is_url
+from kbatch.log.store.storage import is_url
 
 __all__ = ["MissingOffsets", "is_gone", "missing_offsets", "report_data_loss", "retry_if_gone", "warn_missing"]
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from kbatch.format import INT64_MAX, LOG_OVERHEAD
 from kbatch.log.segment import Segment
-from kbatch.log.segment_file import SegmentFile
+from kbatch.log.store.segment_file import SegmentFile
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.records.loss_list import Loss

@@ -1,4 +1,4 @@
-"""A segment of a log with its index files: batch headers, the position of an offset or time, the last batch."""
+"""The segments of a log with their index files: batch headers, the position of an offset or time, the last batch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,24 @@ from kbatch.errors import LogDirectoryError, UnsupportedFormatError
 from kbatch.escaping import counted
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BatchStatus
 from kbatch.json_text import parse_json
-from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
-from kbatch.log.names import is_remote_name, parse_segment_name
-from kbatch.log.segment_file import WALK_WINDOW, SegmentFile, Tail, unreadable
-from kbatch.log.state import read_producer_snapshot, read_transaction_index
-from kbatch.log.storage import Entry, Storage, locate
+from kbatch.log.files.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
+from kbatch.log.files.producer_snapshot import read_producer_snapshot
+from kbatch.log.files.transaction_index import read_transaction_index
+from kbatch.log.store.listing import ListedDirectory, no_segments
+from kbatch.log.store.names import is_remote_name, parse_segment_name, segment_names
+from kbatch.log.store.segment_file import WALK_WINDOW, SegmentFile, Tail, unreadable
+from kbatch.log.store.storage import Entry, Storage, locate
 from kbatch.quantities import TimeLike, parse_time
 
-__all__ = ["Segment", "check_order", "has_batch", "inode_of", "last_offset", "planned_segment"]
+__all__ = [
+    "Segment",
+    "check_order",
+    "has_batch",
+    "inode_of",
+    "last_offset",
+    "listed_segments",
+    "planned_segment",
+]
 
 _MAX_MANIFEST_BYTES = 16 << 20
 
@@ -39,7 +49,7 @@ class Segment:
     swapped : collection of str
         Suffixes of the segment's other files, such as ``".txnindex"``, whose ``.swap`` is read instead.
     storage_options : mapping of str to str, optional
-        For a URL; see `kbatch.log.storage.filesystem`.
+        For a URL; see `kbatch.log.store.storage.filesystem`.
     size : int, optional
         Size of the file in bytes. By default it is read from the storage.
 
@@ -294,7 +304,7 @@ class Segment:
         Raises
         ------
         UnsupportedFormatError, LogDirectoryError
-            As for `kbatch.log.state.read_transaction_index`, and if a marker is below the segment's base offset.
+            As for `kbatch.log.read_transaction_index`, and if a marker is below the segment's base offset.
 
         References
         ----------
@@ -325,7 +335,7 @@ class Segment:
         Raises
         ------
         CrcMismatchError, UnsupportedFormatError, LogDirectoryError
-            As for `kbatch.log.state.read_producer_snapshot`.
+            As for `kbatch.log.read_producer_snapshot`.
         """
         path = os.path.join(os.path.dirname(self.path), f"{self.base_offset or 0:020d}.snapshot")
         return read_producer_snapshot(path, storage=self.storage) if self._has(path) else None
@@ -394,7 +404,7 @@ class Segment:
         return self._offsets
 
     def offset_index(self) -> npt.NDArray[np.void]:
-        """Read the sound part of the segment's ``.index`` file, as `kbatch.log.indexes.OffsetIndex.read` does.
+        """Read the sound part of the segment's ``.index`` file, as `kbatch.log.files.indexes.OffsetIndex.read` does.
 
         The array is empty without the file, or if the segment's name has no offset.
         """
@@ -460,3 +470,40 @@ def inode_of(path: str) -> int:
         return os.stat(path).st_ino
     except OSError:
         return -1
+
+
+def listed_segments(storage: Storage, directory: str, listing: Mapping[str, Entry], use_indexes: bool) -> list[Segment]:
+    """Return the segments among the files of a directory, by base offset; at least one.
+
+    Raises
+    ------
+    LogDirectoryError
+        If there are no segments, or the batches of a ``.log.swap`` file can't be followed.
+    """
+
+    def next_offset(name: str, base_offset: int) -> int:
+        segment = Segment.listed(storage, directory, name, listing, live=False)
+        row, tail = segment.last_batch(use_indexes=use_indexes)
+        if tail.kind == "damaged":
+            raise LogDirectoryError(
+                f"{segment.path}, byte {tail.position}: no batch can begin here, so the segments that this file "
+                "replaces are unknown; read the '.log' files one by one",
+                source=segment.path,
+                position=tail.position,
+            )
+        return base_offset if row is None else int(row["last_offset"]) + 1
+
+    chosen = segment_names(listing, next_offset)
+    if not chosen:
+        text = "no segment (20 digits and '.log') in this directory"
+        if any(entry.is_directory for entry in listing.values()):
+            text += "; kbatch.find_logs() finds the logs below it"
+        elif (error := no_segments(ListedDirectory(storage, directory, listing), True)) is not None:
+            raise error
+        raise LogDirectoryError(f"{directory}: {text}", source=directory)
+    last = len(chosen) - 1
+    return [
+        # Segments in tiered storage were closed before their upload.
+        Segment.listed(storage, directory, name, listing, live=i == last and not is_remote_name(name), swapped=swapped)
+        for i, (_, name, swapped) in enumerate(chosen)
+    ]

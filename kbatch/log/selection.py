@@ -14,7 +14,7 @@ from kbatch.bounds import Bound, Pruning
 from kbatch.broker.partitioner import key_partition
 from kbatch.log.discovery import distinct_logs, find_logs
 from kbatch.log.logs import Log
-from kbatch.log.storage import absolute, is_url, locate
+from kbatch.log.store.storage import absolute, is_url, locate
 from kbatch.log.topics import TopicFilter, first_names
 from kbatch.options import Crc, OnError
 

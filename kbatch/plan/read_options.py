@@ -40,7 +40,7 @@ MOST_ROW_BYTES = (1 << 31) - 16 - 1024
 
 # Offsets that mean the ends of a log, as in Spark's Kafka source.
 EARLIEST, LATEST = -2, -1
-# The prefix of options of a URL's filesystem (`kbatch.log.storage.filesystem`).
+# The prefix of options of a URL's filesystem (`kbatch.log.store.storage.filesystem`).
 _STORAGE = "storage."
 
 # The rows that a read returns.
@@ -357,7 +357,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     options : mapping of str to str
         Names in any case. ``docs/options.md`` lists all of them; options of Spark's Kafka source have its names and
         values. ``path`` is a log directory; ``paths`` has several of them, as a JSON list or separated by commas.
-        ``storage.NAME`` is an option of the filesystem (`kbatch.log.storage.Storage`).
+        ``storage.NAME`` is an option of the filesystem (`kbatch.log.store.storage.Storage`).
 
     Raises
     ------

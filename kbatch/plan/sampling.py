@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kbatch.log import Log, Segment
-from kbatch.log.indexes import OffsetEntry
+from kbatch.log.files.indexes import OffsetEntry
 
 __all__ = ["Place", "places_at"]
 

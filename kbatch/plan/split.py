@@ -18,7 +18,7 @@ from kbatch.batches.framing import first_offsets
 from kbatch.escaping import printable
 from kbatch.format import INT64_MAX
 from kbatch.log import Log, Segment
-from kbatch.log.indexes import OFFSET_INDEX_DTYPE
+from kbatch.log.files.indexes import OFFSET_INDEX_DTYPE
 from kbatch.plan.following import check_markers
 from kbatch.plan.read_options import ReadOptions
 from kbatch.transactions import Transactions, Withheld

@@ -14,9 +14,9 @@ from kbatch.kernels.slices import keys_equal
 from kbatch.log import Segment
 from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
 from kbatch.log.missing import is_gone, report_data_loss
-from kbatch.log.names import parse_segment_name
 from kbatch.log.reading import NOT_REACHED, TABLE_BYTES, lost_table, read_tables
 from kbatch.log.segment import check_order, last_offset, planned_segment
+from kbatch.log.store.names import parse_segment_name
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.plan.split import Split
 from kbatch.plan.watching import open_log

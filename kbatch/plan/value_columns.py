@@ -101,7 +101,7 @@ class ValueCounts:
 
 @dataclass(frozen=True)
 class ValueColumns:
-    """Parses the columns ``key`` and ``value`` of batches; a `kbatch.plan.rows.Transform`.
+    """Parses the columns ``key`` and ``value`` of batches; a `kbatch.plan.arrow_batches.Transform`.
 
     Attributes
     ----------

@@ -14,13 +14,14 @@ from kbatch.batches.checksums import has_good_batch
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
 from kbatch.log import Log, Segment
-from kbatch.log.directories import not_listed, topic_id_of
-from kbatch.log.names import parse_directory_name, segment_names
+from kbatch.log.files.checkpoints import START_CHECKPOINT, checkpoint_offsets
+from kbatch.log.files.properties import topic_id_of
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import has_batch, planned_segment
 from kbatch.log.selection import LogChooser
-from kbatch.log.state import START_CHECKPOINT, checkpoint_offsets
-from kbatch.log.storage import Storage, absolute, locate
+from kbatch.log.store.listing import not_listed
+from kbatch.log.store.names import parse_directory_name, segment_names
+from kbatch.log.store.storage import Storage, absolute, locate
 from kbatch.plan.read_options import ReadOptions
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.tuning import SMALL_TABLE_BYTES

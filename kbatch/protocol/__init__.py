@@ -23,7 +23,7 @@ from kbatch.protocol.codec import (
     encode_response,
 )
 from kbatch.protocol.fetch import FetchedPartition, aborted_transactions, decode_fetch
-from kbatch.protocol.framing import MessageSplitter, split_messages
+from kbatch.protocol.message_stream import MessageSplitter, split_messages
 from kbatch.protocol.messages import Message, message_class
 from kbatch.protocol.schema import PROTOCOL_MESSAGES
 

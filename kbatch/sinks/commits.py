@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from kbatch.errors import KbatchError
 from kbatch.plan.positions import Position, Positions
+from kbatch.sinks.file_names import FileNames
 from kbatch.sinks.files import WrittenFile
-from kbatch.sinks.names import FileNames
 from kbatch.sinks.outputs import OutputPlace
 
 __all__ = ["Commit", "CommittedFile", "LogName", "OutputState", "RunTarget", "TableCommitError"]

@@ -31,7 +31,7 @@ from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, Ta
 from kbatch.sinks.delta_log import read_identifiers
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.tables import accepted_run, table_changed, table_failure
+from kbatch.sinks.table_target import accepted_run, table_changed, table_failure
 
 __all__ = ["DeltaTable", "delta_storage"]
 

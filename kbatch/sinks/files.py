@@ -20,7 +20,7 @@ import pyarrow.parquet
 
 from kbatch.errors import KbatchError
 from kbatch.quantities import largest, smallest
-from kbatch.sinks.names import FileNames
+from kbatch.sinks.file_names import FileNames
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.parquet import ParquetFile
 from kbatch.sinks.write_options import WriteOptions, parse_compression

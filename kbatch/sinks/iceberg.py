@@ -23,7 +23,7 @@ from kbatch.plan.positions import Position
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
 from kbatch.sinks.files import DAY_MICROSECONDS
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.tables import accepted_run, columns_that_differ, table_changed, table_failure
+from kbatch.sinks.table_target import accepted_run, columns_that_differ, table_changed, table_failure
 
 __all__ = ["IcebergTable"]
 

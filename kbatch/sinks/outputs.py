@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from kbatch.batches.regular_files import open_regular
-from kbatch.log.storage import filesystem, is_url
+from kbatch.log.store.storage import filesystem, is_url
 from kbatch.publishing import REMOVALS, remove_empty, rename_all, try_to_remove
 
 __all__ = ["OutputPlace", "open_place"]
@@ -32,7 +32,7 @@ class OutputPlace:
     url : str
         An absolute path, or a URL such as ``s3://bucket/directory``.
     storage : mapping of str to str
-        Options of the file system, as for `kbatch.log.storage.filesystem`.
+        Options of the file system, as for `kbatch.log.store.storage.filesystem`.
     """
 
     url: str

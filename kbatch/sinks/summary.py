@@ -172,7 +172,7 @@ class ExportSummary:
         The file with the report of this run, relative to `out`; empty if there is nothing to report or to commit.
     unseen_reports : list of dict
         The reports of earlier runs that died after their commit, before anybody saw their summary: ``report``, and the
-        attributes of `kbatch.sinks.reports.RunReport`.
+        attributes of `kbatch.sinks.run_record.RunReport`.
     seconds, start_seconds, plan_seconds, task_seconds, commit_seconds : float
         Time of reading and writing, and of its parts: starting Spark (not included), planning, the tasks, and the
         commit of their files. The manifest is written before the commit ends, so there the last is 0.

@@ -25,10 +25,10 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.escaping import one_line
 from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
 from kbatch.log.gaps import SegmentGap
-from kbatch.plan.losses import LOSS_SCHEMA, LossRows
+from kbatch.plan.arrow_batches import Transform
+from kbatch.plan.loss_rows import LOSS_SCHEMA, LossRows
 from kbatch.plan.positions import known_epoch, record_checksum
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.rows import Transform
 from kbatch.plan.split import Split
 from kbatch.plan.tasks import task_tables
 from kbatch.plan.value_columns import ValueColumns, ValueCounts
@@ -36,8 +36,8 @@ from kbatch.quantities import smallest
 from kbatch.records.display import changed_fields
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
 from kbatch.sinks.counts import Counts, TaskCounter
+from kbatch.sinks.file_names import FileNames
 from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
-from kbatch.sinks.names import FileNames
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.table import RecordTable

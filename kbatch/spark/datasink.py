@@ -32,8 +32,8 @@ from pyspark.sql.types import TimestampType as SparkTimestampType
 
 from kbatch import options as opts
 from kbatch.log.write.commit import Mode, check_before, commit
+from kbatch.log.write.dataframe_rows import RowOptions, check_columns
 from kbatch.log.write.parts import PartFile, PartWriter
-from kbatch.log.write.rows import RowOptions, check_columns
 from kbatch.log.write.staging import Stage
 from kbatch.options import option
 from kbatch.spark.driver.shipping import Shipped

@@ -9,16 +9,15 @@ from pyspark.sql.types import StructType
 
 from kbatch.log.missing import retry_if_gone
 from kbatch.log.selection import choose_logs
-from kbatch.plan.losses import loss_batches
+from kbatch.plan.arrow_batches import count_batches, transformed_batches
+from kbatch.plan.loss_rows import loss_batches
 from kbatch.plan.planner import plan_or_defer, plan_ranges, splits_of
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.rows import count_batches, transformed_batches
 from kbatch.plan.tasks import task_options, task_tables
-from kbatch.plan.transactions import transaction_batches
+from kbatch.plan.transaction_rows import transaction_batches
 from kbatch.plan.value_columns import ValueColumns, parsers_of
 from kbatch.spark.datasink import KbatchWriter
 from kbatch.spark.driver.shipping import Shipped
-from kbatch.spark.schema import columns_of, kafka_schema, table_schema
 from kbatch.spark.source_api import (
     DataSource,
     DataSourceReader,
@@ -28,10 +27,11 @@ from kbatch.spark.source_api import (
     InputPartition,
     check_data_source,
 )
-from kbatch.spark.stream import KbatchStreamReader
 from kbatch.spark.stream_options import parse_stream_options
+from kbatch.spark.stream_source import KbatchStreamReader
 from kbatch.spark.table_options import created_options, read_table_options, with_options
-from kbatch.spark.values import columns_for, value_schema
+from kbatch.spark.table_schemas import columns_of, kafka_schema, table_schema
+from kbatch.spark.value_schema import columns_for, value_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,6 +1,6 @@
 """`export`: log directories -> Parquet files or tables on Spark, all or nothing.
 
-`kbatch.sinks.running` has the steps of a run; this module starts Spark and runs the tasks on it.
+`kbatch.sinks.export_run` has the steps of a run; this module starts Spark and runs the tasks on it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from kbatch.interrupts import HeldInterrupts
 from kbatch.log import Log
 from kbatch.log.discovery import root_list
 from kbatch.log.selection import choose_logs, map_logs
+from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.planner import Mapper
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.rows import Transform
 from kbatch.plan.split import Split, Task
 from kbatch.plan.value_columns import value_columns
 from kbatch.sinks.counts import Counts, Progress, running_counts
+from kbatch.sinks.export_run import ExportRun, open_target
 from kbatch.sinks.outputs import open_place
-from kbatch.sinks.running import ExportRun, open_target
 from kbatch.sinks.summary import ExportSummary
-from kbatch.sinks.tables import check_parent
+from kbatch.sinks.table_target import check_parent
 from kbatch.sinks.task import ExportJob, TaskReport, reports_of
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.driver.jobs import run_job
@@ -150,7 +150,7 @@ def export(
     """
     check_types(export, locals())
     if transform is not None and not hasattr(transform, "schema"):
-        raise TypeError(f"transform must have a schema, as kbatch.plan.rows.Transform, got {type(transform).__name__}")
+        raise TypeError(f"transform must have a schema and be called with a batch, got {type(transform).__name__}")
     logdirs = [os.fspath(each) for each in root_list(logdir, "logdir")]
     out = os.fspath(out)
     options, writing = options or ReadOptions(), writing or WriteOptions()

@@ -22,7 +22,7 @@ from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
-from kbatch.plan.losses import LOSS_SCHEMA, LossLog
+from kbatch.plan.loss_rows import LOSS_SCHEMA, LossLog
 from kbatch.read.committed import Aborted, decide
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.in_memory import decode_tables
@@ -30,7 +30,7 @@ from kbatch.records.data import decoded_columns
 from kbatch.records.kafka_columns import spark_batches
 from kbatch.records.loss_list import Loss
 from kbatch.spark.driver.shipping import shipped
-from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
+from kbatch.spark.table_schemas import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
 from kbatch.table import RecordTable
 from kbatch.tuning import SMALL_TABLE_BYTES
 

@@ -16,7 +16,7 @@ from kbatch.format import (
     NO_TIMESTAMP,
 )
 from kbatch.records.loss_list import LossList
-from kbatch.transactions.control import MAX_MARKER_SIZE, lost_markers
+from kbatch.transactions.control_parsing import MAX_MARKER_SIZE, lost_markers
 from kbatch.transactions.events import (
     EVENT_DTYPE,
     INDEXED_ABORT,

@@ -21,7 +21,7 @@ from kbatch.format import (
 )
 from kbatch.records.display import short_repr
 from kbatch.transactions.aborted import AbortedRanges, Withheld, WithheldOfLog
-from kbatch.transactions.control import marker_types
+from kbatch.transactions.control_parsing import marker_types
 from kbatch.transactions.events import (
     DATA,
     INDEXED_ABORT,

@@ -26,9 +26,9 @@ from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
 from kbatch.values.avro_resolution import SchemaResolver
 from kbatch.values.avro_schema import AVRO_PRIMITIVES, AVRO_SCHEMA, AvroCompiler, AvroNode, NodeKind
-from kbatch.values.framing import PREFIX_BYTES, check_framing, read_prefixes, with_hints
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, memory_of_type
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
+from kbatch.values.schema_framing import PREFIX_BYTES, check_framing, read_prefixes, with_hints
 from kbatch.values.schema_limits import MAX_NESTING, check_text_size, read_file
 
 if TYPE_CHECKING:

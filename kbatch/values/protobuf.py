@@ -18,10 +18,10 @@ from kbatch.extras import require
 from kbatch.options import Framing
 from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
-from kbatch.values.framing import PREFIX_BYTES, check_framing, message_path, read_prefixes
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget
 from kbatch.values.parsed import Parsed, slices_of
 from kbatch.values.protobuf_memory import MessageMemory
+from kbatch.values.schema_framing import PREFIX_BYTES, check_framing, message_path, read_prefixes
 from kbatch.values.schema_limits import (
     FullNames,
     SchemaTooLargeError,

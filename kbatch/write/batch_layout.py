@@ -21,7 +21,7 @@ from kbatch.format import (
 )
 from kbatch.kernels.sizes import Plan
 from kbatch.quantities import SizeLike, bounds_text, size_between
-from kbatch.write.inputs import millisecond
+from kbatch.write.record_columns import millisecond
 
 __all__ = ["BatchLayout", "BatchRows", "append_time_of", "check_range", "now"]
 

@@ -19,7 +19,7 @@ from kbatch.kernels.source import RecordColumns
 from kbatch.quantities import SizeLike, size_between
 from kbatch.write.batch_layout import BatchLayout, BatchRows, append_time_of, check_range, now
 from kbatch.write.composing import compose_view, frame_payload, overheads, plan_batches, raise_fault, record_columns
-from kbatch.write.inputs import check_bytes, header_pairs, millisecond, offsets_array
+from kbatch.write.record_columns import check_bytes, header_pairs, millisecond, offsets_array
 
 __all__ = ["BatchWriter"]
 

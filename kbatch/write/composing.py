@@ -29,7 +29,7 @@ from kbatch.kernels.growing import Growing
 from kbatch.kernels.sizes import Plan, cut_batches
 from kbatch.kernels.source import Column, RecordColumns
 from kbatch.write.batch_layout import BatchLayout, BatchRows, check_range, now
-from kbatch.write.inputs import byte_column, check_length, header_column, milliseconds, offsets_array
+from kbatch.write.record_columns import byte_column, check_length, header_column, milliseconds, offsets_array
 
 __all__ = [
     "compose",

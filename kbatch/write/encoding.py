@@ -14,7 +14,7 @@ from kbatch.quantities import SizeLike
 from kbatch.table import RecordTable
 from kbatch.write.batch_layout import BatchLayout, append_time_of
 from kbatch.write.composing import compose, plan_batches, record_columns
-from kbatch.write.tables import encode_table
+from kbatch.write.original_batches import encode_table
 
 __all__ = ["encode"]
 

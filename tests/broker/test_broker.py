@@ -19,9 +19,11 @@ import pytest
 
 import kbatch
 from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME
-from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
-from kbatch.log.state import read_offset_checkpoint, read_producer_snapshot, read_transaction_index
-from kbatch.log.verification import verify_log
+from kbatch.log.check.verification import verify_log
+from kbatch.log.files.checkpoints import read_offset_checkpoint
+from kbatch.log.files.internal_topics import consumer_offsets, metadata_records, transaction_state
+from kbatch.log.files.producer_snapshot import read_producer_snapshot
+from kbatch.log.files.transaction_index import read_transaction_index
 
 try:
     from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec

@@ -17,7 +17,7 @@ from log_batches import batch, write_segment
 
 import kbatch
 from kbatch.cli import main
-from kbatch.cli.selection import parse_offsets, parse_times
+from kbatch.cli.selection_flags import parse_offsets, parse_times
 from kbatch.cli.shown import json_bytes, plain_text
 from kbatch.options import parse_bytes
 

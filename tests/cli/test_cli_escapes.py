@@ -16,12 +16,12 @@ import pytest
 from log_batches import batch, write_segment
 
 import kbatch
-import kbatch.sinks.tables  # defines an error
+import kbatch.sinks.table_target  # defines an error
 from kbatch import errors
 from kbatch.cli import main
 from kbatch.cli.shown import plain_text
 from kbatch.escaping import is_printable, printable
-from kbatch.log.names import parse_directory_name
+from kbatch.log.store.names import parse_directory_name
 
 PACKAGE = Path(kbatch.__file__).parent
 # Red text, a line break and a forged line, CSI as one character, a right-to-left override, a byte that is not UTF-8.

@@ -19,7 +19,7 @@ from log_batches import batch, write_segment
 import kbatch
 from kbatch.cli import main
 from kbatch.cli.terminal import ProgressLine
-from kbatch.log.storage import Storage
+from kbatch.log.store.storage import Storage
 
 SUPPORT = Path(__file__).parents[1] / "support"
 DOCS = Path(__file__).parents[2] / "docs"

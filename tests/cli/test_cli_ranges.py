@@ -13,7 +13,7 @@ from golden_logs import LOGS
 import kbatch
 from kbatch import quantities
 from kbatch.cli import export, main
-from kbatch.cli.selection import parse_offsets, parse_times
+from kbatch.cli.selection_flags import parse_offsets, parse_times
 from kbatch.plan.read_options import Bound
 
 LOG = str(LOGS / "txn-0")

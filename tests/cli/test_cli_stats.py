@@ -14,9 +14,9 @@ from log_batches import batch, segment_path, write_segment
 
 import kbatch
 from kbatch.cli import main
-from kbatch.log.comparison import compare_logs
-from kbatch.log.statistics import Distribution, log_statistics
-from kbatch.log.verification import verify_log
+from kbatch.log.check.comparison import compare_logs
+from kbatch.log.check.statistics import Distribution, log_statistics
+from kbatch.log.check.verification import verify_log
 
 
 @pytest.fixture

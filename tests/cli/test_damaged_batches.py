@@ -14,8 +14,8 @@ from oracle import build_message, build_wrapper
 import kbatch
 from kbatch.cli import main
 from kbatch.format import BatchStatus
-from kbatch.log.statistics import log_statistics
-from kbatch.log.verification import verify_log
+from kbatch.log.check.statistics import log_statistics
+from kbatch.log.check.verification import verify_log
 from kbatch.spark import ReadOptions
 
 CODECS = ("gzip", "snappy", "lz4", "zstd")

@@ -15,7 +15,7 @@ from tables import records_of
 
 import kbatch
 import kbatch.log as logs
-from kbatch.log.verification import verify_index, verify_log, verify_snapshot, verify_transaction_index
+from kbatch.log.check.verification import verify_index, verify_log, verify_snapshot, verify_transaction_index
 
 _DIRECTORY = Path(tempfile.mkdtemp(prefix="kbatch-fuzz-"))
 INDEXES = {".index": 8, ".timeindex": 12, ".txnindex": 34}

@@ -202,7 +202,7 @@ def test_key_compares_the_last_record_of_each_key_and_ignores_tombstones(tmp_pat
 
 def test_key_counts_as_a_dictionary_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Rows are reduced to one per key several times.
-    monkeypatch.setattr("kbatch.log.latest.LATEST_MIN_ROWS", 40)
+    monkeypatch.setattr("kbatch.log.check.latest_records.LATEST_MIN_ROWS", 40)
     chosen = random.Random(5)
     sides = [
         [

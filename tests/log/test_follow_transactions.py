@@ -26,7 +26,7 @@ from kbatch.log.committed import (
     open_before,
     segment_transactions,
 )
-from kbatch.log.state import read_producer_snapshot
+from kbatch.log.files.producer_snapshot import read_producer_snapshot
 from kbatch.read.decode_options import Crc, DecodeOptions, OnError
 from kbatch.transactions import Transactions
 

@@ -22,8 +22,8 @@ from oracle import zigzag
 
 import kbatch
 from kbatch.errors import InvalidRecordError, KbatchError, UnsupportedFormatError
-from kbatch.log.control import control_value
-from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
+from kbatch.log.files.control_values import control_value
+from kbatch.log.files.internal_topics import consumer_offsets, metadata_records, transaction_state
 from kbatch.table import RecordTable
 
 pytest.importorskip("pyarrow")

@@ -22,10 +22,12 @@ from kbatch.cli import main
 from kbatch.errors import Fault, LogDirectoryError
 from kbatch.format import BATCH_DTYPE
 from kbatch.log import Log, Segment, find_logs
-from kbatch.log.local_files import LocalFile, bytes_read
+from kbatch.log.files.checkpoints import read_leader_epochs
+from kbatch.log.files.producer_snapshot import read_producer_snapshot
+from kbatch.log.files.transaction_index import read_transaction_index
 from kbatch.log.selection import open_selected
-from kbatch.log.state import read_leader_epochs, read_producer_snapshot, read_transaction_index
-from kbatch.log.storage import locate
+from kbatch.log.store.local_files import LocalFile, bytes_read
+from kbatch.log.store.storage import locate
 from kbatch.log.write.commit import locked, roll_back
 from kbatch.plan.planner import plan
 from kbatch.plan.read_options import ReadOptions

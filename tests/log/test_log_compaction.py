@@ -17,7 +17,7 @@ from log_batches import batch, segment_path, write_segment
 
 from kbatch.errors import LogDirectoryError, TruncatedBatchError
 from kbatch.log import Log, find_logs
-from kbatch.log.names import SegmentName, segment_names
+from kbatch.log.store.names import SegmentName, segment_names
 
 
 def offsets(log: Log) -> list[int]:

@@ -9,7 +9,7 @@ from log_batches import batch, write_segment
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log, find_logs
-from kbatch.log.names import parse_directory_name, parse_segment_name
+from kbatch.log.store.names import parse_directory_name, parse_segment_name
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from golden_logs import LOGS
 from log_batches import batch, write_segment
 
 from kbatch.log import Log, Segment
-from kbatch.log.indexes import OffsetIndex, TimeIndex, stored_entries
-from kbatch.log.local_files import bytes_read
-from kbatch.log.storage import Storage
+from kbatch.log.files.indexes import OffsetIndex, TimeIndex, stored_entries
+from kbatch.log.store.local_files import bytes_read
+from kbatch.log.store.storage import Storage
 
 MESSAGE_SETS = ["magic0-0", "magic1-0", "mixed-0"]
 INDEXED = ["codec-none-0", "codec-gzip-0", "codec-snappy-0", "codec-lz4-0", "codec-zstd-0", "txn-0", "compact-src-0"]

@@ -18,17 +18,11 @@ from log_batches import batch, write_segment
 
 import kbatch
 from kbatch.errors import CrcMismatchError, KbatchError, LogDirectoryError, UnsupportedFormatError
-from kbatch.format import ABORTED_DTYPE
-from kbatch.log.state import (
-    LEADER_EPOCH_DTYPE,
-    PRODUCER_DTYPE,
-    read_leader_epochs,
-    read_meta_properties,
-    read_offset_checkpoint,
-    read_partition_metadata,
-    read_producer_snapshot,
-    read_transaction_index,
-)
+from kbatch.format import ABORTED_DTYPE, PRODUCER_DTYPE
+from kbatch.log.files.checkpoints import LEADER_EPOCH_DTYPE, read_leader_epochs, read_offset_checkpoint
+from kbatch.log.files.producer_snapshot import read_producer_snapshot
+from kbatch.log.files.properties import read_meta_properties, read_partition_metadata
+from kbatch.log.files.transaction_index import read_transaction_index
 
 TXN = GOLDEN / "logs" / "txn-0"
 STATE = GOLDEN / "internal" / "state"

@@ -24,9 +24,9 @@ import kbatch
 from kbatch.cli import main
 from kbatch.errors import LogDirectoryError, UnsupportedFormatError
 from kbatch.log import read_transaction_index
-from kbatch.log.local_files import bytes_read
 from kbatch.log.selection import open_selected
-from kbatch.log.storage import Storage, filesystem, locate
+from kbatch.log.store.local_files import bytes_read
+from kbatch.log.store.storage import Storage, filesystem, locate
 from kbatch.plan.planner import plan
 from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.tasks import task_tables

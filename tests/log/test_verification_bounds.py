@@ -12,9 +12,9 @@ from oracle import build_batch, encode_record
 from transaction_logs import ABORT, marker, txn
 
 import kbatch
-from kbatch.log import verification
-from kbatch.log.report import VerificationReport
-from kbatch.log.verification import verify_log, verify_transaction_index
+from kbatch.log.check import verification
+from kbatch.log.check.verification import verify_log, verify_transaction_index
+from kbatch.log.check.verification_report import VerificationReport
 
 
 def verify(directory: Path, *, sequences: bool = False) -> VerificationReport:

@@ -12,7 +12,7 @@ from log_batches import NOW, batch, segment_path, write_segment
 
 import kbatch
 from kbatch.log import Log
-from kbatch.plan.losses import loss_batches
+from kbatch.plan.loss_rows import loss_batches
 from kbatch.plan.planner import plan, plan_reads
 from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.tasks import task_tables

@@ -13,10 +13,10 @@ import pytest
 from log_batches import batch, write_segment
 
 import kbatch
+from kbatch.log.check.statistics import log_statistics
+from kbatch.log.check.verification import verify_log
 from kbatch.log.gaps import SegmentGaps
-from kbatch.log.statistics import log_statistics
-from kbatch.log.storage import filesystem
-from kbatch.log.verification import verify_log
+from kbatch.log.store.storage import filesystem
 from kbatch.plan.planner import plan
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.plan.tasks import task_tables

@@ -19,9 +19,10 @@ from log_batches import batch, segment_path, write_segment
 import kbatch
 from kbatch.broker.partitioner import key_partition, murmur2
 from kbatch.kernels.slices import keys_equal
-from kbatch.log import local_files, ranges, storage
-from kbatch.log.segment_file import SegmentFile
+from kbatch.log import ranges
 from kbatch.log.selection import choose_logs, open_selected
+from kbatch.log.store import local_files, storage
+from kbatch.log.store.segment_file import SegmentFile
 from kbatch.plan.planner import plan, plan_ranges
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
 from kbatch.plan.split import Split

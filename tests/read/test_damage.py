@@ -18,7 +18,7 @@ import kbatch
 from kbatch.batches.framing import scan_part
 from kbatch.kernels.buffers import pool_stats, trim
 from kbatch.kernels.search import EntryChecksums
-from kbatch.log.local_files import bytes_read
+from kbatch.log.store.local_files import bytes_read
 
 GOOD = oracle.build_batch([oracle.encode_record(value=b"v")])
 BAD_CRC = oracle.with_crc(GOOD, 1)

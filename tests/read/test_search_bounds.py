@@ -14,8 +14,8 @@ from tables import lost, offsets_of
 import kbatch
 from kbatch.format import MIN_ENTRY_SIZE
 from kbatch.kernels.search import EntryChecksums
-from kbatch.log.local_files import LocalFile
 from kbatch.log.reading import MIN_WINDOW
+from kbatch.log.store.local_files import LocalFile
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.read.windows import BufferWindows

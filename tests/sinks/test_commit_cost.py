@@ -14,8 +14,8 @@ pa = pytest.importorskip("pyarrow")
 from kbatch.plan.positions import Position  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.sinks.commits import Commit, CommittedFile  # noqa: E402
+from kbatch.sinks.file_names import FileNames  # noqa: E402
 from kbatch.sinks.files import WrittenFile  # noqa: E402
-from kbatch.sinks.names import FileNames  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.task import output_schema  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402

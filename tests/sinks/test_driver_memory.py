@@ -41,7 +41,7 @@ def memory_of(tmp_path: Path, count: int, kind: str, monkeypatch: pytest.MonkeyP
         measure()
         return sum_reports(*arguments)
 
-    monkeypatch.setattr("kbatch.sinks.running.sum_reports", measured)
+    monkeypatch.setattr("kbatch.sinks.export_run.sum_reports", measured)
     tracemalloc.start()
     try:
         out = tmp_path / f"out{count}"

@@ -29,8 +29,8 @@ from local_export import export, export_killed_at, log_offsets  # noqa: E402
 
 from kbatch.publishing import Journal  # noqa: E402
 from kbatch.sinks import working  # noqa: E402
+from kbatch.sinks.export_run import ExportRun, open_target  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
-from kbatch.sinks.running import ExportRun, open_target  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -69,7 +69,7 @@ def killed(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         iceberg_catalog.use(tmp_path, monkeypatch)
         settings |= {"table": iceberg_catalog.TABLE, "catalog": iceberg_catalog.NAME}
     if kind == "object store":
-        from kbatch.log.storage import filesystem
+        from kbatch.log.store.storage import filesystem
 
         server = request.getfixturevalue("s3_server")
         own = {"access_key": "me", "secret_key": "secret", "background_writes": "false"}

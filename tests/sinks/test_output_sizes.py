@@ -22,7 +22,7 @@ from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.plan.split import Split  # noqa: E402
 from kbatch.sinks import counts, sizing  # noqa: E402
 from kbatch.sinks.counts import Counts, TaskCounter, running_counts  # noqa: E402
-from kbatch.sinks.names import FileNames  # noqa: E402
+from kbatch.sinks.file_names import FileNames  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.task import ExportJob, reports_of  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402

@@ -21,7 +21,7 @@ from transaction_logs import data, txn
 
 import kbatch
 from kbatch.cli import main
-from kbatch.log.storage import filesystem
+from kbatch.log.store.storage import filesystem
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.plan.value_options import FormatOptions, ValueOptions
 
@@ -35,7 +35,7 @@ from kbatch.cli.export import summary_lines  # noqa: E402
 from kbatch.sinks.directories import StoreTarget  # noqa: E402
 from kbatch.sinks.manifest import MANIFEST  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace, open_place  # noqa: E402
-from kbatch.sinks.reports import RunRecord, RunReport  # noqa: E402
+from kbatch.sinks.run_record import RunRecord, RunReport  # noqa: E402
 from kbatch.sinks.summary import ExportSummary  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")

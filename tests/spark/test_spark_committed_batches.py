@@ -14,7 +14,7 @@ import kbatch
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.read.decode_options import DecodeOptions, Isolation
-from kbatch.spark.schema import RECORD_COLUMNS
+from kbatch.spark.table_schemas import RECORD_COLUMNS
 
 pytestmark = pytest.mark.spark
 

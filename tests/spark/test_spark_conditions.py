@@ -19,7 +19,7 @@ from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.spark.conditions import columns_used, excluded_by
 from kbatch.spark.datasource import KbatchReader
 from kbatch.spark.frames import _pruning_options
-from kbatch.spark.schema import kafka_schema
+from kbatch.spark.table_schemas import kafka_schema
 
 pytestmark = pytest.mark.spark
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 import local_export  # noqa: E402
 
-from kbatch.sinks.names import FileNames  # noqa: E402
+from kbatch.sinks.file_names import FileNames  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 

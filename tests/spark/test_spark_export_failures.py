@@ -38,7 +38,7 @@ def test_a_failed_run_keeps_the_files_of_earlier_runs(tmp_path: Path) -> None:
     """A run that fails after it has written files removes its own files only."""
     from local_export import export
 
-    from kbatch.sinks.tables import TableTarget
+    from kbatch.sinks.table_target import TableTarget
 
     pytest.importorskip("deltalake")
     root, out = tmp_path / "logs", tmp_path / "out"

@@ -24,7 +24,7 @@ from kbatch.log.selection import open_selected  # noqa: E402
 from kbatch.plan.planner import plan  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.sinks import files  # noqa: E402
-from kbatch.sinks.names import FileNames  # noqa: E402
+from kbatch.sinks.file_names import FileNames  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.task import ExportJob, reports_of  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402

@@ -24,13 +24,13 @@ from kbatch.log.resolving import LogBound  # noqa: E402
 from kbatch.log.selection import choose_logs  # noqa: E402
 from kbatch.plan import planner  # noqa: E402
 from kbatch.plan.read_options import Bound, ReadOptions  # noqa: E402
+from kbatch.sinks.export_run import ExportRun, open_target  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
-from kbatch.sinks.running import ExportRun, open_target  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 from kbatch.spark.datasource import KbatchReader  # noqa: E402
 from kbatch.spark.export_job import SparkExecutor  # noqa: E402
-from kbatch.spark.stream import KbatchStreamReader  # noqa: E402
 from kbatch.spark.stream_options import StreamReadOptions  # noqa: E402
+from kbatch.spark.stream_source import KbatchStreamReader  # noqa: E402
 
 # The timestamp in the middle of the log with transactions.
 MIDDLE = 1_700_000_021_998

@@ -19,10 +19,10 @@ pa = pytest.importorskip("pyarrow")
 
 from kbatch.broker.partitioner import key_partition  # noqa: E402
 from kbatch.errors import LogDirectoryError  # noqa: E402
-from kbatch.log.verification import verify_log  # noqa: E402
+from kbatch.log.check.verification import verify_log  # noqa: E402
 from kbatch.spark.datasink import KbatchWriter, parse_sink_options  # noqa: E402
 from kbatch.spark.datasource import KbatchDataSource  # noqa: E402
-from kbatch.spark.schema import kafka_schema  # noqa: E402
+from kbatch.spark.table_schemas import kafka_schema  # noqa: E402
 
 pytestmark = pytest.mark.spark
 

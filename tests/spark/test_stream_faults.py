@@ -11,7 +11,7 @@ import pytest
 from stream_query import Query, Writer
 
 import kbatch
-from kbatch.log.local_files import LocalFile
+from kbatch.log.store.local_files import LocalFile
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])

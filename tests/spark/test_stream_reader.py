@@ -26,8 +26,8 @@ pytest.importorskip("pyspark")
 from kbatch.broker.partitioner import key_partition
 from kbatch.plan import following
 from kbatch.spark.datasource import KbatchDataSource
-from kbatch.spark.stream import KbatchStreamReader
 from kbatch.spark.stream_options import parse_stream_options
+from kbatch.spark.stream_source import KbatchStreamReader
 
 
 def test_a_stream_starts_at_the_end_and_reads_new_records(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split, Task
 from kbatch.plan.value_columns import value_columns
 from kbatch.sinks.counts import Progress
+from kbatch.sinks.export_run import ExportRun, open_target
 from kbatch.sinks.outputs import open_place
-from kbatch.sinks.running import ExportRun, open_target
 from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.task import ExportJob, TaskReport, reports_of
 from kbatch.sinks.write_options import WriteOptions

@@ -110,16 +110,16 @@ TARGETS = (
     Target("kbatch/broker/producers.py", ("tests/broker/test_producers.py",)),
     Target("kbatch/broker/validation.py", ("tests/broker/test_appending.py",)),
     Target(
-        "kbatch/log/indexes.py",
+        "kbatch/log/files/indexes.py",
         ("tests/log/test_log_segments.py",),
         ("tests/cli/test_cli_verify.py", "tests/log/test_storage.py", "tests/log/test_log_tables.py"),
     ),
     Target(
-        "kbatch/log/index_checks.py",
+        "kbatch/log/check/index_checks.py",
         ("tests/log/test_verification_bounds.py", "tests/log/test_log_segments.py", "tests/cli/test_cli_verify.py"),
     ),
     Target(
-        "kbatch/log/verification.py",
+        "kbatch/log/check/verification.py",
         ("tests/log/test_verification_bounds.py",),
         ("tests/cli/test_cli_verify.py", "tests/log/test_log_state.py"),
     ),
@@ -228,7 +228,7 @@ TARGETS = (
         ("tests/transactions/test_aborted_ranges.py", "tests/transactions/test_transactions.py"),
     ),
     Target(
-        "kbatch/transactions/control.py",
+        "kbatch/transactions/control_parsing.py",
         (
             "tests/transactions/test_rules_control.py",
             "tests/transactions/test_transactions.py",

@@ -13,8 +13,8 @@ from transaction_logs import data, marker, txn
 pytest.importorskip("pyspark")
 
 import kbatch
-from kbatch.spark.stream import KbatchStreamReader
 from kbatch.spark.stream_options import parse_stream_options
+from kbatch.spark.stream_source import KbatchStreamReader
 
 COLUMNS = ("topic", "partition", "offset")
 

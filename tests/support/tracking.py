@@ -13,7 +13,7 @@ from kbatch.batches.checksums import good_crcs
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.format import ABORTED_DTYPE, NO_TIMESTAMP
 from kbatch.transactions import LostEvents, TransactionTracker
-from kbatch.transactions.control import lost_markers
+from kbatch.transactions.control_parsing import lost_markers
 from kbatch.transactions.events import EVENT_DTYPE, LOST_MARKER
 
 

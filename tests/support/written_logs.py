@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kbatch
-from kbatch.log.verification import verify_log
+from kbatch.log.check.verification import verify_log
 
 pa = pytest.importorskip("pyarrow")
 

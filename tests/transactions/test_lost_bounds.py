@@ -15,7 +15,7 @@ from transaction_logs import ABORT, damaged, data, marker, txn
 import kbatch
 from kbatch.log.committed import follow_transactions
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.transactions.control import MAX_MARKER_SIZE
+from kbatch.transactions.control_parsing import MAX_MARKER_SIZE
 
 # The size of a batch with one record without key, value and headers, and of Kafka's markers.
 SMALLEST, USUAL = 68, 78

@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from kbatch.values import ProtobufParser
-from kbatch.values.framing import message_path
+from kbatch.values.schema_framing import message_path
 
 F = descriptor_pb2.FieldDescriptorProto
 

@@ -26,7 +26,7 @@ from kbatch.format import (
 )
 from kbatch.kernels.keymap import KeyOffsets
 from kbatch.kernels.sizes import measure_batches
-from kbatch.log.index_checks import SortedValues
+from kbatch.log.check.index_checks import SortedValues
 from kbatch.log.segment import Segment
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.records.display import short_repr
@@ -34,7 +34,7 @@ from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import control_records
 from kbatch.write.composing import compose, raise_fault
-from kbatch.write.tables import table_records
+from kbatch.write.original_batches import table_records
 
 __all__ = ["Cleaning", "Compaction", "Producers"]
 

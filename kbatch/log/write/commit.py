@@ -29,9 +29,9 @@ from kbatch.arguments import check_types
 from kbatch.batches.framing import put_values, scan_part
 from kbatch.batches.regular_files import open_descriptor, open_regular
 from kbatch.errors import LogDirectoryError, TruncatedBatchError, exists_already, finding_to_error
+from kbatch.log.files.checkpoints import LEADER_EPOCH_CHECKPOINT
 from kbatch.log.logs import Log
-from kbatch.log.names import parse_directory_name, parse_segment_name
-from kbatch.log.state import LEADER_EPOCH_CHECKPOINT
+from kbatch.log.store.names import parse_directory_name, parse_segment_name
 from kbatch.log.write.journal import CHECKPOINTS, STAGE_NAME, move_into_place, undo_crashed
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.parts import PartFile

@@ -23,7 +23,7 @@ from kbatch.log.committed import follow_transactions
 from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment, check_order
-from kbatch.log.segment_file import WALK_BATCHES
+from kbatch.log.store.segment_file import WALK_BATCHES
 from kbatch.log.write.cleaning import Cleaning, Compaction, Producers
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.rewriting import check_out, copy_side_files, side_files

@@ -11,12 +11,12 @@ from kbatch.batches.codecs import codec_text
 from kbatch.extras import require
 from kbatch.format import INT32_MAX, Codec, TimestampType
 from kbatch.log.write.commit import Mode, Written, check_before, commit
+from kbatch.log.write.dataframe_rows import RowOptions, check_columns
 from kbatch.log.write.parts import PartWriter
-from kbatch.log.write.rows import RowOptions, check_columns
 from kbatch.log.write.staging import Stage
 from kbatch.quantities import SizeLike, size_between
 from kbatch.write.batch_layout import BatchLayout
-from kbatch.write.inputs import header_pairs
+from kbatch.write.record_columns import header_pairs
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from kbatch.errors import LogDirectoryError
-from kbatch.log.names import parse_directory_name, parse_segment_name
-from kbatch.log.state import LEADER_EPOCH_CHECKPOINT
+from kbatch.log.files.checkpoints import LEADER_EPOCH_CHECKPOINT
+from kbatch.log.store.names import parse_directory_name, parse_segment_name
 from kbatch.log.write.staging import Stage
 from kbatch.publishing import Journal
 

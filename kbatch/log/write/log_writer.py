@@ -20,9 +20,10 @@ from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array, scan_complete
 from kbatch.escaping import counted
 from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, BytesLike, Limits
-from kbatch.log.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY
-from kbatch.log.names import parse_segment_name
-from kbatch.log.state import LEADER_EPOCH_CHECKPOINT, STORED_ABORTED
+from kbatch.log.files.checkpoints import LEADER_EPOCH_CHECKPOINT
+from kbatch.log.files.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY
+from kbatch.log.files.transaction_index import STORED_ABORTED
+from kbatch.log.store.names import parse_segment_name
 from kbatch.log.write.staging import NewOutput
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import table_limit

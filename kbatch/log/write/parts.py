@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.log.write.rows import RowOptions, RowSplitter
+from kbatch.log.write.dataframe_rows import RowOptions, RowSplitter
 from kbatch.write.batch_writer import BatchWriter
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class PartWriter:
         It must exist.
     options : RowOptions
     turn : int
-        As for `kbatch.log.write.rows.RowSplitter`.
+        As for `kbatch.log.write.dataframe_rows.RowSplitter`.
     """
 
     def __init__(self, directory: str, options: RowOptions, turn: int = 0) -> None:
@@ -102,8 +102,8 @@ class PartWriter:
         Raises
         ------
         ValueError, TypeError
-            As for `kbatch.log.write.rows.RowSplitter.split` and `kbatch.encode`; also if offsets are null or do not
-            ascend within a topic-partition.
+            As for `kbatch.log.write.dataframe_rows.RowSplitter.split` and `kbatch.encode`; also if offsets are null or
+            do not ascend within a topic-partition.
         """
         options = self._options
         for topic, partition, rows in self._splitter.split(batch):

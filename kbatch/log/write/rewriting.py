@@ -18,18 +18,13 @@ from kbatch.arguments import check_types
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ABORTED_DTYPE, INT32_MAX, Codec, Limits
 from kbatch.log.discovery import find_logs
+from kbatch.log.files.checkpoints import LEADER_EPOCH_CHECKPOINT, START_CHECKPOINT, read_leader_epochs
+from kbatch.log.files.contents import MAX_SIDE_FILE, too_large
+from kbatch.log.files.producer_snapshot import read_producer_snapshot
 from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
-from kbatch.log.state import (
-    LEADER_EPOCH_CHECKPOINT,
-    MAX_SIDE_FILE,
-    START_CHECKPOINT,
-    read_leader_epochs,
-    read_producer_snapshot,
-    too_large,
-)
-from kbatch.log.storage import is_url, locate
+from kbatch.log.store.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.staging import NewOutput
 from kbatch.options import RaiseOrSkip

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from kbatch.errors import LogDirectoryError, cannot_write, exists_already
-from kbatch.log.storage import is_url, locate
+from kbatch.log.store.storage import is_url, locate
 from kbatch.publishing import JOURNAL, REMOVALS, WorkDirectory, move_all, remove_abandoned, sync_directory
 from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
 

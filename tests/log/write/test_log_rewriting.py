@@ -19,7 +19,7 @@ from oracle import build_message, build_wrapper
 import kbatch
 from kbatch.cli import main
 from kbatch.log import LogWriter, convert_log, recompress_log
-from kbatch.log.verification import verify_log
+from kbatch.log.check.verification import verify_log
 from kbatch.log.write.rewriting import rewrite_logs
 from kbatch.rewrite.recompression import Recompression
 

@@ -15,7 +15,7 @@ import pytest
 import kbatch
 from kbatch.format import ABORTED_DTYPE
 from kbatch.log import LogWriter, read_leader_epochs, read_transaction_index
-from kbatch.log.verification import verify_log
+from kbatch.log.check.verification import verify_log
 from kbatch.log.write.staging import NewOutput
 
 # Logs of a broker with log.index.interval.bytes=1024 and one append per batch.

@@ -82,7 +82,7 @@ def message_path(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
 
     Examples
     --------
-    >>> from kbatch.values.framing import message_path
+    >>> from kbatch.values.schema_framing import message_path
     >>> message_path(bytes([0]), 0), message_path(bytes([4, 2, 0]), 0)
     (((0,), 1), ((1, 0), 3))
     """

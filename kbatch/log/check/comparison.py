@@ -14,21 +14,21 @@ from typing_extensions import Unpack
 from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
 from kbatch.format import NO_TIMESTAMP
-from kbatch.log.conversions import TableOptions, fixed_times
-from kbatch.log.differences import (
+from kbatch.log.check.differences import (
     ComparedLog,
     ComparedRecord,
     Comparison,
     Difference,
     PartitionComparison,
 )
+from kbatch.log.check.latest_records import LatestRecords, common_keys
+from kbatch.log.conversions import TableOptions, fixed_times
 from kbatch.log.discovery import open_logs
-from kbatch.log.latest import LatestRecords, common_keys
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.options import Match
-from kbatch.records.comparison import DIGEST_WORDS, differing_rows, key_digests, record_digests
 from kbatch.records.concatenation import concat_tables
+from kbatch.records.equality import DIGEST_WORDS, differing_rows, key_digests, record_digests
 from kbatch.table import RecordTable
 
 __all__ = ["compare_logs"]

@@ -22,22 +22,22 @@ import pyarrow.parquet
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log
 from kbatch.log.missing import MissingOffsets, report_data_loss, warn_missing
+from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.planner import LogRange, LogRead, Mapper, plan_reads, plans_fast
 from kbatch.plan.positions import LogChange, Position, Positions, continued_starts
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.rows import Transform
 from kbatch.plan.split import Split, Task, divide_splits
 from kbatch.plan.tasks import task_options
-from kbatch.plan.transactions import pending_table
+from kbatch.plan.transaction_rows import pending_table
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, RunTarget
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.directories import DirectoryTarget, StoreTarget
-from kbatch.sinks.names import LOSSES, TRANSACTIONS
+from kbatch.sinks.file_names import LOSSES, TRANSACTIONS
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.reports import RunRecord, RunReport
+from kbatch.sinks.run_record import RunRecord, RunReport
 from kbatch.sinks.sizing import task_bytes
 from kbatch.sinks.summary import MAX_LISTED, ExportSummary, LogFacts, PartitionSummary, RunTotals, sum_reports
-from kbatch.sinks.tables import TableTarget
+from kbatch.sinks.table_target import TableTarget
 from kbatch.sinks.task import ExportJob, TaskReport, output_schema
 from kbatch.sinks.working import RUN_DIGITS, RunLock
 from kbatch.sinks.write_options import WriteOptions

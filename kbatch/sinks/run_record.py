@@ -17,8 +17,8 @@ from typing import Any
 from kbatch.errors import LogDirectoryError
 from kbatch.json_text import parse_json
 from kbatch.log.selection import REMOTE_THREADS
+from kbatch.sinks.file_names import EXPORT_PREFIX
 from kbatch.sinks.manifest import MANIFEST
-from kbatch.sinks.names import EXPORT_PREFIX
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.summary import MAX_LISTED, ExportSummary
 from kbatch.sinks.working import WORK_PREFIX

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kbatch.errors import LogDirectoryError
 from kbatch.format import SHORTEST_ENTRY
-from kbatch.log.storage import Storage, locate
+from kbatch.log.store.storage import Storage, locate
 
 __all__ = [
     "OFFSET_INDEX_DTYPE",

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from kbatch.errors import LimitExceededError
 from kbatch.escaping import printable
-from kbatch.plan.losses import LossLog
+from kbatch.plan.loss_rows import LossLog
 from kbatch.plan.read_options import MOST_ROW_BYTES, ReadOptions
 from kbatch.plan.split import Split
 from kbatch.records.kafka_columns import spark_batches

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.records.comparison import DIGEST_WORDS, key_digests, record_digests
+from kbatch.records.equality import DIGEST_WORDS, key_digests, record_digests
 from kbatch.table import RecordTable
 
 __all__ = ["LatestRecords", "PresentRecords", "common_keys"]

@@ -12,7 +12,7 @@ from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.value_columns import ValueColumns, parsers_of, spark_type
 from kbatch.plan.value_options import SIDES, ValueOptions
-from kbatch.spark.schema import columns_of, kafka_schema
+from kbatch.spark.table_schemas import columns_of, kafka_schema
 from kbatch.values.parsed import Parser, bad_types
 
 __all__ = ["columns_for", "value_schema"]

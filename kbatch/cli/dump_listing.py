@@ -15,18 +15,19 @@ from kbatch.batches.checksums import has_good_batch
 from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters
 from kbatch.cli.inputs import Input, base_offset_of, check_first_bytes, standard_input
-from kbatch.cli.selection import SelectionFlags
+from kbatch.cli.selection_flags import SelectionFlags
 from kbatch.cli.terminal import counted, print_errors, write_lines
 from kbatch.errors import KbatchError
 from kbatch.escaping import escaped_json, printable
 from kbatch.format import BatchStatus
 from kbatch.log.committed import follow_transactions
+from kbatch.log.files.indexes import stored_entries
+from kbatch.log.files.producer_snapshot import read_producer_snapshot
+from kbatch.log.files.transaction_index import read_transaction_index
 from kbatch.log.gaps import SegmentEnd, SegmentGaps
-from kbatch.log.indexes import stored_entries
 from kbatch.log.ranges import LogSelection, count_back, end_offset_after
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
-from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.stream import INCOMPLETE_END, decode_stream
 from kbatch.table import RecordTable

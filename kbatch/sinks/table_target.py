@@ -13,9 +13,9 @@ from kbatch.escaping import one_line
 from kbatch.json_text import json_parts
 from kbatch.plan.value_columns import spark_type
 from kbatch.sinks.commits import Commit, LogName, OutputState, TableCommitError
-from kbatch.sinks.names import EXPORT_PREFIX, FileNames
+from kbatch.sinks.file_names import EXPORT_PREFIX, FileNames
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.reports import REPORTS, RunRecord
+from kbatch.sinks.run_record import REPORTS, RunRecord
 from kbatch.sinks.working import WORK_PREFIX
 
 __all__ = [

@@ -73,7 +73,7 @@ def run_of(name: str) -> str | None:
 
     Examples
     --------
-    >>> from kbatch.sinks.names import run_of
+    >>> from kbatch.sinks.file_names import run_of
     >>> run_of("topic=t/partition=0/part-00000000000000000000-00003-0a1b2c3d-99887766.parquet")
     '0a1b2c3d'
     """

@@ -358,7 +358,7 @@ def log_statistics(
     Examples
     --------
     >>> import kbatch
-    >>> from kbatch.log.statistics import log_statistics
+    >>> from kbatch.log.check.statistics import log_statistics
     >>> statistics = log_statistics(kbatch.Log("tests/golden/logs/txn-0").segments, headers_only=True)
     >>> statistics.records, statistics.control_records
     (337, 34)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbatch.arguments import check_types
 from kbatch.errors import ProtocolError, UnsupportedFormatError
 from kbatch.extras import require
-from kbatch.log.stored_records import (
+from kbatch.log.files.internal_records import (
     FRAME_VERSION,
     RecordKind,
     framed_message,
@@ -291,7 +291,7 @@ def metadata_records(table: RecordTable) -> pa.Table:
     Parameters
     ----------
     table : RecordTable
-        Records of control batches are skipped; `kbatch.log.control.control_value` decodes them.
+        Records of control batches are skipped; `kbatch.log.files.control_values.control_value` decodes them.
 
     Returns
     -------

@@ -15,13 +15,13 @@ from kbatch.errors import LogDirectoryError
 from kbatch.format import INT64_MAX
 from kbatch.log import Log
 from kbatch.log.missing import report_data_loss, retry_if_gone
-from kbatch.log.names import parse_segment_name
 from kbatch.log.resolving import check_partitions
 from kbatch.log.segment import inode_of, planned_segment
+from kbatch.log.store.names import parse_segment_name
+from kbatch.plan.arrow_batches import Transform, transformed_batches
 from kbatch.plan.following import FollowedLog, check_markers, followed
 from kbatch.plan.positions import Position, batch_with, changed_identity, report_unrecognized
 from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions
-from kbatch.plan.rows import Transform, transformed_batches
 from kbatch.plan.split import Split, Task, divide_splits, good_row, log_splits
 from kbatch.plan.tasks import task_options, task_tables
 from kbatch.plan.trigger_limits import bytes_from, offset_after_bytes, offset_after_records, shares

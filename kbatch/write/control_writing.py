@@ -21,7 +21,7 @@ from kbatch.format import (
 from kbatch.kernels.sizes import Plan
 from kbatch.write.batch_layout import BatchLayout, check_range, now
 from kbatch.write.composing import compose, plan_batches, record_columns
-from kbatch.write.inputs import millisecond
+from kbatch.write.record_columns import millisecond
 
 __all__ = ["encode_empty", "encode_marker"]
 

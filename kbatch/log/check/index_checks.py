@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import KbatchError, LogDirectoryError
-from kbatch.log.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY, stored_entries
-from kbatch.log.report import VerificationReport
+from kbatch.log.check.verification_report import VerificationReport
+from kbatch.log.files.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY, stored_entries
 from kbatch.log.segment import Segment
-from kbatch.log.storage import Storage
+from kbatch.log.store.storage import Storage
 from kbatch.table import RecordTable
 
 __all__ = ["OffsetIndexCheck", "SortedValues", "TimeIndexCheck", "index_checks"]

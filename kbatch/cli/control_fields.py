@@ -10,7 +10,7 @@ from typing import Any
 from kbatch.errors import KbatchError
 from kbatch.escaping import escaped_json
 from kbatch.format import ControlType
-from kbatch.log.control import control_value
+from kbatch.log.files.control_values import control_value
 
 __all__ = ["control_fields", "control_text"]
 

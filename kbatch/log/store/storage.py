@@ -25,7 +25,7 @@ from kbatch.batches.regular_files import open_directory, regular_size
 from kbatch.errors import LogDirectoryError, MissingDependencyError
 from kbatch.escaping import one_line
 from kbatch.extras import require
-from kbatch.log.local_files import LocalFile, count_bytes
+from kbatch.log.store.local_files import LocalFile, count_bytes
 
 if TYPE_CHECKING:
     import pyarrow.fs

@@ -12,7 +12,7 @@ from kbatch.batches.framing import byte_array, entry_size, foreign_reason, scan_
 from kbatch.errors import Finding, LogDirectoryError
 from kbatch.escaping import counted
 from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
-from kbatch.log.storage import RemoteFile, Storage
+from kbatch.log.store.storage import RemoteFile, Storage
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -1,17 +1,14 @@
-"""Listings of log directories, and the segments that a listing contains."""
+"""Listings of log directories."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from kbatch.errors import LogDirectoryError
-from kbatch.log.names import is_remote_name, name_of_log, parse_segment_name, segment_names
-from kbatch.log.segment import Segment
-from kbatch.log.state import PARTITION_METADATA, read_partition_metadata
-from kbatch.log.storage import Entry, Storage
+from kbatch.log.store.names import name_of_log, parse_segment_name, segment_names
+from kbatch.log.store.storage import Entry, Storage
 
 __all__ = [
     "ListedDirectory",
@@ -19,7 +16,6 @@ __all__ = [
     "is_log_name",
     "list_directories",
     "list_path",
-    "listed_segments",
     "no_segments",
     "not_listed",
 ]
@@ -109,49 +105,6 @@ def list_directories(parent: ListedDirectory, names: list[str]) -> list[ListedDi
         return [listed(name) for name in names]
     with ThreadPoolExecutor(LISTED_AT_ONCE, "kbatch-list") as pool:
         return list(pool.map(listed, names))
-
-
-def listed_segments(storage: Storage, directory: str, listing: Mapping[str, Entry], use_indexes: bool) -> list[Segment]:
-    """Return the segments among the files of a directory, by base offset; at least one.
-
-    Raises
-    ------
-    LogDirectoryError
-        If there are no segments, or the batches of a ``.log.swap`` file can't be followed.
-    """
-
-    def next_offset(name: str, base_offset: int) -> int:
-        segment = Segment.listed(storage, directory, name, listing, live=False)
-        row, tail = segment.last_batch(use_indexes=use_indexes)
-        if tail.kind == "damaged":
-            raise LogDirectoryError(
-                f"{segment.path}, byte {tail.position}: no batch can begin here, so the segments that this file "
-                "replaces are unknown; read the '.log' files one by one",
-                source=segment.path,
-                position=tail.position,
-            )
-        return base_offset if row is None else int(row["last_offset"]) + 1
-
-    chosen = segment_names(listing, next_offset)
-    if not chosen:
-        text = "no segment (20 digits and '.log') in this directory"
-        if any(entry.is_directory for entry in listing.values()):
-            text += "; kbatch.find_logs() finds the logs below it"
-        elif (error := no_segments(ListedDirectory(storage, directory, listing), True)) is not None:
-            raise error
-        raise LogDirectoryError(f"{directory}: {text}", source=directory)
-    last = len(chosen) - 1
-    return [
-        # Segments in tiered storage were closed before their upload.
-        Segment.listed(storage, directory, name, listing, live=i == last and not is_remote_name(name), swapped=swapped)
-        for i, (_, name, swapped) in enumerate(chosen)
-    ]
-
-
-def topic_id_of(storage: Storage, directory: str, listing: Mapping[str, Entry] | None = None) -> uuid.UUID | None:
-    """Return the topic's id from the ``partition.metadata`` of a log; None without that file."""
-    path = find_file(storage, directory, listing, PARTITION_METADATA)
-    return None if path is None else read_partition_metadata(path, storage=storage).topic_id
 
 
 def find_file(storage: Storage, directory: str, listing: Mapping[str, Entry] | None, name: str) -> str | None:

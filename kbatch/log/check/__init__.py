@@ -1,0 +1,1 @@
+"""Checks of whole logs: verification, statistics and comparison."""

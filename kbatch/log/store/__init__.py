@@ -1,0 +1,1 @@
+"""Where logs are: local and remote storage, names of files, and listings."""
