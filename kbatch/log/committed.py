@@ -424,14 +424,19 @@ def segment_transactions(
     tracking = tracking_options(replace(options, on_error="skip"))
     suspect_end = 0
     for table in read_tables(segment, known.last, segment.size, tracking, followed_table_bytes(max_bytes)):
-        rows = table.batches[np.searchsorted(table.batches["position"], known.end) :]
+        rows = table.batches
+        if known.end:
+            rows = rows[np.searchsorted(rows["position"], known.end) :]
         good = counts_for_transactions(rows, tracking)
-        suspect_end = max(suspect_end, _suspect_end(segment, rows[~good], table.losses, options.limits))
+        sound = rows
+        if table.losses or not good.all():
+            sound = rows[good]
+            suspect_end = max(suspect_end, _suspect_end(segment, rows[~good], table.losses, options.limits))
         with _naming(segment.path):
             follow_batches(recorder, lost, rows, good, table.losses, _bytes_of(segment, table))
-        if good.any():
-            first = int(first_offsets(rows[good][:1])[0]) if offsets is None else offsets[0]
-            offsets = first, int(rows["last_offset"][good][-1])
+        if len(sound):
+            first = int(first_offsets(sound[:1])[0]) if offsets is None else offsets[0]
+            offsets = first, int(sound["last_offset"][-1])
         if len(rows) and not lost.is_lost:
             last, size, crc, offset = (int(rows[name][-1]) for name in ("position", "size", "crc", "last_offset"))
             if last >= suspect_end and offsets is not None:
@@ -462,8 +467,6 @@ def _suspect_end(segment: Segment, bad: npt.NDArray[np.void], losses: LossList, 
     Once the file reaches it, one of these lengths may turn out to be right, and batches before it to be inside of it.
     This includes a batch that begins in the damage and is not complete in the file.
     """
-    if not len(bad) and not losses:
-        return 0
     max_size = max_entry_size(limits)
     ends = (bad["position"] + bad["size"])[bad["size"] <= max_size]
     suspect_end = int(ends.max(initial=0))

@@ -43,8 +43,8 @@ def tracking_options(options: DecodeOptions) -> DecodeOptions:
     Under ``on_error="skip"`` the pass ignores the requested offsets: damage outside of them may hide markers, and is
     skipped like any other. Under "raise" and "stop" only damage within the requested offsets ends the pass.
     """
-    options = replace(options, withheld=None, framing_only=True)
-    return replace(options, start_offset=None, stop_offset=None) if options.on_error == "skip" else options
+    start, stop = (None, None) if options.on_error == "skip" else (options.start_offset, options.stop_offset)
+    return replace(options, withheld=None, framing_only=True, start_offset=start, stop_offset=stop)
 
 
 def counts_for_transactions(batches: npt.NDArray[np.void], options: DecodeOptions) -> npt.NDArray[np.bool_]:

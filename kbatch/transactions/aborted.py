@@ -106,7 +106,8 @@ class AbortedRanges:
         self.first: npt.NDArray[np.int64] = firsts
         self.last: npt.NDArray[np.int64] = lasts
         self.by: Literal["offset", "position"] = by
-        self._pairs = _Pairs(producers, firsts)
+        # Made by the first search, which is usually in the task that gets the ranges, not where they are planned.
+        self._pairs: _Pairs | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return _ranges_by, (self.by, *self._columns())
@@ -190,6 +191,8 @@ class AbortedRanges:
         )
         names = ("base_offset", "last_offset") if self.by == "offset" else ("position", "position")
         producers, first, last = (batches[name][rows] for name in ("producer_id", *names))
+        if self._pairs is None:
+            self._pairs = _Pairs(self.producer_id, self.first)
         # Among the ranges that begin before the end of a batch, the last one has the largest last offset.
         at = self._pairs.count(producers, last) - 1
         out[rows] = (at >= 0) & (self.producer_id[at] == producers) & (self.last[at] >= first)

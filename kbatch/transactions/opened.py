@@ -237,7 +237,8 @@ class OpenedRows:
 
     def begin(self, transaction: Begun) -> None:
         """Add a transaction; the producer has no open one, and it begins after the others."""
-        if len(self._is_open) > len(self) + len(self) // _RECENT_PART + _SPARE_OPEN_ROWS:
+        rows = len(self._is_open)
+        if rows > _SPARE_OPEN_ROWS and rows > len(self) + len(self) // _RECENT_PART + _SPARE_OPEN_ROWS:
             self._forget_ended()
         self._index.add(transaction.producer_id, len(self._is_open))
         self._rows.extend(transaction)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import ControlType, Limits
+from kbatch.format import Limits
 from kbatch.transactions.events import DATA, EVENT_DTYPE, INDEXED_ABORT, LOST_BYTES, LOST_MARKER, by_producer
 from kbatch.transactions.opened import Begun
-from kbatch.transactions.tracker import MAX_TABLE_BYTES, TransactionTracker
+from kbatch.transactions.tracker import ABORT, COMMIT, MAX_TABLE_BYTES, TransactionTracker
 
 __all__ = ["EVENT_BYTES", "TransactionRecorder"]
 
@@ -28,8 +28,8 @@ def _is_needed(events: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     producers, grouped = events["producer_id"][order], kinds[order]
     follows = producers[1:] == producers[:-1]
     # After a marker, its producer has no open transaction until the next batch: another COMMIT changes nothing.
-    is_closed = follows & _is_any(grouped[:-1], ControlType.COMMIT, ControlType.ABORT, LOST_MARKER)
-    commits = follows & (grouped[1:] == ControlType.COMMIT)
+    is_closed = follows & _is_any(grouped[:-1], COMMIT, ABORT, LOST_MARKER)
+    commits = follows & (grouped[1:] == COMMIT)
     needed[order[1:][commits & is_closed]] = False
     # Transactions that begin and are committed, between which no bytes were lost. If an earlier one of the producer
     # may be open, its marker is needed.
@@ -39,7 +39,7 @@ def _is_needed(events: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     first, last = order[begun], order[begun + 1]
     dropped = np.ones(len(begun), np.bool_)
     # A transaction that ends otherwise is recorded with the last stable offset, so the earliest one open then is kept.
-    ends = np.flatnonzero(_is_any(kinds, ControlType.ABORT, LOST_MARKER, INDEXED_ABORT))
+    ends = np.flatnonzero(_is_any(kinds, ABORT, LOST_MARKER, INDEXED_ABORT))
     earliest = np.searchsorted(np.maximum.accumulate(last), ends, "right")
     ends, earliest = ends[earliest < len(begun)], earliest[earliest < len(begun)]
     dropped[earliest[first[earliest] < ends]] = False
@@ -117,10 +117,12 @@ class TransactionRecorder(TransactionTracker):
         """Drop events that are not needed. Those before the mark do not depend on those after it."""
         if len(self._parts) == 1 and self._count == self._kept:
             return
-        events = np.concatenate([np.empty(0, EVENT_DTYPE), *self._parts])
+        events = self._parts[0] if len(self._parts) == 1 else np.concatenate([np.empty(0, EVENT_DTYPE), *self._parts])
         # The parts are freed before the copy is made.
         self._parts = [events]
-        needed = np.concatenate([_is_needed(events[: self._marked]), _is_needed(events[self._marked :])])
+        needed = _is_needed(events[: self._marked])
+        if self._marked < self._count:
+            needed = np.append(needed, _is_needed(events[self._marked :]))
         self._marked = int(np.count_nonzero(needed[: self._marked]))
         self._parts = [events[needed]]
         self._count = self._kept = len(self._parts[0])

@@ -32,7 +32,7 @@ from kbatch.transactions.events import (
 )
 from kbatch.transactions.opened import OPEN_BYTES, Begun, OpenedRows, OpenTransaction, OpenTransactions
 
-__all__ = ["FOLLOWED_ROWS", "Spans", "TransactionTracker", "Transactions"]
+__all__ = ["ABORT", "COMMIT", "FOLLOWED_ROWS", "Spans", "TransactionTracker", "Transactions"]
 
 # The memory of a transaction that has ended: 48 bytes for the row and its positions and 24 for the marker, the former
 # also in the result; and the range that is made of it, as three sorted columns and the arrays of two sorts.
@@ -41,6 +41,8 @@ MAX_TABLE_BYTES = "limits=kbatch.Limits(max_table_bytes=...)"
 # Batches that are followed at once, as several arrays, and events that are applied at once, as tuples.
 FOLLOWED_ROWS = 16384
 _REPLAYED = 4096
+# The types of markers as integers: looking up a member of an enumeration takes longer than comparing one event.
+ABORT, COMMIT = int(ControlType.ABORT), int(ControlType.COMMIT)
 # The position of a transaction that began before the bytes that are followed.
 _BEFORE = -1
 
@@ -248,10 +250,11 @@ class TransactionTracker:
         self._alternative = alternative
         self.used_bytes = 0
         self._open = OpenedRows()
-        begun = OpenTransactions.of(open).rows
-        for row in np.argsort(begun["first_offset"], kind="stable").tolist():
-            producer_id, first_offset, first_timestamp = begun[row].tolist()
-            self._open.begin(Begun(_BEFORE, first_offset, producer_id, first_timestamp))
+        if open:
+            begun = OpenTransactions.of(open).rows
+            for row in np.argsort(begun["first_offset"], kind="stable").tolist():
+                producer_id, first_offset, first_timestamp = begun[row].tolist()
+                self._open.begin(Begun(_BEFORE, first_offset, producer_id, first_timestamp))
         self._aborted = _Ended()
         self._undecided = _Ended()
         # The columns of `abort_markers`.
@@ -286,6 +289,9 @@ class TransactionTracker:
         """
         self._check_memory()
         lost = LostEvents.none() if lost is None else lost
+        if len(batches) <= FOLLOWED_ROWS:
+            self._add(data, batches, origin, lost)
+            return
         for begin in range(0, len(batches), FOLLOWED_ROWS):
             part = batches[begin : begin + FOLLOWED_ROWS]
             first, stop = np.searchsorted(lost.rows, [begin, begin + len(part)])
@@ -313,7 +319,7 @@ class TransactionTracker:
         control = np.flatnonzero(attributes[rows] & ATTRIBUTE_CONTROL)
         if len(control):
             types = marker_types(data, batches[rows[control]], origin, self._limits.max_decompressed_bytes)
-            types[(types != ControlType.ABORT) & (types != ControlType.COMMIT)] = NO_EVENT
+            types[(types != ABORT) & (types != COMMIT)] = NO_EVENT
             kinds[control] = types
         relevant = kinds != NO_EVENT
         return rows[relevant], kinds[relevant]
@@ -346,7 +352,7 @@ class TransactionTracker:
             )
 
     def _replay(self, events: npt.NDArray[np.void]) -> None:
-        aborts = events[events["kind"] == ControlType.ABORT]
+        aborts = events[events["kind"] == ABORT]
         # A consumer looks at a marker's last offset (TXN-R2).
         for column, name in zip(self._markers, ("producer_id", "last_offset", "position"), strict=True):
             column.frombytes(aborts[name].tobytes())
@@ -359,8 +365,8 @@ class TransactionTracker:
                 self._abort(producer_id, offset, last_offset, position)
             elif kind == LOST_BYTES and producer_id not in is_open:
                 self._end_all(offset, position)
-            elif (ended := is_open.end(producer_id)) is not None and kind != ControlType.COMMIT:
-                self._record(self._aborted if kind == ControlType.ABORT else self._undecided, ended, offset, position)
+            elif (ended := is_open.end(producer_id)) is not None and kind != COMMIT:
+                self._record(self._aborted if kind == ABORT else self._undecided, ended, offset, position)
 
     def _end_all(self, offset: int, position: int) -> None:
         """Make all open transactions undecided."""
