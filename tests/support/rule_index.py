@@ -89,12 +89,13 @@ def shown_by(tests: Path = TESTS) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {id: [] for id in known}
     for path in sorted(tests.rglob("test_*.py")):
         source = path.read_text()
+        lines = source.splitlines()
         module = ast.parse(source)
         module_ids = cited(ast.get_docstring(module) or "")
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-                text = "\n".join(source.splitlines()[start - 1 : node.end_lineno])
+                text = "\n".join(lines[start - 1 : node.end_lineno])
                 for id in module_ids | cited(text) | named(node.name):
                     if id in found:
                         found[id].append(f"{path.relative_to(tests)}::{node.name}")
