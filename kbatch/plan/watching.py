@@ -211,7 +211,7 @@ class WatchedLogs:
         return True
 
     def _find_end(self, storage: Storage, state: LogState) -> None:
-        """Set `position` to the end of the last complete batch, beginning at its old value, or anew if that is -1.
+        """Move `position` to the end of the last complete batch; the whole segment is examined if it is -1.
 
         Batches after damage count if damage is skipped.
         """

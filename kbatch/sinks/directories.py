@@ -21,13 +21,14 @@ import pyarrow as pa
 from kbatch.errors import LogDirectoryError, exists_already
 from kbatch.log.topics import first_names
 from kbatch.publishing import Journal, move_all
+from kbatch.sinks.added_columns import columns_that_differ
 from kbatch.sinks.commits import Commit, LogName, OutputState
 from kbatch.sinks.file_names import TRANSACTIONS, FileNames, run_of
 from kbatch.sinks.files import file_schema
 from kbatch.sinks.manifest import MANIFEST, Manifest, new_manifest
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.run_record import RunRecord
-from kbatch.sinks.table_target import check_parent, columns_that_differ, keep_only, table_changed
+from kbatch.sinks.table_target import check_parent, keep_only, table_changed
 from kbatch.sinks.working import WORK_PREFIX
 
 __all__ = ["SUCCESS", "DirectoryTarget", "StoreTarget"]

@@ -20,10 +20,11 @@ from kbatch.extras import require
 from kbatch.json_text import parse_json
 from kbatch.log.topics import first_names
 from kbatch.plan.positions import Position
+from kbatch.sinks.added_columns import columns_that_differ
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
 from kbatch.sinks.files import DAY_MICROSECONDS
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.table_target import accepted_run, columns_that_differ, table_changed, table_failure
+from kbatch.sinks.table_target import accepted_run, table_changed, table_failure
 
 __all__ = ["IcebergTable"]
 

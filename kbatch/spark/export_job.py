@@ -150,7 +150,7 @@ def export(
     """
     check_types(export, locals())
     if transform is not None and not hasattr(transform, "schema"):
-        raise TypeError(f"transform must have a schema and be called with a batch, got {type(transform).__name__}")
+        raise TypeError(f"transform must have the methods schema and apply, got {type(transform).__name__}")
     logdirs = [os.fspath(each) for each in root_list(logdir, "logdir")]
     out = os.fspath(out)
     options, writing = options or ReadOptions(), writing or WriteOptions()

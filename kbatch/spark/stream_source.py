@@ -57,6 +57,8 @@ __all__ = ["KbatchStreamReader"]
 
 # A line of the log names at most this number of topic-partitions.
 _LOGGED_LAGS = 10
+# Its name is public: docs/spark.md.
+_LAG_LOGGER = "kbatch.spark.stream"
 # How often a task looks up records whose file was replaced meanwhile.
 _READ_ATTEMPTS = 10
 
@@ -425,7 +427,7 @@ def _log_lag(lags: Offsets) -> None:
     if not lags:
         # After a restart, Spark repeats the last micro-batch before the first poll.
         return
-    logger = logging.getLogger(__name__)
+    logger = logging.getLogger(_LAG_LOGGER)
     if not logger.hasHandlers():
         # Spark starts a process for the reader, whose standard error is in the log of the driver.
         logger.addHandler(logging.StreamHandler())

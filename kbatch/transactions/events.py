@@ -7,9 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import ATTRIBUTE_DELETE_HORIZON, NO_TIMESTAMP
+from kbatch.format import ATTRIBUTE_DELETE_HORIZON, NO_TIMESTAMP, ControlType
 
 __all__ = [
+    "ABORT",
+    "COMMIT",
     "DATA",
     "EVENT_DTYPE",
     "INDEXED_ABORT",
@@ -22,7 +24,9 @@ __all__ = [
     "by_producer",
 ]
 
-# Kinds of events: the type of a marker, or one of these. A .txnindex entry may replace a lost marker.
+# Kinds of events: the type of a marker as a plain integer, which is compared faster than a member of the enumeration,
+# or another event. A .txnindex entry may replace a lost marker.
+ABORT, COMMIT = int(ControlType.ABORT), int(ControlType.COMMIT)
 LOST_MARKER = -2
 NO_EVENT = -1
 DATA = 2
@@ -31,8 +35,8 @@ INDEXED_ABORT = 3
 # of this transaction; otherwise any open transaction may have ended.
 LOST_BYTES = 4
 NO_PRODUCER = -1
-# Rows that are sorted faster than it takes to look at their ids.
-_FEW_ROWS = 512
+# From this number of rows on, a sort by radix is faster: 18 us for 512 rows, and 20 us as they are.
+_RADIX_ROWS = 512
 
 # Events that open or end transactions, in log order, with the base offset, last offset and position of the batch. An
 # event of a .txnindex entry has the first offset of the transaction and the offset of its marker. The position of lost
@@ -89,12 +93,11 @@ def batch_events(
 
 def by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     """Return the stable order that groups rows by producer."""
-    if len(producer_ids) < _FEW_ROWS:
-        return np.argsort(producer_ids, kind="stable")
-    least = int(producer_ids.min())
-    if int(producer_ids.max()) - least < 1 << 16:
-        # A coordinator assigns adjacent ids. NumPy sorts small integers by radix, ten times as fast.
-        return np.argsort((producer_ids - least).astype(np.uint16), kind="stable")
+    if len(producer_ids) >= _RADIX_ROWS:
+        least = int(producer_ids.min())
+        if int(producer_ids.max()) - least < 1 << 16:
+            # A coordinator assigns adjacent ids. NumPy sorts small integers by radix, ten times as fast.
+            return np.argsort((producer_ids - least).astype(np.uint16), kind="stable")
     return np.argsort(producer_ids, kind="stable")
 
 

@@ -6,9 +6,18 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.format import Limits
-from kbatch.transactions.events import DATA, EVENT_DTYPE, INDEXED_ABORT, LOST_BYTES, LOST_MARKER, by_producer
+from kbatch.transactions.events import (
+    ABORT,
+    COMMIT,
+    DATA,
+    EVENT_DTYPE,
+    INDEXED_ABORT,
+    LOST_BYTES,
+    LOST_MARKER,
+    by_producer,
+)
 from kbatch.transactions.opened import Begun
-from kbatch.transactions.tracker import ABORT, COMMIT, MAX_TABLE_BYTES, TransactionTracker
+from kbatch.transactions.tracker import MAX_TABLE_BYTES, TransactionTracker
 
 __all__ = ["EVENT_BYTES", "TransactionRecorder"]
 

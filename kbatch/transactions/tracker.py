@@ -16,13 +16,14 @@ from kbatch.format import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
     INT64_MAX,
-    ControlType,
     Limits,
 )
 from kbatch.records.display import short_repr
 from kbatch.transactions.aborted import AbortedRanges, Withheld, WithheldOfLog
 from kbatch.transactions.control_parsing import marker_types
 from kbatch.transactions.events import (
+    ABORT,
+    COMMIT,
     DATA,
     INDEXED_ABORT,
     LOST_BYTES,
@@ -32,7 +33,7 @@ from kbatch.transactions.events import (
 )
 from kbatch.transactions.opened import OPEN_BYTES, Begun, OpenedRows, OpenTransaction, OpenTransactions
 
-__all__ = ["ABORT", "COMMIT", "FOLLOWED_ROWS", "Spans", "TransactionTracker", "Transactions"]
+__all__ = ["FOLLOWED_ROWS", "Spans", "TransactionTracker", "Transactions"]
 
 # The memory of a transaction that has ended: 48 bytes for the row and its positions and 24 for the marker, the former
 # also in the result; and the range that is made of it, as three sorted columns and the arrays of two sorts.
@@ -41,8 +42,6 @@ MAX_TABLE_BYTES = "limits=kbatch.Limits(max_table_bytes=...)"
 # Batches that are followed at once, as several arrays, and events that are applied at once, as tuples.
 FOLLOWED_ROWS = 16384
 _REPLAYED = 4096
-# The types of markers as integers: looking up a member of an enumeration takes longer than comparing one event.
-ABORT, COMMIT = int(ControlType.ABORT), int(ControlType.COMMIT)
 # The position of a transaction that began before the bytes that are followed.
 _BEFORE = -1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,13 @@ ALL_BITS, TWO_BITS = range(8), (0, 7)
 
 
 def flips(batch: bytes, first: int, last: int) -> list[bytes]:
-    """Return the batch with single bits of its bytes from `first` to `last` flipped: all up to the attributes."""
+    """Return the batch with single bits of its bytes from `first` to `last` flipped.
+
+    All bits up to the attributes are, and with KBATCH_TEST_ALL=1 all others too.
+    """
     out = []
     for at in range(first, last):
-        for bit in ALL_BITS if at < 23 else TWO_BITS:
+        for bit in ALL_BITS if at < 23 or os.environ.get("KBATCH_TEST_ALL") else TWO_BITS:
             flipped = bytearray(batch)
             flipped[at] ^= 1 << bit
             out.append(bytes(flipped))

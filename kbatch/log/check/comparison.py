@@ -36,11 +36,6 @@ __all__ = ["compare_logs"]
 # The records of each side among which a comparison by order searches the next equal record after a difference. The cost
 # stays linear with any number, because the searched records are then skipped; the memory grows with it.
 ALIGNMENT_RECORDS = 1024
-
-# The number of records in which the next equal one is searched first. Each further search takes four times as many, so
-# that all searches together cost as much as a few passes over the skipped records.
-_FIRST_SEARCH = 4
-
 # Further tables are read for the search as long as the keys and values of the remaining records have fewer bytes.
 ALIGNMENT_BYTES = 16 << 20
 
@@ -49,6 +44,9 @@ LogsLike: TypeAlias = Log | LogList | Sequence[Log] | str | os.PathLike[str]
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 # By order: the number of records in the first comparison after a difference. It doubles while all records are equal.
 _FIRST_STEP = 64
+# The number of records in which the next equal one is searched first. Each further search takes four times as many, so
+# that all searches together cost as much as a few passes over the skipped records.
+_FIRST_SEARCH = 4
 
 
 def compare_logs(

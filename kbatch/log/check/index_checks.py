@@ -9,10 +9,11 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.log.check.verification_report import VerificationReport
 from kbatch.log.files.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY, stored_entries
 from kbatch.log.segment import Segment
+from kbatch.log.sorted_values import SortedValues
 from kbatch.log.store.storage import Storage
 from kbatch.table import RecordTable
 
-__all__ = ["OffsetIndexCheck", "SortedValues", "TimeIndexCheck", "index_checks"]
+__all__ = ["OffsetIndexCheck", "TimeIndexCheck", "index_checks"]
 
 
 class OffsetIndexCheck:
@@ -176,31 +177,3 @@ def _size_now(segment: Segment) -> int:
     except KbatchError:
         found = None
     return segment.size if found is None or found.size is None else found.size
-
-
-class SortedValues:
-    """The sorted values of a column, and their rows.
-
-    Parameters
-    ----------
-    values : ndarray of int64, shape (rows,)
-        In any order.
-    """
-
-    def __init__(self, values: npt.NDArray[np.int64]) -> None:
-        self._rows = np.argsort(values, kind="stable")
-        self._values = values[self._rows]
-
-    def between(self, first: int, last: int) -> npt.NDArray[np.intp]:
-        """Return the rows whose values are from `first` to `last`, both inclusive, in ascending order."""
-        start, stop = np.searchsorted(self._values, first), np.searchsorted(self._values, last, "right")
-        return np.sort(self._rows[start:stop])
-
-    def equal_to(self, values: npt.ArrayLike) -> npt.NDArray[np.intp]:
-        """Return the rows that have one of these values, in ascending order."""
-        chosen = np.unique(np.asarray(values, np.int64))
-        starts = np.searchsorted(self._values, chosen)
-        counts = np.searchsorted(self._values, chosen, "right") - starts
-        # The rows of one value are adjacent.
-        skipped = starts - (np.cumsum(counts) - counts)
-        return np.sort(self._rows[np.repeat(skipped, counts) + np.arange(counts.sum())])

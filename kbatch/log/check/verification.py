@@ -13,7 +13,7 @@ from kbatch.broker.producers import SequenceChecker
 from kbatch.errors import ErrorCode, KbatchError
 from kbatch.escaping import counted, printable
 from kbatch.format import ATTRIBUTE_CONTROL, INT64_MAX, BatchStatus, Limits
-from kbatch.log.check.index_checks import SortedValues, index_checks
+from kbatch.log.check.index_checks import index_checks
 from kbatch.log.check.verification_report import OnFinding, VerificationReport
 from kbatch.log.committed import join_transactions, segment_transactions
 from kbatch.log.files.producer_snapshot import read_producer_snapshot
@@ -21,6 +21,7 @@ from kbatch.log.files.transaction_index import STORED_ABORTED, read_transaction_
 from kbatch.log.gaps import SegmentEnd, SegmentGaps, after_gap
 from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.segment import Segment
+from kbatch.log.sorted_values import SortedValues
 from kbatch.log.store.names import is_remote_name
 from kbatch.log.store.storage import Storage
 from kbatch.read.decode_options import DecodeOptions

@@ -26,8 +26,8 @@ from kbatch.format import (
 )
 from kbatch.kernels.keymap import KeyOffsets
 from kbatch.kernels.sizes import measure_batches
-from kbatch.log.check.index_checks import SortedValues
 from kbatch.log.segment import Segment
+from kbatch.log.sorted_values import SortedValues
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.records.display import short_repr
 from kbatch.records.loss_list import Loss
