@@ -17,7 +17,7 @@ from kbatch.kernels.decode cimport count_records, gives_rows, read_rows
 from kbatch.kernels.messages cimport wrapper_value
 from kbatch.kernels.rows cimport PayloadState
 from kbatch.kernels.spans cimport RecordSpan, Span
-from kbatch.kernels.tuning cimport FIRST_SCRATCH, LONG_BATCH, LONG_STRIDE, RUN
+from kbatch.kernels.tuning cimport FIRST_SCRATCH, LONG_BATCH, LONG_STRIDE, RUN, STREAMED_BYTES
 from kbatch.kernels.wire cimport (
     BAD_CRC,
     BatchRow,
@@ -190,6 +190,9 @@ cdef class BatchDecoder:
         self.options.whole = self._out.whole
         self.options.check_crc = config.check_inner
         self.options.trimmed = config.trimmed
+        # Trimming reads rows again.
+        self.options.streamed = (self._out.whole and not config.trimmed
+                                 and self.capacity * self.options.fields.itemsize >= STREAMED_BYTES)
         self.options.first_offset = config.first_offset
         self.options.last_offset = config.last_offset
         self.crc = config.crc

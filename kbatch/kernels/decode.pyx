@@ -10,7 +10,7 @@ from kbatch.kernels.messages cimport (
     wrapper_value,
 )
 from kbatch.kernels.records cimport Varint, read_batch, read_varint
-from kbatch.kernels.rows cimport PartialRow, PayloadState, ParseOptions
+from kbatch.kernels.rows cimport PartialRow, PayloadState, ParseOptions, StreamedRow
 from kbatch.kernels.spans cimport Fields, RecordSpan, Span
 from kbatch.kernels.wire cimport (
     BAD_INNER_CRC,
@@ -79,14 +79,16 @@ cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, Batc
     cdef const Fields* fields = &options.fields
     cdef int fault
     if kb_likely(batch.magic == 2):
-        if kb_likely(options.whole):
+        if options.streamed:
+            fault = read_batch(base, position, size, batch, index, <StreamedRow*>into, fields, state, report)
+        elif kb_likely(options.whole):
             fault = read_batch(base, position, size, batch, index, <RecordRow*>into, fields, state, report)
         else:
             fault = read_batch(base, position, size, batch, index, <PartialRow*>into, fields, state, report)
     elif batch.attributes & CODEC:
         fault = read_messages(base, position, batch, index, into, fields, state, report)
     else:
-        fault = read_message(base, position, size, batch, index, into, fields, report)
+        fault = read_message(base, position, size, batch, index, <PartialRow*>into, fields, report)
     if kb_unlikely(fault != FAULT_NONE):
         return -1
     if kb_unlikely(state.is_part):
@@ -123,6 +125,7 @@ def first_records(data not None, batches not None, const int64_t[::1] positions 
         raise ValueError("out must be contiguous")
     options.fields = out_span.fields
     options.whole = out_span.whole
+    options.streamed = False
     options.check_crc = False
     options.trimmed = False
     options.first_offset = 0

@@ -10,7 +10,7 @@ record's code.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 
 from kbatch.kernels.checksum cimport crc32_legacy
-from kbatch.kernels.rows cimport PayloadState, put_int32, put_int64, row_t, whole_fields
+from kbatch.kernels.rows cimport PartialRow, PayloadState, next_row, put_int32, put_int64, row_t, whole_fields
 from kbatch.kernels.spans cimport Fields
 from kbatch.kernels.wire cimport (
     BatchRow,
@@ -34,7 +34,6 @@ from kbatch.kernels.wire cimport (
     CRC_START_LEGACY,
     MESSAGE_TIMESTAMP_AT,
     MIN_LENGTH_V0,
-    RecordRow,
     fault_at,
     header_size,
     kb_unlikely,
@@ -44,7 +43,7 @@ from kbatch.kernels.wire cimport (
 )
 
 
-cdef inline int read_key_value(const uint8_t* p, const uint8_t* end, const uint8_t* base, char* row,
+cdef inline int read_key_value(const uint8_t* p, const uint8_t* end, const uint8_t* base, row_t* row,
                                const Fields* fields, FaultReport* report) noexcept nogil:
     """Read key and value of a message that ends at `end`, eight bytes later at least. Bytes after them are ignored
     (LEG-R8).
@@ -135,7 +134,7 @@ cdef inline int read_messages(const uint8_t* base, int64_t position, BatchRow* w
     cdef uint64_t first = 0
     if wrapper.magic == 1 and wrapper.last_offset != 0:
         first = <uint64_t>wrapper.last_offset - <uint64_t>state.last_inner
-    cdef char* row = rows
+    cdef PartialRow* row = <PartialRow*>rows
     cdef int64_t i
     cdef int64_t timestamp
     cdef int8_t magic
@@ -153,7 +152,7 @@ cdef inline int read_messages(const uint8_t* base, int64_t position, BatchRow* w
             report.record = i
             report.at -= <int64_t>start
             return report.fault
-        row += fields.itemsize
+        row = next_row(row, fields)
         p = end
     if kb_unlikely(state.stop < state.count):
         state.done = state.stop
@@ -167,7 +166,7 @@ cdef inline int read_messages(const uint8_t* base, int64_t position, BatchRow* w
 
 
 cdef inline int read_message(const uint8_t* base, int64_t position, int64_t size, const BatchRow* batch, int32_t index,
-                             char* row, const Fields* fields, FaultReport* report) noexcept nogil:
+                             PartialRow* row, const Fields* fields, FaultReport* report) noexcept nogil:
     """Read the record of an uncompressed message whose payload is at `position`."""
     put_int64(row, fields.offset, batch.last_offset)
     put_int64(row, fields.timestamp, batch.max_timestamp)
@@ -180,16 +179,15 @@ cdef inline int read_message(const uint8_t* base, int64_t position, int64_t size
 
 
 cdef inline int64_t read_message_run(const uint8_t* base, BatchRow* batches, int64_t count, int64_t origin,
-                                     int32_t index, int64_t first, row_t* into,
+                                     int32_t index, int64_t first, row_t* row,
                                      const Fields* row_fields) noexcept nogil:
     """Read `count` uncompressed messages, each a batch; return the number before the first fault.
 
     The first batch has number `index`, and its record number `first`.
     """
-    cdef char* row = <char*>into
     cdef const Fields* fields = row_fields
     cdef Fields whole
-    if row_t is RecordRow:
+    if row_t is not PartialRow:
         whole = whole_fields()
         fields = &whole
     cdef BatchRow* batch
@@ -205,7 +203,7 @@ cdef inline int64_t read_message_run(const uint8_t* base, BatchRow* batches, int
         if kb_unlikely(read_key_value(p + header_size(batch.magic), p + batch.size, base, row, fields, &report)):
             return i
         batch.first_record = first + i
-        row += fields.itemsize
+        row = next_row(row, fields)
     return count
 
 

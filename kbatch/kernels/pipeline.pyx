@@ -62,6 +62,7 @@ from kbatch.kernels.wire cimport (
     MIN_RECORD,
     BatchRow,
     FaultReport,
+    kb_stream_end,
     kb_unlikely,
 )
 
@@ -323,6 +324,7 @@ cdef class Pipeline(BatchDecoder):
             unchecked += self.rows[group.hi - 1].position + self.rows[group.hi - 1].size - self.rows[group.lo].position
             if not self.decode_group(worker, &group):
                 break
+        kb_stream_end()
         return 0
 
     cdef bint decode_group(self, Worker worker, const Group* group) noexcept nogil:

@@ -50,8 +50,8 @@ from kbatch.kernels.wire cimport (
     PRODUCER_ID_AT,
     RECORD_COUNT_AT,
     fault_at,
-    kb_prefetch,
     kb_prefetch_around,
+    kb_prefetch_span,
     load_be16,
     load_be32,
     load_be64,
@@ -110,8 +110,7 @@ cdef inline void prefetch_headers(const uint8_t* p, int64_t size) noexcept nogil
     near ``p + 4 * size``, and four headers are loaded at the same time.
     """
     if size < FAR_BATCH_MIN:
-        kb_prefetch(p + HEADERS_AHEAD)
-        kb_prefetch(p + HEADERS_AHEAD + 64)
+        kb_prefetch_span(p + HEADERS_AHEAD, size)
     elif size < FAR_BATCH_MAX:
         kb_prefetch_around(p + 4 * size)
 

@@ -14,8 +14,10 @@ cdef extern from "platform.h":
     int kb_bits(uint64_t) noexcept nogil
     bint kb_likely(bint) noexcept nogil
     bint kb_unlikely(bint) noexcept nogil
+    void kb_stream_end() noexcept nogil
     void kb_prefetch(const void*) noexcept nogil
     void kb_prefetch_around(const void*) noexcept nogil
+    void kb_prefetch_span(const void*, int64_t) noexcept nogil
 
 
 # The layout of batches and messages. `kbatch.format` describes it and has the same constants for Python;
