@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kbatch.batches.checksums import has_good_batch
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
-from kbatch.log import Log, Segment
+from kbatch.log import Log
 from kbatch.log.files.checkpoints import START_CHECKPOINT, checkpoint_offsets
 from kbatch.log.files.properties import topic_id_of
 from kbatch.log.reading import read_tables
@@ -37,7 +37,7 @@ _OPEN_ATTEMPTS = 5
 _PAUSE = 0.05
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LogState:
     """A topic-partition's log at the last poll.
 
@@ -130,9 +130,13 @@ class WatchedLogs:
                             f"{topic}-{partition} is in {found[key].path} and in {path}: give only one of them",
                             source=path,
                         )
-                state = known if known is not None and known.path == path else LogState(path)
-                if self._update(storage, state, key):
-                    found[key] = state
+                last = known if known is not None and known.path == path else LogState(path)
+                state = self._state(storage, last)
+                if state is not None:
+                    directory = os.path.dirname(os.path.abspath(path))
+                    checkpoint = checkpoint_offsets(directory, START_CHECKPOINT, storage).get(key, 0)
+                    within = state.first_base < checkpoint <= state.end_offset
+                    found[key] = replace(state, start_offset=checkpoint if within else state.first_base)
         self._states = found
         return dict(found)
 
@@ -154,120 +158,115 @@ class WatchedLogs:
         names = (name for name, entry in inside.items() if "-" in name and entry.is_directory)
         return [(name, os.path.join(root, name)) for name in sorted(names)]
 
-    def _update(self, storage: Storage, state: LogState, key: TopicPartition) -> bool:
-        """Update a state; return False if the log does not exist."""
-        for _ in range(_OPEN_ATTEMPTS):
-            try:
-                if not self._look(storage, state):
-                    return False
-            except FileNotFoundError:
-                state.changed, state.seen = -1, (-1, -1)
-                if not os.path.isdir(state.path):
-                    return False
-                time.sleep(_PAUSE)
-                continue
-            except OSError as error:
-                raise not_listed(state.path, error) from error
-            directory = os.path.dirname(os.path.abspath(state.path))
-            checkpoint = checkpoint_offsets(directory, START_CHECKPOINT, storage).get(key, 0)
-            within = state.first_base < checkpoint <= state.end_offset
-            state.start_offset = checkpoint if within else state.first_base
-            return True
-        return False
+    def _state(self, storage: Storage, known: LogState) -> LogState | None:
+        """Return the state of a log, given the last one; None if the log does not exist.
 
-    def _look(self, storage: Storage, state: LogState) -> bool:
-        """Update the segments and the end of a log, each if it may have changed; return False if it has no segment.
+        Each attempt begins with a whole state: the last one, or an empty one after files were renamed meanwhile.
+        """
+        for _ in _attempts(known.path):
+            try:
+                return self._look(storage, known)
+            except FileNotFoundError:
+                known = LogState(known.path)
+            except OSError as error:
+                raise not_listed(known.path, error) from error
+        return None
+
+    def _look(self, storage: Storage, known: LogState) -> LogState | None:
+        """Return the segments and the end of a log, each found anew if it may have changed; None without a segment.
 
         FileNotFoundError means that the last segment was renamed, truncated or deleted meanwhile.
         """
-        changed = os.stat(state.path).st_mtime_ns
-        has_new_names = changed != state.changed
-        if has_new_names:
-            names = segment_names(storage.list(state.path), lambda _, base_offset: base_offset)
+        state = known
+        changed = os.stat(known.path).st_mtime_ns
+        if changed != known.changed:
+            names = segment_names(storage.list(known.path), lambda _, base_offset: base_offset)
             if not names:
-                return False
-            state.changed = changed if time.time_ns() - changed > _SETTLED_NS else -1
-            state.first_base, state.last_base = names[0].base_offset, names[-1].base_offset
-            last = os.path.join(state.path, names[-1].name)
-            if last != state.last:
-                state.last, state.position, state.seen = last, -1, (-1, -1)
+                return None
+            state = replace(
+                known,
+                first_base=names[0].base_offset,
+                last=os.path.join(known.path, names[-1].name),
+                last_base=names[-1].base_offset,
+                changed=changed if time.time_ns() - changed > _SETTLED_NS else -1,
+            )
         status = os.stat(state.last)
-        seen = (status.st_ino, status.st_size)
-        if has_new_names or seen != state.seen:
+        inode, size = seen = (status.st_ino, status.st_size)
+        is_same_file = state.last == known.last and inode == known.seen[0]
+        is_same = is_same_file and size == known.seen[1]
+        if changed != known.changed or not is_same:
             topic_id = topic_id_of(storage, state.path)
-            state.topic_id = None if topic_id is None else str(topic_id)
-        if seen == state.seen and not state.preallocated:
-            return True
-        if seen[0] != state.seen[0] or seen[1] < state.seen[1]:
-            state.position = -1
+            state = replace(state, topic_id=None if topic_id is None else str(topic_id))
+        if is_same and not state.preallocated:
+            return state
         try:
-            self._find_end(storage, state)
+            return replace(self._at_end(storage, state, is_same_file and size >= known.seen[1]), seen=seen)
         except LogDirectoryError as error:
             now = storage.find(state.last)
-            if now is not None and (now.size or 0) >= seen[1]:
+            if now is not None and (now.size or 0) >= size:
                 raise
             raise FileNotFoundError(state.last) from error
-        state.seen = seen
-        return True
 
-    def _find_end(self, storage: Storage, state: LogState) -> None:
-        """Move `position` to the end of the last complete batch; the whole segment is examined if it is -1.
+    def _at_end(self, storage: Storage, state: LogState, has_grown: bool) -> LogState:
+        """Move a state to the end of the last complete batch: from its position if the segment has only grown.
 
         Batches after damage count if damage is skipped.
         """
         segment = planned_segment(state.last, storage_options=storage.options)
-        if state.batch_crc is not None:
-            known = (state.batch_position, state.position, state.batch_crc, state.end_offset)
-            if not has_batch(segment, *known):
-                # The log was made again, even if the file is the same one and not shorter.
-                state.position = -1
-        if state.position < 0:
+        begin, end, crc = state.batch_position, state.position, state.batch_crc
+        # The log may have been made again, even if the file is the same one and not shorter.
+        if not has_grown or (crc is not None and not has_batch(segment, begin, end, crc, state.end_offset)):
             row, _ = segment.last_batch()
-            state.end_offset, state.position, state.batch_crc = state.last_base, 0, None
-            if row is not None:
-                state.position = int(row["position"])
-                state.end_offset = max(state.last_base, int(row["base_offset"]))
-        if not self._follow_headers(segment, state):
-            options = DecodeOptions(crc=self._options.crc, on_error=self._options.on_error, framing_only=True)
-            for table in read_tables(segment, state.position, segment.size, options, SMALL_TABLE_BYTES):
-                good = table.batches[BatchStatus.sound(table.batches["status"])]
-                if len(good):
-                    _set_last(state, good[-1])
-
-    def _follow_headers(self, segment: Segment, state: LogState) -> bool:
-        """Advance over the headers from `position` on; return whether only zeros or nothing follows them.
-
-        A batch at the very end with a wrong checksum is still being written, like an incomplete one: the size of a
-        preallocated file does not show it.
-        """
-        last_two: deque[np.void] = deque(maxlen=2)
+            position, base_offset = (0, 0) if row is None else (int(row["position"]), int(row["base_offset"]))
+            end_offset = max(state.last_base, base_offset)
+            state = replace(state, position=position, end_offset=end_offset, batch_crc=None)
+        # The last good batches up to `position`.
+        batches: deque[np.void] = deque(maxlen=2)
+        position = state.position
         with segment.open() as file:
-            for rows in file.walk(state.position):
-                last_two.extend(rows[-2:])
-            last = last_two[-1] if last_two else None
-            tail = file.tail_at(state.position if last is None else int(last["position"] + last["size"]))
-            state.preallocated = tail.kind == "zeros"
+            for rows in file.walk(position):
+                batches.extend(rows[-2:])
+                position = int(rows["position"][-1] + rows["size"][-1])
+            tail = file.tail_at(position)
             is_end = tail.kind in ("none", "zeros")
-            if is_end and last is not None and self._options.crc == "verify" and not has_good_batch(file, last):
-                last_two.pop()
-        if last_two:
-            _set_last(state, last_two[-1])
-        return is_end
+            # A batch at the very end with a wrong checksum is still being written, like an incomplete one: the size of
+            # a preallocated file does not show it.
+            if is_end and batches and self._options.crc == "verify" and not has_good_batch(file, batches[-1]):
+                batches.pop()
+        if not is_end:
+            options = DecodeOptions(crc=self._options.crc, on_error=self._options.on_error, framing_only=True)
+            for table in read_tables(segment, position, segment.size, options, SMALL_TABLE_BYTES):
+                batches.extend(table.batches[BatchStatus.sound(table.batches["status"])][-1:])
+        state = replace(state, preallocated=tail.kind == "zeros")
+        if not batches:
+            return state
+        row = batches[-1]
+        return replace(
+            state,
+            position=int(row["position"] + row["size"]),
+            end_offset=int(row["last_offset"]) + 1,
+            batch_position=int(row["position"]),
+            batch_crc=int(row["crc"]),
+        )
 
 
-def _set_last(state: LogState, row: np.void) -> None:
-    state.batch_position, state.batch_crc = int(row["position"]), int(row["crc"])
-    state.position = state.batch_position + int(row["size"])
-    state.end_offset = int(row["last_offset"]) + 1
+def _attempts(path: str) -> Iterator[None]:
+    """Yield as often as to look at a directory whose files a broker may be renaming, with pauses, while it exists."""
+    yield
+    for _ in range(_OPEN_ATTEMPTS - 1):
+        if not os.path.isdir(path):
+            return
+        time.sleep(_PAUSE)
+        yield
 
 
 def open_log(path: str, storage_options: Mapping[str, str] | None = None) -> Log | None:
     """Open the log of a directory whose files a broker may be renaming; None if it does not exist."""
-    for _ in range(_OPEN_ATTEMPTS - 1):
+    for _ in _attempts(path):
         try:
             return Log(path, storage_options=storage_options)
-        except LogDirectoryError:
-            if not os.path.isdir(path):
-                return None
-            time.sleep(_PAUSE)
-    return Log(path, storage_options=storage_options) if os.path.isdir(path) else None
+        except LogDirectoryError as error:
+            failure = error
+    if os.path.isdir(path):
+        raise failure
+    return None
