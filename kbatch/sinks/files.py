@@ -187,9 +187,8 @@ class DataFiles:
         self._limits = limits
         self._days: dict[int | None, _Day] = {}
         self._held = 0
-        # The bytes in memory of all rows so far, and an estimate of those that follow the held ones.
+        # The bytes in memory of all rows so far.
         self._given = 0
-        self._rest = math.inf
         # The bytes in a file per byte in memory, of the file that was written last.
         self._ratio: float | None = None
         # In order of their last use.
@@ -202,7 +201,7 @@ class DataFiles:
         if error is None:
             try:
                 for day in self._days:
-                    self._flush(day)
+                    self._flush(day, 0)
                     self._close(day)
                 return
             except BaseException:
@@ -250,7 +249,10 @@ class DataFiles:
         timestamps: pa.Array,
         rest: float = math.inf,
     ) -> None:
-        """Add rows of a day to its row group, and write the row group whenever it is full."""
+        """Add rows of a day to its row group, and write the row group whenever it is full.
+
+        `rest` is an estimate of the bytes in memory that follow these rows.
+        """
         day = self._days.get(key)
         if day is None:
             if len(self._days) >= self._limits.days:
@@ -259,35 +261,31 @@ class DataFiles:
                     "directory for each: write it without by_day"
                 )
             day = self._days[key] = _Day()
-        while True:
-            self._rest = rest + batch.nbytes
-            fit = self._fitting(key, day, batch)
+        while batch.num_rows:
+            fit = self._fitting(key, day, batch, rest)
             if fit:
                 piece = _piece(batch.slice(0, fit), offsets[:fit], timestamps.slice(0, fit))
                 day.add(piece)
                 self._held += piece.batch.nbytes
                 batch, offsets, timestamps = batch.slice(fit), offsets[fit:], timestamps.slice(fit)
-            if not batch.num_rows:
-                break
-            self._rest = rest + batch.nbytes
-            self._flush(key)
-        self._rest = rest
+            if batch.num_rows:
+                self._flush(key, rest + batch.nbytes)
         held = max(self._limits.held_bytes, 2 * self._options.row_group_bytes)
         while len(self._days) > 1 and self._held > held:
-            self._flush(max(self._days, key=lambda each: self._days[each].nbytes))
+            self._flush(max(self._days, key=lambda each: self._days[each].nbytes), rest)
 
-    def _fitting(self, key: int | None, day: _Day, batch: pa.RecordBatch) -> int:
+    def _fitting(self, key: int | None, day: _Day, batch: pa.RecordBatch, rest: float) -> int:
         """Return how many of a batch's rows fit the row group of a day, which ends where its file is full."""
         rows, size = batch.num_rows, batch.nbytes
         most = min(rows, self._options.row_group_rows - day.rows)
         group = self._options.row_group_bytes - day.nbytes
-        free = self._free_bytes(key, day) - day.nbytes
+        free = self._free_bytes(key, day.nbytes + size + rest) - day.nbytes
         if size > free or size > group + GROUP_SLACK * self._options.row_group_bytes:
             most = min(most, int(rows * max(0.0, min(free, group)) / size))
         return int(max(most, 0 if day.rows else 1))
 
-    def _free_bytes(self, key: int | None, day: _Day) -> float:
-        """Return how many bytes in memory the file of a day takes before it is full."""
+    def _free_bytes(self, key: int | None, rest: float) -> float:
+        """Return how many bytes in memory the file of a day takes before it is full, if `rest` are to come."""
         file = self._open.get(key)
         ratio = self._ratio if file is None else file.ratio
         target = self._options.file_bytes
@@ -295,17 +293,10 @@ class DataFiles:
             # The first row group shows how well the rows compress.
             return target / 2
         written = 0 if file is None else file.size
-        is_last = written + ratio * (day.nbytes + self._rest) <= target * (1 + FILE_REST)
-        return math.inf if is_last else (target - written) / ratio
+        return math.inf if written + ratio * rest <= target * (1 + FILE_REST) else (target - written) / ratio
 
-    def _is_full(self, file: _OpenFile) -> bool:
-        """Whether a file has about its target size, and the rows to follow are more than a few."""
-        target = self._options.file_bytes
-        expected = file.size + file.ratio * self._rest
-        return bool(file.size >= target * (1 - FILE_SLACK) and expected > target * (1 + FILE_REST))
-
-    def _flush(self, key: int | None) -> None:
-        """Write the rows of a day as one row group."""
+    def _flush(self, key: int | None, rest: float) -> None:
+        """Write the rows of a day as one row group; close its file if it is full and more than a few rows follow."""
         day = self._days[key]
         if not day.pieces:
             return
@@ -326,7 +317,8 @@ class DataFiles:
         self._ratio = file.ratio
         self._held -= day.nbytes
         day.pieces, day.rows, day.nbytes = [], 0, 0
-        if self._is_full(file):
+        target = self._options.file_bytes
+        if file.size >= target * (1 - FILE_SLACK) and file.size + file.ratio * rest > target * (1 + FILE_REST):
             self._close(key)
 
     def _create(self, key: int | None, ascending: bool) -> _OpenFile:
