@@ -33,7 +33,7 @@ from kbatch.read import workers
 from kbatch.read.budget import TableBudget
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.refusals import Refusals
-from kbatch.read.splitting import SplitBatch, header_bytes, outcome_finding
+from kbatch.read.splitting import SplitBatch, outcome_finding
 from kbatch.records.loss_list import LossList
 from kbatch.table import RecordTable
 from kbatch.tuning import (
@@ -423,21 +423,18 @@ class TableBuilder(_TableRows):
     def _decode_with_headers(self, last: int) -> Finding | None:
         """Decode batches up to row `last`, until the table with its header rows is full; return the fault of the next.
 
-        The table ends at the same batch for any steps: if a step goes further, it is repeated up to that batch.
+        The table ends at the same batch for any steps: a step that goes further is undone, and made up to that batch.
         """
         last = self._row_within_headers(last)
-        decoded, used, header_size, last_good = self.decoded, self._records.used, self._header_bytes, self._last_good
+        decoded, used, last_good, losses = self.decoded, self._records.used, self._last_good, len(self._losses)
         arena_used = 0 if self._arena is None else self._arena.used
-        losses = len(self._losses)
         # Decoding completes the rows of compressed message sets.
         rows = self.batches.array[decoded:last].copy()
         finding = self._resolve(self._run_pipeline(last))
-        self._header_bytes += header_bytes(self._records.filled()[used:])
-        row = self._full_row(decoded, used, header_size)
-        if row is None:
+        end = self._end_with_headers(decoded, used)
+        if end is None:
             return finding
-        while row < self.decoded or self.cost + self._header_bytes > self._table_bytes:
-            row = min(row, self.decoded - 1)
+        if end < self.decoded:
             self.batches.array[decoded:last] = rows
             self.decoded, self._records.used, self._last_good = decoded, used, last_good
             if len(self._losses) > losses:
@@ -445,9 +442,8 @@ class TableBuilder(_TableRows):
                 self._serial_bytes = SERIAL_BYTES
             if self._arena is not None:
                 self._arena.used = arena_used
-            while self.decoded < row and not self._has_ended:
-                self._resolve(self._run_pipeline(row))
-            self._header_bytes = header_size + header_bytes(self._records.filled()[used:])
+            while self.decoded < end and not self._has_ended:
+                self._resolve(self._run_pipeline(end))
             self._discard_unused()
         return self._end_or_split()
 
@@ -466,31 +462,30 @@ class TableBuilder(_TableRows):
         more = (self._max_bytes - size) * stored // size * 15 // 16
         return min(last, max(self._row_after(self.decoded, more), self.decoded + 1))
 
-    def _full_row(self, first: int, used: int, header_size: int) -> int | None:
-        """Return the row at which the table with its header rows is full, or None; rows before `first` were checked.
+    def _end_with_headers(self, first: int, used: int) -> int | None:
+        """Return the row before which the table with its header rows ends, or None if it has room for others.
 
-        They have `used` records and `header_size` bytes of header rows.
+        The header rows of the batches from `first` on, whose records follow the first `used`, are counted here.
         """
         assert self._max_bytes is not None
-        if self._header_bytes == 0 or self.decoded == first:
-            return None
-        records = self._records.filled()[used:]
-        starts = self.batches.array["first_record"][first : self.decoded] - used
-        ends = np.append(starts[1:], len(records))
-        with_records = np.flatnonzero(ends > starts)
-        headers, positions = np.zeros((2, len(starts)), np.int64)
-        if len(with_records):
-            headers[with_records] = np.add.reduceat(records["header_count"], starts[with_records], dtype=np.int64)
-            # The headers are the end of a record.
-            positions[with_records] = records["headers_pos"][ends[with_records] - 1]
-        headers = header_size + np.cumsum(headers) * HEADER_DTYPE.itemsize
-        sizes = headers + np.maximum.accumulate(positions) + (used + ends) * self.dtype.itemsize
-        sizes += np.arange(first + 1, self.decoded + 1) * BATCH_DTYPE.itemsize
+        records, batches = self._records.filled()[used:], self.batches.array[first : self.decoded]
+        ends = np.append(batches["first_record"][1:] - used, len(records))[: len(batches)]
+        headers = np.append(0, np.cumsum(records["header_count"], dtype=np.int64)) * HEADER_DTYPE.itemsize
+        headers += self._header_bytes
+        self._header_bytes = int(headers[-1])
+        headers = headers[ends]
+        rows = (used + ends) * self.dtype.itemsize + np.arange(first + 1, self.decoded + 1) * BATCH_DTYPE.itemsize
+        # The headers are the end of a record. Where a payload ends is not known, but it is before the next record.
+        positions = records["headers_pos"]
+        size = headers + rows + np.append(0, positions)[ends]
+        if self._arena is None:
+            most = batches["position"] + batches["size"] - self._origin
+        else:
+            most = np.append(positions, self._arena.used)[ends]
         # Smaller steps towards the limit would take more time than they save memory.
-        full = np.flatnonzero((headers > 0) & (sizes >= self._max_bytes - self._max_bytes // HEADER_SAMPLE))
-        if len(full):
-            return first + int(full[0]) + (int(sizes[full[0]]) <= self._table_bytes)
-        return None if self.cost + self._header_bytes <= self._table_bytes else self.decoded
+        full = np.flatnonzero((headers > 0) & (size >= self._max_bytes - self._max_bytes // HEADER_SAMPLE)) + 1
+        over = np.flatnonzero((headers > 0) & (headers + rows + most + self._set_aside > self._table_bytes))
+        return first + int(min([*full[:1], *over[:1]])) if len(full) or len(over) else None
 
     def _resolve(self, outcome: Outcome) -> Finding | None:
         """Prepare the pipeline for the next batch, and return the fault of that batch, if any."""
