@@ -310,49 +310,44 @@ class Cleaning:
     def _rewritten(
         self, table: RecordTable, stays: Mask, actions: npt.NDArray[np.int8], gets_horizon: Mask
     ) -> tuple[npt.NDArray[np.void], bytes]:
-        """Make the changed batches, as ``buildRetainedRecordsInto`` and ``writeEmptyHeader`` do; CMP-R3."""
+        """Make the changed batches, as ``buildRetainedRecordsInto`` and ``writeEmptyHeader`` do; CMP-R3.
+
+        Every field of a new header is computed from the old header and the records that stay.
+        """
         is_new = actions >= _Action.REWRITE
-        new = table.batches[is_new]
-        if not len(new):
-            return new, b""
+        old = table.batches[is_new]
+        if not len(old):
+            return old, b""
         part = table[stays & is_new[table.records["batch"]]]
-        rows = part.records
-        counts = np.bincount(rows["batch"], minlength=len(actions))[is_new]
-        gets_horizon = gets_horizon[is_new]
-        new["record_count"] = counts
-        new["first_record"] = first = np.cumsum(counts) - counts
-        full = actions[is_new] == _Action.REWRITE
-        at = first[full]
-        times = rows["timestamp"]
+        offsets, times = part.records["offset"], part.records["timestamp"]
+        counts = np.bincount(part.records["batch"], minlength=len(actions))[is_new]
+        first = np.cumsum(counts) - counts
+        legacy, full, gets_horizon = old["magic"] < 2, counts > 0, gets_horizon[is_new]
 
-        legacy = new["magic"] < 2
-        known = np.where(legacy, ATTRIBUTE_CODEC, KNOWN_ATTRIBUTES)
-        known[new["magic"] == 1] |= ATTRIBUTE_LOG_APPEND_TIME
+        known = np.where(old["magic"] == 1, ATTRIBUTE_CODEC | ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_CODEC)
+        known = np.where(legacy, known, KNOWN_ATTRIBUTES)
         known[~full] &= ~(ATTRIBUTE_CODEC | ATTRIBUTE_DELETE_HORIZON)
-        new["attributes"] &= known.astype(np.int16)
-        new["attributes"][gets_horizon] |= ATTRIBUTE_DELETE_HORIZON
-        had_horizon = (new["attributes"] & ATTRIBUTE_DELETE_HORIZON != 0) & ~gets_horizon
-        base = np.full(len(new), NO_TIMESTAMP, np.int64)
-        base[full] = times[at]
-        base[had_horizon] = new["base_timestamp"][had_horizon]
-        base[gets_horizon] = self.horizon
-        new["base_timestamp"] = base
-        created = full & (new["attributes"] & ATTRIBUTE_LOG_APPEND_TIME == 0)
-        if created.any():
-            largest = np.full(len(new), NO_TIMESTAMP, np.int64)
-            largest[full] = np.maximum.reduceat(times, at)
-            new["max_timestamp"][created] = largest[created]
-
+        attributes = (old["attributes"] & known) | np.where(gets_horizon, ATTRIBUTE_DELETE_HORIZON, 0)
+        first_times, largest = np.full((2, len(old)), NO_TIMESTAMP, np.int64)
+        first_times[full], largest[full] = times[first[full]], np.maximum.reduceat(times, first[full])
+        kept_times = np.where(attributes & ATTRIBUTE_DELETE_HORIZON != 0, old["base_timestamp"], first_times)
         # A message set has the offsets of its messages, but no producer.
+        base_offset = np.where(old["base_offset"] < 0, old["last_offset"], old["base_offset"])
+        last_offset = old["last_offset"].copy()
+        sets = legacy & full
+        base_offset[sets], last_offset[sets] = offsets[first[sets]], offsets[(first + counts - 1)[sets]]
+
+        new = old.copy()
         new["magic"] = 2
-        ends = first + counts - 1
-        new["base_offset"][legacy & full] = rows["offset"][first[legacy & full]]
-        new["last_offset"][legacy & full] = rows["offset"][ends[legacy & full]]
-        unknown = new["base_offset"] < 0
-        new["base_offset"][unknown] = new["last_offset"][unknown]
+        new["record_count"], new["first_record"] = counts, first
+        new["attributes"] = attributes
+        new["base_timestamp"] = np.where(gets_horizon, self.horizon, kept_times)
+        created = full & (attributes & ATTRIBUTE_LOG_APPEND_TIME == 0)
+        new["max_timestamp"] = np.where(created, largest, old["max_timestamp"])
+        new["base_offset"], new["last_offset"] = base_offset, last_offset
+        new["last_offset_delta"] = last_offset - base_offset
         for name in ("producer_id", "producer_epoch", "base_sequence", "partition_leader_epoch"):
             new[name][legacy] = -1
-        new["last_offset_delta"] = new["last_offset"] - new["base_offset"]
         records = table_records(part, timestamps=times)
         try:
             _, row, fault, found = measure_batches(records, new)
