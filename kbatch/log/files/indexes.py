@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
@@ -16,7 +17,8 @@ import numpy.typing as npt
 
 from kbatch.errors import LogDirectoryError
 from kbatch.format import SHORTEST_ENTRY
-from kbatch.log.store.storage import Storage, locate
+from kbatch.log.store.local_files import LocalFile
+from kbatch.log.store.storage import RemoteFile, Storage, locate
 
 __all__ = [
     "OFFSET_INDEX_DTYPE",
@@ -72,38 +74,33 @@ class _Entries:
         self._rows = REMOTE_INDEX_BLOCK if storage.remote else LOCAL_INDEX_BLOCK
 
     @contextlib.contextmanager
-    def _opened(self, log_size: int) -> Iterator[tuple[int, Callable[[int, int], npt.NDArray[np.void]]]]:
-        """Yield the number of entries, limited by the log's size, and a function that reads blocks."""
-        width = self._entry.itemsize
-        known = self._size if self._storage.remote else None
-        kept = self._kept if self._storage.remote else {}
+    def _opened(self, log_size: int) -> Iterator[tuple[int, Callable[[], LocalFile | RemoteFile]]]:
+        """Yield the number of entries, limited by the log's size, and a function that opens the file once."""
         with contextlib.ExitStack() as stack:
-            file = None
+            file = functools.cache(lambda: stack.enter_context(contextlib.closing(self._storage.open(self._path))))
+            if self._size is None or not self._storage.remote:
+                self._size = file().size
+            count, rest = divmod(self._size, self._entry.itemsize)
+            yield 0 if rest else min(count, log_size // SHORTEST_ENTRY + 1), file
 
-            def blocks(first: int, count: int) -> npt.NDArray[np.void]:
-                nonlocal file
-                if not all(number in kept for number in range(first, first + count)):
-                    if file is None:
-                        file = stack.enter_context(contextlib.closing(self._storage.open(self._path)))
-                    start, stop = (number * self._rows * width for number in (first, first + count))
-                    data = file.window(start, min(stop, size))
-                    rows = np.frombuffer(data[: len(data) // width * width], self._entry)
-                    for number in range(count):
-                        kept[first + number] = rows[number * self._rows : (number + 1) * self._rows]
-                    return rows
-                return kept[first] if count == 1 else np.concatenate([kept[first + i] for i in range(count)])
-
-            if known is None:
-                file = stack.enter_context(contextlib.closing(self._storage.open(self._path)))
-                known = self._size = file.size
-            size = known
-            yield (0 if size % width else min(size // width, log_size // SHORTEST_ENTRY + 1)), blocks
+    def _blocks(self, file: Callable[[], LocalFile | RemoteFile], first: int, count: int) -> npt.NDArray[np.void]:
+        """Return the entries of some blocks, by one read if they are not kept."""
+        numbers = range(first, first + count)
+        if not self._kept.keys() >= set(numbers):
+            size = self._rows * self._entry.itemsize
+            data = file().window(first * size, (first + count) * size)
+            rows = np.frombuffer(data, self._entry, len(data) // self._entry.itemsize)
+            if not self._storage.remote:
+                return rows
+            parts = np.split(rows, range(self._rows, count * self._rows, self._rows))
+            self._kept |= zip(numbers, parts, strict=True)
+        return np.concatenate([self._kept[number] for number in numbers])
 
     def all(self, log_size: int) -> npt.NDArray[np.void]:
         """Return all entries with one read."""
         try:
-            with self._opened(log_size) as (count, blocks):
-                return blocks(0, -(-count // self._rows))[:count] if count else np.empty(0, self._entry)
+            with self._opened(log_size) as (count, file):
+                return self._blocks(file, 0, -(-count // self._rows))[:count] if count else np.empty(0, self._entry)
         except OSError:
             return np.empty(0, self._entry)
 
@@ -114,10 +111,11 @@ class _Entries:
         by time skips most segments entirely.
         """
         try:
-            with self._opened(log_size) as (count, blocks):
+            with self._opened(log_size) as (count, file):
+                block = functools.cache(lambda number: self._blocks(file, number, 1))
 
                 def entry(number: int) -> tuple[int, int]:
-                    first, second = blocks(number // self._rows, 1)[number % self._rows].tolist()
+                    first, second = block(number // self._rows)[number % self._rows].tolist()
                     return first, second
 
                 def misfits(number: int) -> bool:
