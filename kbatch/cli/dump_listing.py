@@ -165,9 +165,10 @@ class Listing:
                 for offset in (start, stop)
             )
             if self._last is not None:
-                since, until = given.start_timestamp, given.stop_timestamp
-                selection = LogSelection(each.segments, start, stop, since, until, _DUMP_TABLE_BYTES)
-                start = selection.start_of_last(self._options, self._last, end, self._given.records)
+                options = replace(self._options, start_offset=start, stop_offset=stop)
+                times = given.start_timestamp, given.stop_timestamp
+                selection = LogSelection(each.segments, options, _DUMP_TABLE_BYTES, *times)
+                start = selection.start_of_last(self._last, end, self._given.records)
         self._use_offsets(start, stop)
 
     def _use_offsets(self, start: int | None, stop: int | None) -> None:

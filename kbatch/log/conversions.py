@@ -266,14 +266,6 @@ class TablesOfLog(Conversions):
     def _has_topic(self) -> bool:
         return self.topic is not None
 
-    def _small_tables(
-        self, options: DecodeOptions, max_bytes: int, start_offset: int | None = None
-    ) -> Iterator[RecordTable]:
-        """Decode the log in tables that end at `max_bytes`, which does not limit the size of a batch."""
-        first = self.start_checkpoint if start_offset is None else start_offset
-        names = (self.topic, self.partition)
-        return LogSelection(self.segments, first, None, None, None, max_bytes, self.use_indexes, *names).tables(options)
-
     @abstractmethod
     def _shown_facts(self) -> Iterator[tuple[str, str]]:
         """Yield the names and texts of what a notebook shows of a log; the first one is its path."""
@@ -287,8 +279,10 @@ class TablesOfLog(Conversions):
         try:
             facts += self._shown_facts()
             # Each table has one batch. The first batches may have no records: transaction markers, or compacted away.
-            tables = itertools.islice(self._small_tables(DecodeOptions(columns=self._columns(None)), 1), _HEAD_BATCHES)
-            head = next((table for table in tables if len(table)), head)
+            options = DecodeOptions(columns=self._columns(None), start_offset=self.start_checkpoint)
+            names = (self.topic, self.partition)
+            tables = LogSelection(self.segments, options, 1, None, None, self.use_indexes, *names).tables()
+            head = next((table for table in itertools.islice(tables, _HEAD_BATCHES) if len(table)), head)
         except (KbatchError, OSError) as error:
             facts.append(("error", str(error)))
         return html_of("Log", facts, *table_rows(head))

@@ -332,28 +332,29 @@ class Log(TablesOfLog):
         (TS-R4). See `Segment.seek_timestamp`.
         """
         check_types(Log.tables, locals())
-        selection = LogSelection(
-            self.segments,
-            self.start_checkpoint if start_offset is None else self._offset("start_offset", start_offset),
-            None if stop_offset is None else self._offset("stop_offset", stop_offset),
-            None if start_timestamp is None else parse_time(start_timestamp, "start_timestamp"),
-            None if stop_timestamp is None else parse_time(stop_timestamp, "stop_timestamp"),
-            checked_table_bytes(max_bytes),
-            self.use_indexes,
-            self.topic,
-            self.partition,
-        )
         options = DecodeOptions(
             isolation=isolation,
             include_control=include_control,
             crc=crc,
             on_error=on_error,
+            start_offset=self.start_checkpoint if start_offset is None else self._offset("start_offset", start_offset),
+            stop_offset=None if stop_offset is None else self._offset("stop_offset", stop_offset),
             limits=limits if limits is not None else Limits(),
             columns=columns,
             threads=threads,
             is_strict=max_bytes is not None,
         )
-        return selection.tables(options) if last is None else selection.last_tables(options, last, self.end_offset)
+        selection = LogSelection(
+            self.segments,
+            options,
+            checked_table_bytes(max_bytes),
+            None if start_timestamp is None else parse_time(start_timestamp, "start_timestamp"),
+            None if stop_timestamp is None else parse_time(stop_timestamp, "stop_timestamp"),
+            self.use_indexes,
+            self.topic,
+            self.partition,
+        )
+        return selection.tables() if last is None else selection.last_tables(last, self.end_offset)
 
     def _offset(self, name: str, offset: int) -> int:
         """Return an offset; a negative one counts back from the end of the log, at most to its beginning."""

@@ -32,59 +32,63 @@ class LogSelection:
     Attributes
     ----------
     segments : sequence of Segment
-    start_offset, stop_offset, start_timestamp, stop_timestamp : int or None
-        Half-open ranges; timestamps in milliseconds.
+    options : DecodeOptions
+        With the range of offsets.
     max_bytes : int
         Approximate limit on the size of a table.
+    start_timestamp, stop_timestamp : int or None
+        In milliseconds; a half-open range, as that of offsets.
     use_indexes : bool
     topic, partition
         Of the tables.
+    transactions : Transactions or None
+        Those of the whole log, if they are known.
     """
 
     segments: Sequence[Segment]
-    start_offset: int | None
-    stop_offset: int | None
-    start_timestamp: int | None
-    stop_timestamp: int | None
+    options: DecodeOptions
     max_bytes: int
+    start_timestamp: int | None = None
+    stop_timestamp: int | None = None
     use_indexes: bool = True
     topic: str | None = None
     partition: int | None = None
+    transactions: Transactions | None = None
 
-    def tables(self, options: DecodeOptions) -> Iterator[RecordTable]:
+    def tables(self) -> Iterator[RecordTable]:
         """Yield tables of the records."""
-        return self._tables(replace(options, start_offset=self.start_offset, stop_offset=self.stop_offset))
+        selected = self.options.table_columns
+        if selected is None or (self.start_timestamp is None and self.stop_timestamp is None):
+            return self._decoded()
+        # Timestamps select the rows, so they are decoded even if they are not among `columns`.
+        timed = self._with(columns=tuple(dict.fromkeys([*self.options.record_columns, "timestamp"])))
+        # Unlike a generator, `map` holds no reference to a table while it waits for the next.
+        return map(operator.methodcaller("select", selected), timed._decoded())
 
-    def last_tables(self, options: DecodeOptions, count: int, end_offset: int) -> Iterator[RecordTable]:
+    def last_tables(self, count: int, end_offset: int) -> Iterator[RecordTable]:
         """Yield tables of the last `count` records, given the end offset of the log."""
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
             raise ValueError(f"last must be a number of records, 0 or more, got {count!r}")
         if count == 0:
             return iter(())
-        search = replace(options, columns=["offset", "timestamp"])
-        start = self.start_of_last(search, int(count), end_offset)
-        return self._tables(replace(options, start_offset=start, stop_offset=self.stop_offset))
+        start = self._with(columns=["offset", "timestamp"]).start_of_last(int(count), end_offset)
+        return self._with(start_offset=start).tables()
 
     def start_of_last(
-        self,
-        options: DecodeOptions,
-        count: int,
-        end_offset: int,
-        choose: Callable[[RecordTable], RecordTable] = lambda table: table,
+        self, count: int, end_offset: int, choose: Callable[[RecordTable], RecordTable] = lambda table: table
     ) -> int:
         """Return the offset of the first of the last `count` records that `choose` keeps, or of the first record."""
-        transactions = None
-        if options.isolation == "read_committed":
-            limit = self.max_bytes if options.is_strict else None
-            transactions = follow_transactions(self.segments, options, max_bytes=limit)
-        first = max(self.start_offset or 0, self.segments[0].base_offset or 0)
-        stop = self.stop_offset
+        search = self
+        if self.options.isolation == "read_committed":
+            search = replace(self, transactions=follow_transactions(self.segments, self.options, max_bytes=self._limit))
+        first = max(self.options.start_offset or 0, self.segments[0].base_offset or 0)
+        stop = self.options.stop_offset
         start = end = end_offset if stop is None else min(stop, end_offset)
         span = max(count, _FIRST_SPAN)
         while start > first:
             start = max(first, end - span)
             offsets = np.empty(0, np.int64)
-            for table in self._tables(replace(options, start_offset=start, stop_offset=stop), transactions):
+            for table in search._with(start_offset=start, stop_offset=stop).tables():
                 offsets = np.concatenate([offsets, choose(table).records["offset"]])[-count:]
             count -= len(offsets)
             if count == 0:
@@ -93,28 +97,27 @@ class LogSelection:
             span *= 4
         return first
 
-    def _tables(self, options: DecodeOptions, transactions: Transactions | None = None) -> Iterator[RecordTable]:
-        selected = options.table_columns
-        if selected is None or (self.start_timestamp is None and self.stop_timestamp is None):
-            return self._decoded(options, transactions)
-        # Timestamps select the rows, so they are decoded even if they are not among `columns`.
-        timed = tuple(dict.fromkeys([*options.record_columns, "timestamp"]))
-        tables = self._decoded(replace(options, columns=timed), transactions)
-        # Unlike a generator, `map` holds no reference to a table while it waits for the next.
-        return map(operator.methodcaller("select", selected), tables)
+    def _with(self, **options: Any) -> LogSelection:
+        return replace(self, options=replace(self.options, **options))
 
-    def _decoded(self, options: DecodeOptions, transactions: Transactions | None) -> Iterator[RecordTable]:
-        """Decode as `kbatch.log.Log.tables` does; `transactions` are known ones of the whole log."""
-        segments, start_offset, stop_offset = self.segments, options.start_offset, options.stop_offset
+    @property
+    def _limit(self) -> int | None:
+        """The limit on the memory of transactions."""
+        return self.max_bytes if self.options.is_strict else None
+
+    def _decoded(self) -> Iterator[RecordTable]:
+        """Decode as `kbatch.log.Log.tables` does."""
+        segments, options = self.segments, self.options
+        start_offset, stop_offset = options.start_offset, options.stop_offset
         reached, before = None, ""
         stopped = False
         about: dict[str, Any] = {"topic": self.topic, "partition": self.partition}
         withheld = None
         if options.isolation == "read_committed":
+            transactions = self.transactions
             if transactions is None:
-                limit = self.max_bytes if options.is_strict else None
                 transactions = follow_transactions(
-                    segments, options, start_offset=start_offset, stop_offset=stop_offset, max_bytes=limit
+                    segments, options, start_offset=start_offset, stop_offset=stop_offset, max_bytes=self._limit
                 )
             withheld = transactions._withheld_of_log()
             about |= {"pending": lambda: transactions.pending, "last_stable_offset": transactions.last_stable_offset}
