@@ -162,14 +162,14 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_protocol(arguments.paths, flags, selection)
     inputs = find_inputs(arguments.paths, selection, given_storage(arguments), streams=True)
     listing = Listing(
-        selection,
+        selection=selection,
         records=flags.records,
         kafka=flags.format == "kafka",
         data=flags.print_data_log,
         control=flags.control,
         tail=flags.tail,
         producer=flags.producer,
-        max_records=flags.max_records,
+        remaining=flags.max_records,
         max_shown=flags.max_bytes_shown,
     )
     if "-" in arguments.paths and listing.needs_end:

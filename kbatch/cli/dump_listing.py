@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from kbatch.log.files.indexes import stored_entries
 from kbatch.log.files.producer_snapshot import read_producer_snapshot
 from kbatch.log.files.transaction_index import read_transaction_index
 from kbatch.log.gaps import SegmentEnd, SegmentGaps
-from kbatch.log.ranges import LogSelection, count_back, end_offset_after
+from kbatch.log.ranges import LogSelection, count_back, end_offset_after, seek, segments_within
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.read.decode_options import DecodeOptions
@@ -41,11 +41,12 @@ _CHUNK_BYTES = 1 << 20
 
 
 class _Source(NamedTuple):
-    """Where batches come from: a segment, or a stream without one."""
+    """Where batches come from, a segment or a stream without one, and how they are decoded."""
 
     path: str
     topic: str | None
     partition: int | None
+    options: DecodeOptions
     segment: Segment | None = None
 
     @property
@@ -53,77 +54,78 @@ class _Source(NamedTuple):
         return jsonlines.place_of(self.topic, self.partition, self.path)
 
 
+@dataclass(kw_only=True)
 class Listing:
     """One run over all inputs: its options, and the damage and gaps found so far."""
 
-    def __init__(
-        self,
-        selection: SelectionFlags,
-        *,
-        records: bool,
-        kafka: bool,
-        data: bool,
-        control: bool,
-        tail: int | None,
-        producer: int | None,
-        max_records: int | None,
-        max_shown: int | None,
-    ) -> None:
-        self._given = Filters(selection, producer)
-        self._last = tail
-        self.needs_end = selection.counts_back or tail is not None
-        self.kafka = kafka
-        self.data = data
-        self.records = records or data or tail is not None
-        self.max_shown = max_shown
-        self.remaining = max_records
-        self.damaged = False
-        self.withheld = False
-        # By file: pairs of successive offsets that are not consecutive.
-        self.gaps: dict[str, list[tuple[int, int]]] = {}
+    selection: SelectionFlags
+    records: bool
+    kafka: bool
+    data: bool
+    control: bool
+    tail: int | None
+    producer: int | None
+    # The number of records or batches that may still be listed.
+    remaining: int | None
+    max_shown: int | None
+    damaged: bool = False
+    withheld: bool = False
+    # By file: pairs of successive offsets that are not consecutive.
+    gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.records = self.records or self.data or self.tail is not None
+        self._filters = Filters(self.selection, self.producer)
+        self._is_filtered = self._filters.any or self.tail is not None
         self._options = DecodeOptions(
-            isolation=selection.isolation,
-            include_control=self.kafka or not self.records or control,
+            isolation=self.selection.isolation,
+            include_control=self.kafka or not self.records or self.control,
             # A listing of batches includes those with a wrong checksum; a listing of records omits their records.
             crc="mark" if self.kafka or not self.records else "verify",
             on_error="skip",
         )
-        # With the offsets of the current log.
-        self.selection, self.filters, self.options = selection, self._given, self._options
+
+    @property
+    def needs_end(self) -> bool:
+        """Whether what is listed depends on the end of a log."""
+        return self.selection.counts_back or self.tail is not None
 
     def log(self, each: Input) -> None:
         """List the segments of a log."""
-        segments = each.segments
-        self._set_offsets(each)
-        start, stop = self.selection.start_offset, self.selection.stop_offset
+        options = self._within(each)
+        start, stop = options.start_offset, options.stop_offset
         withheld = None
-        if self.selection.isolation == "read_committed":
-            transactions = follow_transactions(segments, self.options, start_offset=start, stop_offset=stop)
+        if options.isolation == "read_committed":
+            transactions = follow_transactions(each.segments, options, start_offset=start, stop_offset=stop)
             withheld = transactions._withheld_of_log()
             self._report_withheld(each.path, transactions.pending)
-        for i, segment in enumerate(segments):
-            follows = segments[i + 1].base_offset if i + 1 < len(segments) else None
-            before = start is not None and follows is not None and follows <= start
-            after = stop is not None and segment.base_offset is not None and segment.base_offset >= stop
-            if not (before or after) and self.remaining != 0:
-                if withheld is not None:
-                    self.options = replace(self.options, withheld=withheld.of_segment(segment.path))
-                self._segment(segments, i, each.topic_partition)
+        for number, segment in segments_within(each.segments, start, stop):
+            if self.remaining == 0:
+                break
+            if withheld is not None:
+                options = replace(options, withheld=withheld.of_segment(segment.path))
+            source = _Source(segment.path, *each.topic_partition, options, segment)
+            self._write_head(source)
+            begin, end = seek(segment, start, self.selection.start_timestamp), segment.size
+            if stop is not None:
+                end = segment.end_for_offset(stop)
+            tables = self._tables(each.segments, number, options, begin, end)
+            reached, batches_end = self._list(source, tables, begin)
+            if stop is None and self.remaining != 0:
+                self._write_invalid(source, segment.size - batches_end)
+                self._report_tail(segment, reached)
 
     def stream(self, each: Input) -> None:
         """List the batches of standard input as they arrive."""
-        self._use_offsets(self._given.selection.start_offset, self._given.selection.stop_offset)
-        source = _Source(each.path, *each.topic_partition)
-        if self.kafka:
-            self._write(_head(source))
-        reached, batches_end = self._list(source, self._arriving(each.path))
+        source = _Source(each.path, *each.topic_partition, self._within(each))
+        self._write_head(source)
+        reached, batches_end = self._list(source, self._arriving(each.path, source.options))
         if self.remaining != 0:
             self._write_invalid(source, reached - batches_end)
 
-    def _arriving(self, path: str) -> Iterator[RecordTable]:
+    def _arriving(self, path: str, options: DecodeOptions) -> Iterator[RecordTable]:
         """Decode standard input. An incomplete batch at its end is reported, and is not a loss."""
         file = standard_input()
-        options = self.options
         pending: list[tuple[int, int]] = []
         try:
             # Unlike readinto1, read1 does not wait for more than one read of a pipe.
@@ -152,61 +154,37 @@ class Listing:
             raise
         self._report_withheld(path, pending)
 
-    def _set_offsets(self, each: Input) -> None:
-        """Count negative offsets back from the end of a log, and find the first of its last records."""
-        given = self._given.selection
-        start, stop = given.start_offset, given.stop_offset
-        if self.needs_end:
-            segment = each.segments[-1]
-            end = end_offset_after(segment, segment.last_batch()[0])
-            first = each.log.start_checkpoint if each.log is not None else None
-            start, stop = (
-                count_back(offset, end, first) if offset is not None and offset < 0 else offset
-                for offset in (start, stop)
-            )
-            if self._last is not None:
-                options = replace(self._options, start_offset=start, stop_offset=stop)
-                times = given.start_timestamp, given.stop_timestamp
-                selection = LogSelection(each.segments, options, _DUMP_TABLE_BYTES, *times)
-                start = selection.start_of_last(self._last, end, self._given.records)
-        self._use_offsets(start, stop)
+    def _within(self, each: Input) -> DecodeOptions:
+        """Return the options with the offsets to list: negative ones count back from the end, as last records do."""
+        start, stop = self.selection.start_offset, self.selection.stop_offset
+        if not self.needs_end:
+            return replace(self._options, start_offset=start, stop_offset=stop)
+        segment = each.segments[-1]
+        end = end_offset_after(segment, segment.last_batch()[0])
+        first = each.log.start_checkpoint if each.log is not None else None
+        start, stop = (
+            count_back(offset, end, first) if offset is not None and offset < 0 else offset for offset in (start, stop)
+        )
+        options = replace(self._options, start_offset=start, stop_offset=stop)
+        if self.tail is None:
+            return options
+        times = self.selection.start_timestamp, self.selection.stop_timestamp
+        selection = LogSelection(each.segments, options, _DUMP_TABLE_BYTES, *times)
+        return replace(options, start_offset=selection.start_of_last(self.tail, end, self._filters.records))
 
-    def _use_offsets(self, start: int | None, stop: int | None) -> None:
-        self.selection = replace(self._given.selection, start_offset=start, stop_offset=stop)
-        self.filters = replace(self._given, selection=self.selection)
-        self.options = replace(self._options, start_offset=start, stop_offset=stop)
-
-    def _segment(
-        self, segments: Sequence[Segment], number: int, topic_partition: tuple[str | None, int | None]
-    ) -> None:
-        segment = segments[number]
-        source = _Source(segment.path, *topic_partition, segment)
-        if self.kafka:
-            self._write(_head(source))
-        begin, end = 0, segment.size
-        if self.selection.start_offset is not None:
-            begin = segment.seek_offset(self.selection.start_offset)
-        if self.selection.start_timestamp is not None:
-            begin = max(begin, segment._seek_time(self.selection.start_timestamp))
-        if self.selection.stop_offset is not None:
-            end = segment.end_for_offset(self.selection.stop_offset)
-        reached, batches_end = self._list(source, self._tables(segments, number, begin, end), begin)
-        if self.selection.stop_offset is None and self.remaining != 0:
-            self._write_invalid(source, segment.size - batches_end)
-            self._report_tail(segment, reached)
-
-    def _tables(self, segments: Sequence[Segment], number: int, begin: int, end: int) -> Iterator[RecordTable]:
+    def _tables(
+        self, segments: Sequence[Segment], number: int, options: DecodeOptions, begin: int, end: int
+    ) -> Iterator[RecordTable]:
         """Decode a byte range of a segment; yield a gap of unknown cause after the segment as a loss."""
         segment, offsets_end = segments[number], SegmentEnd(segments[number].base_offset)
-        for table in read_tables(segment, begin, end, self.options, _DUMP_TABLE_BYTES):
+        for table in read_tables(segment, begin, end, options, _DUMP_TABLE_BYTES):
             offsets_end.add(table)
             yield table
             del table
         # Where a segment is skipped because of its timestamps, its last offset is unknown.
         if end == segment.size and (self.selection.start_timestamp is None or begin < end):
-            bounds = self.selection.start_offset, self.selection.stop_offset
-            gaps = SegmentGaps(segments).after(number, offsets_end, *bounds)
-            yield from (gap.as_table(self.options) for gap in gaps if not gap.compacted)
+            gaps = SegmentGaps(segments).after(number, offsets_end, options.start_offset, options.stop_offset)
+            yield from (gap.as_table(options) for gap in gaps if not gap.compacted)
 
     def _list(self, source: _Source, tables: Iterable[RecordTable], begin: int = 0) -> tuple[int, int]:
         """List tables up to the last one or --max-records; return where they and their last batch end."""
@@ -218,12 +196,12 @@ class Listing:
                 batches_end = max(batches_end, int(last["position"] + last["size"]))
             reached = max(reached, batches_end, *(loss.position + loss.length for loss in table.losses))
             errors = self._report_damage(source, table)
-            chosen = self.filters.records(table)
-            rows = self.filters.batches(chosen)
+            chosen = self._filters.records(table)
+            rows = self._filters.batches(chosen)
             if self.remaining is not None:
                 chosen, rows = self._limit(chosen, rows)
             self._write(self._lines(source, chosen, rows, errors))
-            if self.kafka and self.records and not self.filters.any and len(table):
+            if self.kafka and self.records and not self._is_filtered and len(table):
                 previous = self._find_gaps(source.path, table, previous)
             if source.segment is None:
                 sys.stdout.flush()
@@ -277,14 +255,10 @@ class Listing:
     def _report_damage(self, source: _Source, table: RecordTable) -> dict[int, str]:
         """Report damage on standard error, and return it by position."""
         found: dict[int, tuple[str, int | None]] = {}
-        for row in np.flatnonzero(~BatchStatus.sound(table.batches["status"])).tolist():
-            batch = table.batches[row]
+        for batch in table.batches[np.isin(table.batches["status"], (BatchStatus.BAD_CRC, BatchStatus.BAD_INNER_CRC))]:
+            text = "a compressed message has a wrong checksum"
             if batch["status"] == BatchStatus.BAD_CRC:
                 text = f"wrong checksum 0x{int(batch['crc']):08x}"
-                found[int(batch["position"])] = text, int(batch["base_offset"])
-        for row in np.flatnonzero(table.batches["status"] == BatchStatus.BAD_INNER_CRC).tolist():
-            batch = table.batches[row]
-            text = "a compressed message has a wrong checksum"
             found[int(batch["position"])] = text, int(batch["base_offset"])
         for loss in table.losses:
             # A gap has no bytes.
@@ -308,8 +282,12 @@ class Listing:
             )
             self.withheld = True
 
+    def _write_head(self, source: _Source) -> None:
+        if self.kafka:
+            self._write(_head(source))
+
     def _write_invalid(self, source: _Source, size: int) -> None:
-        if self.kafka and not self.filters.any and size:
+        if self.kafka and not self._is_filtered and size:
             name = source.path.rpartition("/")[2]
             self._write([f"Found {size} invalid bytes at the end of {printable(name)}"])
 

@@ -19,7 +19,15 @@ from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 from kbatch.tuning import SMALL_TABLE_BYTES
 
-__all__ = ["LogSelection", "count_back", "end_offset_after", "first_offset", "first_offset_since"]
+__all__ = [
+    "LogSelection",
+    "count_back",
+    "end_offset_after",
+    "first_offset",
+    "first_offset_since",
+    "seek",
+    "segments_within",
+]
 
 # The last records are first searched among this number of offsets, then among four times as many.
 _FIRST_SPAN = 1024
@@ -123,13 +131,13 @@ class LogSelection:
             about |= {"pending": lambda: transactions.pending, "last_stable_offset": transactions.last_stable_offset}
         last_segment = None if stop_offset is None else segments[segment_before(segments, stop_offset)]
         gaps = SegmentGaps(segments)
-        for number, segment in _within_offsets(segments, start_offset, stop_offset):
+        for number, segment in segments_within(segments, start_offset, stop_offset):
             if stopped:
                 if segment.size:
                     yield lost_table(segment, 0, segment.size, NOT_REACHED, options=options)._with(**about)
                 continue
             check_order(before, reached, segment.path, segment.base_offset)
-            start, end = _start(segment, start_offset, self.start_timestamp, self.use_indexes), segment.size
+            start, end = seek(segment, start_offset, self.start_timestamp, self.use_indexes), segment.size
             if stop_offset is not None and segment is last_segment:
                 end = segment.end_for_offset(stop_offset, use_indexes=self.use_indexes)
             decode = options if withheld is None else replace(options, withheld=withheld.of_segment(segment.path))
@@ -177,8 +185,8 @@ def first_offset_since(
     segments: Sequence[Segment], timestamp: int, options: DecodeOptions, *, use_indexes: bool
 ) -> int | None:
     """Return the offset of the first record with `timestamp` or later, or None, as `Log.offset_for_timestamp` does."""
-    for _, segment in _within_offsets(segments, options.start_offset, None):
-        start = _start(segment, options.start_offset, timestamp, use_indexes)
+    for _, segment in segments_within(segments, options.start_offset, None):
+        start = seek(segment, options.start_offset, timestamp, use_indexes)
         if start >= segment.size:
             continue
         with segment.open() as file:
@@ -201,7 +209,7 @@ def first_offset_since(
     return None
 
 
-def _within_offsets(
+def segments_within(
     segments: Sequence[Segment], start_offset: int | None, stop_offset: int | None
 ) -> Iterator[tuple[int, Segment]]:
     """Yield the segments that may hold offsets of a range, each with its number."""
@@ -211,7 +219,7 @@ def _within_offsets(
             yield number, segment
 
 
-def _start(segment: Segment, offset: int | None, timestamp: int | None, use_indexes: bool) -> int:
+def seek(segment: Segment, offset: int | None, timestamp: int | None, use_indexes: bool = True) -> int:
     """Return the position of the first batch that may hold records from `offset` and `timestamp` on."""
     start = 0
     if offset is not None and (segment.base_offset is None or segment.base_offset < offset):
