@@ -261,11 +261,12 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         return Position(offset, None, topic_id, crc)
 
     def _ends(self, before: Places) -> Offsets:
+        ends = self._until_now
+        if ends is None:
+            ends = retry_if_gone(lambda: self._ends_now(before))
         if self._is_until_now:
-            if self._until_now is None:
-                self._until_now = retry_if_gone(lambda: self._ends_now(before))
-            return self._until_now
-        return retry_if_gone(lambda: self._ends_now(before))
+            self._until_now = ends
+        return ends
 
     def _ends_now(self, before: Places) -> Offsets:
         states = self._states = self._poll()
@@ -298,30 +299,27 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         if bound.timestamp is None:
             given = offsets if bound.timestamps is None else bound.timestamps
             check_partitions("starting", given, states.keys(), options.read.selection)
-        starts = {}
-        for key, state in states.items():
-            timestamp = bound.timestamp
-            if timestamp is None and bound.timestamps is not None:
-                timestamp = bound.timestamps[key[0]][key[1]]
-            if timestamp is not None:
-                log = open_log(state.path, self.options.read.storage)
-                offset = None if log is None else log.offset_for_timestamp(timestamp)
-                if offset is None and not options.read.latest_if_no_timestamp:
-                    raise ValueError(
-                        f"{state.path}: no record at or after timestamp {timestamp}; with "
-                        "startingOffsetsByTimestampStrategy=latest such a partition starts at its end"
-                    )
-                offset = LATEST if offset is None else offset
-            elif isinstance(options.starting, dict):
-                offset = options.starting[key[0]][key[1]]
-            else:
-                offset = options.starting
-            if offset == EARLIEST:
-                offset = state.start_offset
-            elif offset == LATEST:
-                offset = self._latest_readable(key, state)
-            starts[key] = offset
-        return starts
+        return {key: self._start(key, state) for key, state in states.items()}
+
+    def _start(self, key: TopicPartition, state: LogState) -> int:
+        """Return where a new query begins in one log."""
+        options, (topic, partition) = self.options, key
+        bound = options.read.starting
+        timestamp = bound.timestamp if bound.timestamps is None else bound.timestamps[topic][partition]
+        if timestamp is None:
+            offset = options.starting[topic][partition] if isinstance(options.starting, dict) else options.starting
+        else:
+            log = open_log(state.path, options.read.storage)
+            found = None if log is None else log.offset_for_timestamp(timestamp)
+            if found is None and not options.read.latest_if_no_timestamp:
+                raise ValueError(
+                    f"{state.path}: no record at or after timestamp {timestamp}; with "
+                    "startingOffsetsByTimestampStrategy=latest such a partition starts at its end"
+                )
+            offset = LATEST if found is None else found
+        if offset == EARLIEST:
+            return state.start_offset
+        return self._latest_readable(key, state) if offset == LATEST else offset
 
     def _latest_readable(self, key: TopicPartition, state: LogState) -> int:
         if not self._is_committed:
@@ -346,21 +344,21 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
             if start < stop:
                 self._lose(f"{name}: the log no longer exists; offsets {start} to {stop - 1} were not read")
             return None
-        is_other = bool(until.changed_id(state.topic_id))
-        changed = ""
-        if before is not None and not is_other:
+        is_known = False
+        if before is not None and not until.changed_id(state.topic_id):
             changed = _made_again(name, log, before, until.topic_id, min(stop, state.end_offset))
-        if changed:
-            self._lose(f"{name}: the last micro-batch ended before offset {start}, but {changed}; {_available(state)}")
-            start = state.start_offset
-        if before is None or is_other or changed:
-            changed = _made_again(name, log, until, state.topic_id, state.end_offset)
+            is_known = not changed
             if changed:
                 self._lose(
-                    f"{name}: offsets {start} to {stop - 1} were not read: after the read was planned, {changed}; "
-                    f"{_available(state)}"
+                    f"{name}: the last micro-batch ended before offset {start}, but {changed}; {_available(state)}"
                 )
-                return None
+                start = state.start_offset
+        if not is_known and (changed := _made_again(name, log, until, state.topic_id, state.end_offset)):
+            self._lose(
+                f"{name}: offsets {start} to {stop - 1} were not read: after the read was planned, {changed}; "
+                f"{_available(state)}"
+            )
+            return None
         if stop < start:
             self._lose(
                 f"{name}: the end moved back from offset {start} to {stop} (truncated, or deleted and created again); "
