@@ -219,7 +219,7 @@ def segments_within(
             yield number, segment
 
 
-def seek(segment: Segment, offset: int | None, timestamp: int | None, use_indexes: bool = True) -> int:
+def seek(segment: Segment, offset: int | None, timestamp: int | None = None, use_indexes: bool = True) -> int:
     """Return the position of the first batch that may hold records from `offset` and `timestamp` on."""
     start = 0
     if offset is not None and (segment.base_offset is None or segment.base_offset < offset):

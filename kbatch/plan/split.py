@@ -19,6 +19,7 @@ from kbatch.escaping import printable
 from kbatch.format import INT64_MAX
 from kbatch.log import Log, Segment
 from kbatch.log.files.indexes import OFFSET_INDEX_DTYPE
+from kbatch.log.ranges import seek, segments_within
 from kbatch.plan.following import check_markers
 from kbatch.plan.read_options import ReadOptions
 from kbatch.transactions import Transactions, Withheld
@@ -291,15 +292,9 @@ def _segment_splits(
     density = records_per_byte(log)
     if start is not None and stop is not None and start >= stop:
         return
-    for i, segment in enumerate(log.segments):
+    for i, segment in segments_within(log.segments, start, stop):
         below = log.segments[i + 1].base_offset if i + 1 < len(log.segments) else None
-        if start is not None and below is not None and below <= start:
-            continue
-        if stop is not None and segment.base_offset is not None and segment.base_offset >= stop:
-            break
-        begin, end = 0, segment.size
-        if start is not None and (segment.base_offset is None or segment.base_offset < start):
-            begin = segment.seek_offset(start)
+        begin, end = seek(segment, start), segment.size
         if stop is not None and (below is None or below > stop):
             end = segment.end_for_offset(stop)
         # At the end of a segment, a task finds the offsets that are missing before the next one.
