@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Protocol
@@ -49,7 +49,6 @@ __all__ = ["Executor", "ExportRun", "open_target"]
 # The directory of the counts of running tasks, within the work directory. Readers ignore it.
 _COUNTERS = "_counters"
 
-Range = tuple[int | None, int | None]
 # By the number of the log.
 _PendingLogs = dict[int, tuple[Log, Transactions, LogRange]]
 
@@ -96,15 +95,6 @@ def open_target(out: OutputPlace, writing: WriteOptions, *, table: str | None, c
             raise ValueError("format iceberg needs the table's name, such as db.orders")
         return TableTarget(out, run, IcebergTable(out, writing.by_day, table, catalog), in_table=False)
     return DirectoryTarget(out, run) if out.local else StoreTarget(out, run)
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """The ranges of the logs, their transactions, and the tasks."""
-
-    ranges: list[Range]
-    transactions: list[Transactions | None]
-    tasks: list[Task[Split]]
 
 
 class _Outcome:
@@ -278,14 +268,20 @@ class ExportRun:
         """Plan, run the tasks, and write the side tables; `commit` is the next step."""
         self._start_seconds = time.monotonic() - self._planned
         job = ExportJob(task_options(self._options), self._target.names(), self._writing, self._transform)
-        planned = self._divided(self._reads or [], self._options) if executor is None else self._plan(executor, job)
+        logs, options, reads = self._logs, self._options, self._reads or []
+        if executor is not None:
+            options = replace(options, split_bytes=task_bytes(executor.cores, logs, job))
+            if self._reads is None:
+                reads = plan_reads(logs, options, self._starts, mapper=executor.mapper)
+        self._missing += [each for read in reads for each in read.missing]
+        tasks = divide_splits([(log, read.splits) for log, read in zip(logs, reads, strict=True)], options)
         plan_seconds = self._seconds
         # Logs and splits take as much memory as all else of the run. Without them there is room for what the reports
         # contain, and for the commit of a table, which needs most.
-        facts, tasks, held = LogFacts(self._logs), planned.tasks, self._pending_logs(planned)
-        transactions = planned.transactions
+        facts, held = LogFacts(logs), _pending_logs(logs, reads)
+        transactions = [read.transactions for read in reads]
         self._logs, self._reads = (), None
-        del planned
+        del logs, reads
         reports: Iterable[TaskReport] = ()
         if tasks:
             assert executor is not None
@@ -314,22 +310,6 @@ class ExportRun:
             return executor.run(replace(job, counters=counters.path()), tasks, progress)
         finally:
             counters.remove_all()
-
-    def _plan(self, executor: Executor, job: ExportJob) -> _Planned:
-        logs, options = self._logs, self._options
-        options = replace(options, split_bytes=task_bytes(executor.cores, logs, job))
-        reads = self._reads
-        if reads is None:
-            reads = plan_reads(logs, options, self._starts, mapper=executor.mapper)
-        return self._divided(reads, options)
-
-    def _divided(self, reads: Sequence[LogRead], options: ReadOptions) -> _Planned:
-        self._missing += [each for read in reads for each in read.missing]
-        return _Planned(
-            [(read.start, read.stop) for read in reads],
-            [read.transactions for read in reads],
-            divide_splits([(log, read.splits) for log, read in zip(self._logs, reads, strict=True)], options),
-        )
 
     def _collect(
         self, pending: _PendingLogs, outcome: _Outcome, totals: RunTotals, seconds: dict[str, Any]
@@ -416,15 +396,6 @@ class ExportRun:
                         return losses
         return losses
 
-    def _pending_logs(self, planned: _Planned) -> _PendingLogs:
-        """Return by number the logs whose transactions may withhold records."""
-        rows = enumerate(zip(self._logs, planned.transactions, planned.ranges, strict=True))
-        return {
-            number: (log, known, LogRange(log.path, *ends))
-            for number, (log, known, ends) in rows
-            if known is not None and known.pending
-        }
-
     def _withheld_table(self, pending: _PendingLogs, partitions: Sequence[PartitionSummary]) -> int:
         """Write the transactions for which records were withheld as a table, if there are any; return their number."""
         # Only partitions with withheld batches are listed.
@@ -437,6 +408,15 @@ class ExportRun:
         names = self._target.names()
         names.place.write(names.transactions_file, sink.getvalue())
         return int(rows.num_rows)
+
+
+def _pending_logs(logs: Sequence[Log], reads: Sequence[LogRead]) -> _PendingLogs:
+    """Return by number the logs whose transactions may withhold records."""
+    return {
+        number: (log, read.transactions, LogRange(log.path, read.start, read.stop))
+        for number, (log, read) in enumerate(zip(logs, reads, strict=True))
+        if read.transactions is not None and read.transactions.pending
+    }
 
 
 def _is_at_end(log: Log, read: LogRead) -> bool:
