@@ -365,14 +365,15 @@ class ExportRun:
         commit, summary = self._outcome
         began = time.monotonic()
         summary.seconds = round(self._seconds, 3)
-        if summary.action != "unchanged":
-            summary.report = self._write_report(summary)
-            commit = replace(commit, summary=summary._manifest_fields(), report=summary.report or None)
-            self._target.commit(commit)
-            self.committed = True
-        summary.commit_seconds = round(time.monotonic() - began, 3)
-        summary.seconds = round(self._seconds, 3)
-        forget_unfinished(self, complete=True)
+        with unbroken:
+            if summary.action != "unchanged":
+                summary.report = self._write_report(summary)
+                commit = replace(commit, summary=summary._manifest_fields(), report=summary.report or None)
+                self._target.commit(commit)
+                self.committed = True
+            summary.commit_seconds = round(time.monotonic() - began, 3)
+            summary.seconds = round(self._seconds, 3)
+            forget_unfinished(self, complete=True)
         return summary
 
     def _write_report(self, summary: ExportSummary) -> str:

@@ -37,7 +37,6 @@ from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.driver.jobs import run_job
 from kbatch.spark.driver.session import active_session, is_connect, spark_session
 from kbatch.spark.driver.shipping import shipped
-from kbatch.unfinished import unbroken
 
 __all__ = ["SparkExecutor", "export"]
 
@@ -183,9 +182,8 @@ def export(
             # An interrupt in the middle of a table's commit would leave unknown whether it succeeded, and one while
             # Spark stops would report that nothing was written.
             held = to_the_end.enter_context(HeldInterrupts())
-            with unbroken:
-                summary = run.commit()
-                held.finish()
+            summary = run.commit()
+            held.finish()
     if mark_seen:
         summary.mark_seen()
     return summary
