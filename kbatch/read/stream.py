@@ -273,21 +273,16 @@ class StreamDecoder:
             return
         if end < self._needed:
             return
-        data = self._bytes.window(self._counted, end)
-        start = self._counted
-        while True:
+        start, data = self._counted, self._bytes.window(self._counted, end)
+        is_last = False
+        while not is_last:
             scan = scan_part(
                 data, position=self._counted - start, max_batches=STREAM_FRAMED, max_size=first.damage.max_size
             )
-            self._ready += len(scan.batches)
+            self._ready += len(scan.batches) + (scan.finding is not None)
             self._counted = start + scan.consumed
-            if scan.finding is not None:
-                self._ready += 1
-                self._needed = _NEVER
-                return
-            if len(scan.batches) < STREAM_FRAMED:
-                break
-        self._needed = self._counted + _known_size(data[scan.consumed :])
+            is_last = scan.finding is not None or len(scan.batches) < STREAM_FRAMED
+        self._needed = _NEVER if scan.finding is not None else self._counted + _known_size(data[scan.consumed :])
 
     @property
     def _first_reader(self) -> BatchReader:

@@ -402,8 +402,10 @@ def file_size(batches: list[pa.RecordBatch], schema: pa.Schema, options: WriteOp
 
 
 class _ArrowFile:
-    def __init__(self, writer: pa.RecordBatchWriter) -> None:
-        self._writer = writer
+    def __init__(self, stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions) -> None:
+        codec, level = parse_compression(options.compression)
+        compression = None if codec == "none" else pa.Codec("lz4_frame" if codec == "lz4" else codec, level)
+        self._writer = pa.ipc.new_file(stream, schema, options=pa.ipc.IpcWriteOptions(compression=compression))
 
     def write(self, batches: list[pa.RecordBatch]) -> None:
         for batch in batches:
@@ -415,15 +417,8 @@ class _ArrowFile:
 
 def _format_writer(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions, ascending: bool) -> _FormatWriter:
     if options.format == "arrow":
-        return _arrow_file(stream, schema, options)
+        return _ArrowFile(stream, schema, options)
     return ParquetFile(stream, schema, options, ascending)
-
-
-def _arrow_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions) -> _FormatWriter:
-    codec, level = parse_compression(options.compression)
-    compression = None if codec == "none" else pa.Codec("lz4_frame" if codec == "lz4" else codec, level)
-    ipc = pa.ipc.IpcWriteOptions(compression=compression)
-    return _ArrowFile(pa.ipc.new_file(stream, schema, options=ipc))
 
 
 def _piece(batch: pa.RecordBatch, offsets: npt.NDArray[np.int64], timestamps: pa.Array) -> _FileRows:
