@@ -148,22 +148,10 @@ def export(
     3144
     """
     check_types(export, locals())
-    if transform is not None and not hasattr(transform, "schema"):
-        raise TypeError(f"transform must have the methods schema and apply, got {type(transform).__name__}")
-    logdirs = [os.fspath(each) for each in root_list(logdir, "logdir")]
-    out = os.fspath(out)
     options, writing = options or ReadOptions(), writing or WriteOptions()
-    if options.table != "records":
-        raise ValueError(
-            f"table={options.table} is for the data source: an export writes records and a side table of losses"
-        )
-    if (table is not None or catalog is not None) and writing.format != "iceberg":
-        raise ValueError("table and catalog are valid with format iceberg only")
-    place = open_place(out, writing.storage)
-    if transform is not None and options.values.parsed:
-        raise ValueError("give either a transform or formats of keys and values, not both")
-    if writing.flatten and not options.values.parsed:
-        raise ValueError("flatten needs a format of keys or values, such as json")
+    _check_options(options, writing, transform, has_table=table is not None or catalog is not None)
+    logdirs = [os.fspath(each) for each in root_list(logdir, "logdir")]
+    place = open_place(os.fspath(out), writing.storage)
     _refuse_connect(master)
     target = open_target(place, writing, table=table, catalog=catalog)
     check_parent(place)
@@ -171,10 +159,10 @@ def export(
     if transform is None and options.values.parsed:
         earlier = target.data_schema() if writing.mode == "continue" else None
         transform = value_columns(options.values, logs, options, flatten=writing.flatten, earlier=earlier)
-    source = ",".join(logdirs)
-    with contextlib.ExitStack() as to_the_end, ExportRun(source, target, logs, options, writing, transform) as run:
-        # The run releases them before it commits.
-        del logs
+    run = ExportRun(",".join(logdirs), target, logs, options, writing, transform)
+    # The run releases them before it commits.
+    del logs
+    with contextlib.ExitStack() as to_the_end, run:
         # An export that continues and finds nothing new takes a second instead of ten.
         idle = run.has_nothing_to_read()
         with contextlib.nullcontext() if idle else _session(master, conf) as spark:
@@ -187,6 +175,24 @@ def export(
     if mark_seen:
         summary.mark_seen()
     return summary
+
+
+def _check_options(
+    options: ReadOptions, writing: WriteOptions, transform: Transform | None, *, has_table: bool
+) -> None:
+    """Raise for options that conflict with each other."""
+    if transform is not None and not hasattr(transform, "schema"):
+        raise TypeError(f"transform must have the methods schema and apply, got {type(transform).__name__}")
+    if options.table != "records":
+        raise ValueError(
+            f"table={options.table} is for the data source: an export writes records and a side table of losses"
+        )
+    if has_table and writing.format != "iceberg":
+        raise ValueError("table and catalog are valid with format iceberg only")
+    if transform is not None and options.values.parsed:
+        raise ValueError("give either a transform or formats of keys and values, not both")
+    if writing.flatten and not options.values.parsed:
+        raise ValueError("flatten needs a format of keys or values, such as json")
 
 
 def _refuse_connect(master: str | None) -> None:
