@@ -282,9 +282,7 @@ class Segment:
         """Return the row of the last complete batch that the header chain leads to, and the bytes after it."""
         check_types(Segment.last_batch, locals())
         with self.open() as file:
-            start = 0
-            if use_indexes and self.base_offset is not None:
-                start = self._start_by_index(file, None)
+            start = self._start_for_offset(file, None, use_indexes)
             row = None
             for rows in file.walk(start):
                 # A row that is no copy holds the memory of all of them.
@@ -362,14 +360,9 @@ class Segment:
                 return int(row["position"] + row["size"])
         return start
 
-    def _start_for_offset(self, file: SegmentFile, offset: int, use_indexes: bool) -> int:
-        if not use_indexes or self.base_offset is None:
-            return 0
-        return self._start_by_index(file, offset)
-
-    def _start_by_index(self, file: SegmentFile, offset: int | None) -> int:
+    def _start_for_offset(self, file: SegmentFile, offset: int | None, use_indexes: bool) -> int:
         """Return the position of the index entry for `offset`, or of the last entry; 0 if the entry fails the check."""
-        index = self._offset_index()
+        index = self._offset_index() if use_indexes else None
         entry = None if index is None else index.find(file.size, offset)
         return entry.position if entry is not None and self._is_batch(file, entry) else 0
 
