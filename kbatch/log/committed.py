@@ -210,16 +210,14 @@ def follow_transactions(
         first, already_open = open_before(segments, segment_before(segments, start_offset), options)
     budget = _budget(options.limits, max_bytes)
     joined = _JoinedSegments(already_open, budget=budget)
-    after = first
 
     def follow(number: int) -> SegmentTransactions:
         # What is held of earlier segments counts too.
         rest = budget.less(joined.tracker.used_bytes)
         return segment_transactions(segments[number], _below(segments, number), options, budget=rest)
 
-    for part in walk(follow, range(first, len(segments))):
+    for after, part in enumerate(walk(follow, range(first, len(segments))), first + 1):
         joined.add(part)
-        after += 1
         if stop_offset is None or after == len(segments) or (segments[after].base_offset or 0) < stop_offset:
             continue
         if (stable := joined.tracker.last_stable_offset) is None or stable >= stop_offset:
