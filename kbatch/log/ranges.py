@@ -141,14 +141,9 @@ class LogSelection:
             if stop_offset is not None and segment is last_segment:
                 end = segment.end_for_offset(stop_offset, use_indexes=self.use_indexes)
             decode = options if withheld is None else replace(options, withheld=withheld.of_segment(segment.path))
-            tables = read_tables(segment, start, end, decode, self.max_bytes, splits=True)
             offsets_end = SegmentEnd(segment.base_offset)
-            while True:
-                try:
-                    table = next(tables)
-                except StopIteration as done:
-                    stopped = done.value
-                    break
+            for table in read_tables(segment, start, end, decode, self.max_bytes, splits=True):
+                stopped = options.on_error == "stop" and bool(table.losses)
                 if (last := last_offset(table.batches)) is not None:
                     reached, before = last, segment.path
                 offsets_end.add(table)

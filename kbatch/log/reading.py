@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -124,7 +124,7 @@ class FileWindows:
 
 def read_tables(
     segment: Segment, start: int, end: int, options: DecodeOptions, max_bytes: int, *, splits: bool = False
-) -> Generator[RecordTable, None, bool]:
+) -> Iterator[RecordTable]:
     """Decode the batches of `segment` from byte `start` up to `end`, one table at a time.
 
     Parameters
@@ -141,11 +141,7 @@ def read_tables(
     Yields
     ------
     RecordTable
-
-    Returns
-    -------
-    bool
-        Whether ``on_error="stop"`` ended the read at damage.
+        With ``on_error="stop"`` a table with a loss is the last one.
 
     Notes
     -----
@@ -177,24 +173,20 @@ def read_tables(
                 raise reader.error
             if reader.position == before and not reader.is_splitting:
                 break
-        if reader.stopped:
-            return True
-        if reader.position >= min(stop, windows.end):
-            return False
-        return (yield from _read_tail(segment, windows, reader))
+        if not reader.stopped and reader.position < min(stop, windows.end):
+            yield from _read_tail(segment, windows, reader)
 
 
-def _read_tail(segment: Segment, windows: FileWindows, reader: BatchReader) -> Generator[RecordTable, None, bool]:
-    """Handle the incomplete entry at the end of a range; return whether ``on_error="stop"`` ended the read."""
+def _read_tail(segment: Segment, windows: FileWindows, reader: BatchReader) -> Iterator[RecordTable]:
+    """Yield the incomplete entry at the end of a range as a loss, if it is one."""
     following = reader.entry_after_tail(windows)
     if following is None and windows.may_be_cut:
-        return False
+        return
     if following is None and windows.is_bounded:
         following = windows.end
     hint = f"{windows.end - reader.position} bytes remain; on_error='skip' or 'stop' reads the complete batches"
     loss = reader.lose_tail(windows, following, _TRUNCATED, hint)
     yield lost_table(segment, loss.position, windows.end, loss.reason, options=reader.options)
-    return reader.options.on_error == "stop"
 
 
 def lost_table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -73,40 +73,34 @@ def task_tables(
         if split.log in stopped:
             yield split, lost_table(segment, split.start, split.end, NOT_REACHED)
             continue
-        tables = _split_tables(segment, split, options, columns)
         position, reached = split.start, None
         end = SegmentEnd(segment.base_offset)
-        while True:
-            try:
-                table = next(tables)
-            except StopIteration as done:
-                if done.value:
+        try:
+            for table in _split_tables(segment, split, options, columns):
+                position += table.consumed
+                end.add(table)
+                if (last := last_offset(table.batches)) is not None:
+                    reached = last
+                if options.on_error == "stop" and table.losses:
                     stopped.add(split.log)
-                else:
-                    if split.end == split.size:
-                        check_order(split.path, reached, None, split.below)
-                    yield from _gap_tables(segment, split, end, options, gaps)
-                break
-            except LogDirectoryError as error:
-                if not is_gone(error):
-                    raise
-                reason = _deleted(split, position, options)
-                yield split, lost_table(segment, position, split.end, reason)
-                break
-            position += table.consumed
-            end.add(table)
-            if (last := last_offset(table.batches)) is not None:
-                reached = last
-            if options.key is not None:
-                table = _with_key(table, options.key)
-            table = table._with(topic=split.topic, partition=split.partition)
-            yield split, table
-            del table
+                if options.key is not None:
+                    table = _with_key(table, options.key)
+                yield split, table._with(topic=split.topic, partition=split.partition)
+                del table
+        except LogDirectoryError as error:
+            if not is_gone(error):
+                raise
+            yield split, lost_table(segment, position, split.end, _deleted(split, position, options))
+            continue
+        if split.log not in stopped:
+            if split.end == split.size:
+                check_order(split.path, reached, None, split.below)
+            yield from _gap_tables(segment, split, end, options, gaps)
 
 
 def _split_tables(
     segment: Segment, split: Split, options: ReadOptions, columns: tuple[str, ...] | None
-) -> Generator[RecordTable, None, bool]:
+) -> Iterator[RecordTable]:
     decode = DecodeOptions(
         include_control=options.include_control,
         crc=options.crc,
