@@ -39,15 +39,11 @@ def offset_after_bytes(log: Log, start: int, size: int) -> int:
     position = log.segments[number].seek_offset(start)
     offset = start
     for segment in log.segments[number:]:
-        if segment.size - position <= size and segment is not log.segments[-1]:
-            size -= segment.size - position
-            position = 0
-            continue
-        for rows in segment.scan(position):
-            ends = rows["position"] + rows["size"] - position
-            beyond = ends >= size
-            offset = int(rows["last_offset"][int(beyond.argmax()) if beyond.any() else -1]) + 1
-            if beyond.any():
+        is_passed = segment.size - position <= size and segment is not log.segments[-1]
+        for rows in () if is_passed else segment.scan(position):
+            beyond = np.flatnonzero(rows["position"] + rows["size"] - position >= size)
+            offset = int(rows["last_offset"][beyond[0] if len(beyond) else -1]) + 1
+            if len(beyond):
                 return offset
         size -= segment.size - position
         position = 0
