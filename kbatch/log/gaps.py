@@ -26,7 +26,7 @@ from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 from kbatch.tuning import SMALL_TABLE_BYTES
 
-__all__ = ["SegmentEnd", "SegmentGap", "SegmentGaps", "after_gap", "cleaner_checkpoint"]
+__all__ = ["SegmentEnd", "SegmentGap", "SegmentGaps", "after_gap", "are_rewritten", "cleaner_checkpoint"]
 
 # Segments after a gap are searched for signs of compaction up to this size in total, and the next one in any case, so
 # that many gaps take time linear in the size of the log.
@@ -210,6 +210,14 @@ def after_gap(base: npt.NDArray[np.int64], before: npt.NDArray[np.int64]) -> npt
     return (base > before) & (base.astype(np.uint64) - before.astype(np.uint64) > 1)
 
 
+def are_rewritten(batches: npt.NDArray[np.void] | np.void) -> npt.NDArray[np.bool_]:
+    """Return whether batches show that the log cleaner has written them."""
+    has_horizon = (batches["attributes"] & ATTRIBUTE_DELETE_HORIZON) != 0
+    lacks_records = batches["record_count"] < batches["last_offset"] - batches["base_offset"] + 1
+    rewritten: npt.NDArray[np.bool_] = (batches["magic"] == 2) & (has_horizon | lacks_records)
+    return rewritten
+
+
 def _begin_of(segment: Segment, first: int) -> int | None:
     """Return the offset in a segment's name, or that of its first batch if it is lower, but not below `first`."""
     below = segment.base_offset
@@ -246,9 +254,7 @@ def _is_compacted(segment: Segment, above: int) -> bool:
             if np.any(base <= previous):
                 return False
             is_set = rows["base_offset"] < 0
-            has_horizon = (rows["attributes"] & ATTRIBUTE_DELETE_HORIZON) != 0
-            rewritten = (rows["magic"] == 2) & (has_horizon | (rows["record_count"] < last - base + 1))
-            signs = (after_gap(base, previous) & ~is_set & (base > above)) | (rewritten & (last >= above))
+            signs = (after_gap(base, previous) & ~is_set & (base > above)) | (are_rewritten(rows) & (last >= above))
             found = found or any(has_good_batch(file, row) for row in rows[signs])
             has_sets = has_sets or bool(is_set.any())
             before = int(last[-1])

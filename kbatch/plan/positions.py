@@ -13,9 +13,8 @@ import numpy as np
 from kbatch.batches.checksums import has_good_batch
 from kbatch.errors import KbatchError
 from kbatch.escaping import printable
-from kbatch.format import ATTRIBUTE_DELETE_HORIZON
 from kbatch.log import Log, Segment
-from kbatch.log.gaps import cleaner_checkpoint
+from kbatch.log.gaps import are_rewritten, cleaner_checkpoint
 from kbatch.log.reading import read_tables
 from kbatch.log.selection import map_logs
 from kbatch.log.topics import first_names
@@ -274,7 +273,7 @@ def changed_identity(log: Log, position: Position, found: tuple[Segment, np.void
         if record == position.record_crc:
             return ""
         return f"the log was made again: the record with offset {offset} is another one"
-    if _is_rewritten(row) or cleaner_checkpoint(segment) > offset:
+    if are_rewritten(row) or cleaner_checkpoint(segment) > offset:
         return unknown
     return (
         f"the log was made again: the checksum of the batch with offset {offset} was another one than {crc}, and "
@@ -314,12 +313,6 @@ def _record_with(segment: Segment, row: np.void, offset: int) -> int | None:
     except KbatchError:
         return None
     return None
-
-
-def _is_rewritten(row: np.void) -> bool:
-    """Whether a batch shows that the log cleaner has written it: `kbatch.log.gaps.SegmentGaps`."""
-    has_horizon = bool(row["attributes"] & ATTRIBUTE_DELETE_HORIZON)
-    return row["magic"] == 2 and (has_horizon or row["record_count"] < row["last_offset"] - row["base_offset"] + 1)
 
 
 def known_epoch(batch: np.void) -> int | None:
