@@ -175,9 +175,9 @@ class FollowedLog:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = follow_options(options)
-        # By base offset: the result for the segment, and the size and inode of its file then.
+        # By base offset: the result for the segment, and the inode of its file then.
         self._parts: dict[int, SegmentTransactions] = {}
-        self._files: dict[int, tuple[int, int]] = {}
+        self._inodes: dict[int, int] = {}
         self._first: int | None = None
         # The transactions open before that, and the last offset there.
         self._open: Sequence[OpenTransaction] = []
@@ -205,19 +205,16 @@ class FollowedLog:
             self._first, self._last_offset = bases[first], None
         self._parts = {base: part for base, part in self._parts.items() if base in bases}
         first = bases.index(self._first)
-        for number in range(first, len(segments)):
-            base, segment = bases[number], segments[number]
-            below = bases[number + 1] if number + 1 < len(segments) else None
+        for segment, base, below in list(zip(segments, bases, [*bases[1:], None], strict=True))[first:]:
             # The log cleaner replaces a file by another of the same name; a new leader truncates it.
             inode = inode_of(segment.path)
-            size, known_inode = self._files.get(base, (0, -1))
             part = self._parts.get(base)
-            if inode != known_inode or segment.size < size:
+            if part is not None and (inode != self._inodes[base] or segment.size < part.size):
                 part = None
             # The index of a segment that was rolled since may have grown.
-            if part is None or not part.is_closed or below is None or size != segment.size:
+            if part is None or not part.is_closed or below is None or part.size != segment.size:
                 self._parts[base] = segment_transactions(segment, below, self._options, part)
-                self._files[base] = (segment.size, inode)
+                self._inodes[base] = inode
         parts = [self._parts[base] for base in bases[first:]]
         transactions = join_transactions(parts, self._open, self._last_offset, self._options.limits)
         self._forget(bases, segment_before(segments, start))
