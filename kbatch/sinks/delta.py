@@ -12,15 +12,16 @@ clean-up of the table's log, and Delta refuses a commit if another one has writt
   (24 bits), and the checksum of its last record (24 bits). Each is 0 if it is unknown, as is a leader epoch of more
   bits. -1 if the topic was created again with another id.
 
-A first commit of 100,000 files takes 400 MiB of memory in the library, and about 100 MiB more for each identifier of a
-position.
+A commit of 100,000 files takes 370 MiB of memory in the library, and about 100 MiB more for each identifier of a
+position. If it creates the table too, it takes 170 MiB more, so the first export creates the table without files first.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Any
 
 import pyarrow as pa
@@ -44,6 +45,8 @@ _NOT_ITS_ID = -1
 _MAX_EPOCH = (1 << 63 - 2 * CHECKSUM_BITS) - 2
 # The identifier of the last run, and the key in the information about a commit.
 _RUN_ID = _RUN_KEY = "kbatch.run"
+# In the information about the commit that creates a table.
+_EMPTY_KEY = "kbatch.empty"
 
 
 class DeltaTable:
@@ -122,7 +125,9 @@ class DeltaTable:
         table.update_incremental()
         self._count = table.transaction_version(_COUNT_ID)
         if self._count is None:
-            return OutputState(True, None if table.file_uris() else {})
+            # A run that ended between the two commits of its first export leaves an empty table.
+            is_empty = table.version() == 0 and _EMPTY_KEY in table.history(1)[0]
+            return OutputState(not is_empty, None if table.file_uris() else {})
         self._base = table.transaction_version(_BASE_ID) or 0
         found = read_identifiers(self._out, table.version(), _prefixes(self._base))
         marks = self._marks(found)
@@ -155,26 +160,19 @@ class DeltaTable:
 
     def commit(self, run: str, commit: Commit) -> None:
         """Add or replace the files, with the positions, in one transaction."""
-        from deltalake.transaction import CommitProperties, create_table_with_add_actions
+        from deltalake.transaction import CommitProperties, Transaction
 
-        actions: Any = _Actions(commit.files, self._action)
+        actions: Any = _Created(lambda: map(self._action, commit.files), len(commit.files))
+        count = sum(1 for _ in self._identifiers(run, commit))
+        transactions: Any = _Created(lambda: starmap(Transaction, self._identifiers(run, commit)), count)
         properties = CommitProperties(
-            custom_metadata={_RUN_KEY: run}, app_transactions=self._identifiers(run, commit), max_commit_retries=15
+            custom_metadata={_RUN_KEY: run}, app_transactions=transactions, max_commit_retries=15
         )
         schema = self._schema(commit.schema)
         try:
             table = self._open()
             if table is None:
-                create_table_with_add_actions(
-                    self._out.url,
-                    schema,
-                    actions,
-                    mode="error",
-                    partition_by=self._partition_by,
-                    storage_options=self._options,
-                    commit_properties=properties,
-                )
-                return
+                table = self._create(schema)
             if table.transaction_version(_COUNT_ID) != self._count:
                 raise table_changed(self.title)
             table.create_write_transaction(
@@ -194,26 +192,36 @@ class DeltaTable:
                 raise table_changed(self.title) from error
             raise table_failure(self.title, error, unknown=took is None) from error
 
-    def _identifiers(self, run: str, commit: Commit) -> list[Any]:
-        """Return the transaction identifiers of the run, and of the positions that change."""
-        from deltalake.transaction import Transaction
+    def _create(self, schema: Any) -> Any:
+        """Create the table without files: creating it with them, the library holds two more copies of all actions."""
+        from deltalake.transaction import CommitProperties
 
+        return self._lib.DeltaTable.create(
+            self._out.url,
+            schema,
+            partition_by=self._partition_by,
+            storage_options=self._options,
+            commit_properties=CommitProperties(custom_metadata={_EMPTY_KEY: "true"}),
+        )
+
+    def _identifiers(self, run: str, commit: Commit) -> Iterator[tuple[str, int]]:
+        """Yield the transaction identifiers of the run, and of the positions that change, with their versions."""
         count = (self._count or 0) + 1
         fresh = commit.replace or self._count is None
         base = count if fresh else self._base
-        found = [Transaction(_COUNT_ID, count), Transaction(_RUN_ID, _run_number(run))]
+        yield _COUNT_ID, count
+        yield _RUN_ID, _run_number(run)
         if fresh:
-            found.append(Transaction(_BASE_ID, base))
+            yield _BASE_ID, base
         for (topic, partition), position in commit.positions.items():
             if fresh or self._known.get((topic, partition)) != position:
                 mark = _packed(position)
-                found.append(Transaction(_app(base, topic, partition), position.next_offset))
+                yield _app(base, topic, partition), position.next_offset
                 # Exports with and without the id may alternate.
                 own = [position.topic_id or _UNKNOWN_ID]
                 for each in dict.fromkeys(own if fresh else [*self._ids.get((topic, partition), []), *own]):
                     is_other = position.topic_id not in (None, each) and each != _UNKNOWN_ID
-                    found.append(Transaction(_app(base, topic, partition, each), _NOT_ITS_ID if is_other else mark))
-        return found
+                    yield _app(base, topic, partition, each), _NOT_ITS_ID if is_other else mark
 
     def _action(self, file: CommittedFile) -> Any:
         from deltalake.transaction import AddAction
@@ -244,18 +252,21 @@ class DeltaTable:
         return self._lib.Schema.from_arrow(columns)
 
 
-class _Actions(Sequence[Any]):
-    """The actions of files, which deltalake copies one by one."""
+class _Created(Sequence[Any]):
+    """Objects that deltalake copies one by one. Each is created when it is copied, so that they take no memory."""
 
-    def __init__(self, files: Sequence[CommittedFile], action: Callable[[CommittedFile], Any]) -> None:
-        self._files = files
-        self._action = action
+    def __init__(self, create: Callable[[], Iterator[Any]], count: int) -> None:
+        self._create = create
+        self._count = count
 
     def __len__(self) -> int:
-        return len(self._files)
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._create()
 
     def __getitem__(self, index: Any) -> Any:
-        return self._action(self._files[index])
+        return list(self._create())[index]
 
 
 def _run_number(run: str) -> int:

@@ -23,7 +23,7 @@ from deltalake.transaction import CommitProperties, Transaction  # noqa: E402
 from kbatch.plan.positions import Position  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.sinks import delta_log  # noqa: E402
-from kbatch.sinks.commits import Commit, LogName  # noqa: E402
+from kbatch.sinks.commits import Commit, LogName, OutputState  # noqa: E402
 from kbatch.sinks.delta import DeltaTable  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.task import output_schema  # noqa: E402
@@ -33,6 +33,8 @@ from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 # Bytes of Python's memory for each position, of which 400 are measured: 100,000 positions are read in 500 MB.
 MAX_BYTES = 1100
+# In a commit, where a list of identifiers would take 160.
+MAX_COMMITTED = 30
 
 
 def write(place: OutputPlace, offsets: Mapping[int, int], topic: str = "txn", *, replace: bool = False) -> DeltaTable:
@@ -78,8 +80,8 @@ def test_the_scans_of_the_log_do_not_grow_with_the_positions(tmp_path: Path, mon
         scans.clear()
         assert load(place, count) == dict.fromkeys(range(count), 8)
         counts.append(len(scans))
-    # Two identifiers of the table, and two commits.
-    assert counts == [4, 4, 4]
+    # Two identifiers of the table, and three commits: the first one creates the table.
+    assert counts == [5, 5, 5]
 
 
 def test_a_run_opens_the_table_once_to_check_it_and_to_load_positions(
@@ -126,12 +128,32 @@ def test_the_memory_of_a_position_is_bounded(tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < MAX_BYTES * 4000
 
 
+def test_a_commit_creates_each_identifier_when_the_library_copies_it(tmp_path: Path) -> None:
+    """A list of them would take 16 MB of Python's memory for 100,000 positions, besides the library's."""
+    schema = output_schema(ReadOptions(), WriteOptions(format="delta"), None)
+    peaks = []
+    for count in (100, 2000, 4000):
+        place = OutputPlace(str(tmp_path / str(count)))
+        place.make()
+        table = DeltaTable(place, False)
+        table.load([])
+        commit = Commit(False, [], [], schema, {("t", number): Position(7) for number in range(count)}, {"records": 0})
+        tracemalloc.start()
+        try:
+            table.commit("0a1b2c3d", commit)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        assert table.has_run("0a1b2c3d")
+    assert peaks[2] - peaks[1] < MAX_COMMITTED * 2000
+
+
 def test_a_position_has_two_identifiers(place: OutputPlace) -> None:
     """A commit of 100,000 positions takes 65 MB of memory for each identifier of a position."""
     counts = []
     for count in (3, 10):
         write(place, dict.fromkeys(range(count), count), f"t{count}")
-        lines = Path(place.url, "_delta_log", f"{len(counts):020d}.json").read_text().splitlines()
+        lines = Path(place.url, "_delta_log", f"{len(counts) + 1:020d}.json").read_text().splitlines()
         counts.append(sum('"txn"' in line for line in lines))
     assert counts[1] - counts[0] + 1 == 2 * 7
 
@@ -248,9 +270,9 @@ def test_a_checkpoint_that_lacks_a_part_is_ignored(place: OutputPlace) -> None:
     (log / "_last_checkpoint").unlink()
     next(log.glob("*.0000000002.0000000003.parquet")).unlink()
     assert load(place, 2) == {0: 10, 1: 12}
-    assert delta_log.log_files(place.at("_delta_log").entries(), 1, place.url) == [
-        f"{0:020d}.checkpoint.parquet",
-        f"{1:020d}.json",
+    assert delta_log.log_files(place.at("_delta_log").entries(), 2, place.url) == [
+        f"{1:020d}.checkpoint.parquet",
+        f"{2:020d}.json",
     ]
 
 
@@ -269,15 +291,36 @@ def test_a_missing_commit_is_an_error(place: OutputPlace) -> None:
         delta_log.log_files(names, 2, place.url)
 
 
-@pytest.mark.parametrize("name", [f"{0:020d}.json", f"{0:020d}.checkpoint.parquet"])
+def test_a_table_whose_first_export_ended_after_creating_it_counts_as_none(
+    place: OutputPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(deltalake.DeltaTable, "create_write_transaction", lambda *_, **__: pytest.fail("the run ends"))
+        with pytest.raises(pytest.fail.Exception):
+            write(place, {0: 1})
+    left = DeltaTable(place, False)
+    assert left.exists()
+    assert left.load([]) == OutputState(False, {})
+    assert not left.has_run(f"{0:08x}")
+    write(place, {0: 5})
+    assert DeltaTable(place, False).load([LogName("txn", 0, None)]).exists
+    assert load(place, 1) == {0: 5}
+
+
+def test_an_empty_table_of_another_program_exists(place: OutputPlace) -> None:
+    deltalake.DeltaTable.create(place.url, pa.schema([("value", pa.int64())]))
+    assert DeltaTable(place, False).load([]) == OutputState(True, {})
+
+
+@pytest.mark.parametrize("name", [f"{1:020d}.json", f"{1:020d}.checkpoint.parquet"])
 def test_a_damaged_file_is_an_error_with_its_name(name: str, place: OutputPlace) -> None:
     write(place, {0: 1})
     make_checkpoint(place, "V1")
     if name.endswith(".json"):
-        Path(place.url, "_delta_log", f"{0:020d}.checkpoint.parquet").unlink()
+        Path(place.url, "_delta_log", f"{1:020d}.checkpoint.parquet").unlink()
     Path(place.url, "_delta_log", name).write_bytes(b'{"txn":{"appId":"kbatch.1:t-0","version":\n')
     with pytest.raises(LogDirectoryError, match=name):
-        delta_log.read_identifiers(place, 0, ["kbatch"])
+        delta_log.read_identifiers(place, 1, ["kbatch"])
 
 
 @pytest.mark.parametrize("seed", range(6))
