@@ -427,7 +427,8 @@ def segment_transactions(
             rows = rows[np.searchsorted(rows["position"], known.end) :]
         good = counts_for_transactions(rows, tracking)
         sound = rows
-        if table.losses or not good.all():
+        # Every bad batch is a loss.
+        if table.losses:
             sound = rows[good]
             suspect_end = max(suspect_end, _suspect_end(segment, rows[~good], table.losses, options.limits))
         with _naming(segment.path):

@@ -389,7 +389,7 @@ def test_an_impossible_entry_does_not_explain_a_missing_offset_txi_r2(
     assert sorted(found.undecided["producer_id"].tolist()) == undecided
 
 
-@pytest.mark.parametrize("content", [b"no index", b""])
+@pytest.mark.parametrize("content", [b"no index", b"", b"\1" * 34], ids=["cut", "empty", "unknown version"])
 def test_an_index_that_cannot_be_read_has_no_entries(tmp_path: Path, content: bytes) -> None:
     path = write_segment(tmp_path, 0, [txn(0, 0), damaged(marker(1, 0, ABORT)), data(2)])
     path.with_suffix(".txnindex").write_bytes(content)

@@ -96,6 +96,18 @@ def test_a_segment_is_resumed_before_a_batch_after_damage_that_is_not_complete_y
     assert resumed.offsets == fresh.offsets
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("before", [[], [b"\xff" * 9, three(1)]], ids=["nothing", "damage"])
+def test_a_segment_is_resumed_before_a_message_that_is_not_complete_yet(
+    tmp_path: Path, before: list[bytes], magic: int
+) -> None:
+    """The batch in its value is returned until the file has all of it."""
+    parts = [three(0), *before]
+    message = oracle.build_message(None, bytes(60) + three(4) + bytes(100), magic=magic, offset=4)
+    assert end_of(tmp_path, [*parts, message[:-50]]) == 0
+    assert end_of(tmp_path, [*parts, message]) == sum(map(len, parts)) + len(message)
+
+
 @pytest.mark.parametrize("wide", [0, 1, 2])
 def test_a_segment_is_resumed_before_all_lengths_of_a_table_that_may_turn_out_to_be_right(
     tmp_path: Path, wide: int

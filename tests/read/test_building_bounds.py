@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 import numpy as np
 import pytest
+from oracle import build_batch, encode_record
 from support import bombs
 
 import kbatch
 from kbatch import LimitExceededError, Limits
-from kbatch.format import BATCH_DTYPE, HEADER_DTYPE, RECORD_DTYPE, record_dtype
-from kbatch.read import budget
+from kbatch.batches.arena import Arena
+from kbatch.batches.codecs import decompress
+from kbatch.format import BATCH_DTYPE, HEADER_DTYPE, RECORD_DTYPE, Codec, record_dtype
+from kbatch.read import budget, building
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.read.windows import BufferWindows
+from kbatch.tuning import FIRST_FRAMED, HEADER_SAMPLE
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -100,6 +105,64 @@ def test_a_table_ends_with_the_batch_by_which_its_header_rows_reach_seven_eighth
         assert len(table.batches) == expected_end(data[done:], counts[done:], limit)
         assert table.records.nbytes + table.batches.nbytes + table.headers.nbytes <= limit
         done += len(table.batches)
+
+
+def limit_with_end(size: int) -> int:
+    """Return a limit with which a table ends at this size, header rows included, by the rule of the test before."""
+    return next(limit for limit in range(size, 2 * size) if (rest := limit - limit // 8) - rest // 64 == size)
+
+
+def strict_end(data: list[bytes], limit: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the number of batches of the first table of `limit` bytes."""
+    monkeypatch.setattr(budget, "MIN_SPLIT_TABLE", 1)
+    windows = BufferWindows(np.frombuffer(b"".join(data), np.uint8))
+    return len(BatchReader(DecodeOptions(is_strict=True)).read(windows, max_bytes=limit).batches)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_size_at_which_header_rows_end_a_table_is_exact(
+    count: int, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of its records has no headers, so that all of their bytes count."""
+    records = bombs.record(b"v" * 40, 3) * (count - 1) + bombs.record(b"v" * 40)
+    data = [bombs.batch(bombs.record(b"v", 2), 1)] + [bombs.batch(records, count)] * 42
+    headers = 2 + 3 * (count - 1) * 40
+    size = sum(map(len, data[:41])) + (1 + 40 * count) * RECORD_DTYPE.itemsize + 41 * BATCH_DTYPE.itemsize
+    limit = limit_with_end(size + headers * HEADER_DTYPE.itemsize + missing)
+    assert strict_end(data, limit, monkeypatch) == 41 + missing
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("part", ["value", "header"])
+def test_a_large_batch_and_its_header_rows_fit_the_limit_to_its_last_byte(
+    part: str, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By it the table goes from below the size at which it ends to the limit."""
+    value, headers = (bytes(5000), []) if part == "value" else (b"v", [(b"key", bytes(5000))])
+    large = build_batch([encode_record(value=value, headers=headers)])
+    data = [bombs.batch(bombs.record(b"v", 3), 1)] * 40 + [large] * 2
+    size = sum(map(len, data[:41])) + 41 * (RECORD_DTYPE.itemsize + BATCH_DTYPE.itemsize)
+    limit = size + (120 + len(headers)) * HEADER_DTYPE.itemsize - missing
+    assert strict_end(data, limit, monkeypatch) == 41 - missing
+
+
+def test_the_last_of_the_framed_batches_may_be_a_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step towards a limit on header rows is one part in 64 of the table."""
+    data = [bombs.batch(bombs.record(b"v", 3), 1)] * FIRST_FRAMED
+    first = (FIRST_FRAMED - 1) * len(data[0])
+    # A table ends an eighth before its size.
+    assert strict_end(data, first * HEADER_SAMPLE * 8 // 7, monkeypatch) == FIRST_FRAMED
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_batch_that_fills_a_table_to_its_last_byte_is_not_split(extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although a table usually ends an eighth before."""
+    monkeypatch.setattr(budget, "MIN_SPLIT_TABLE", 1)
+    data = bombs.batch(bombs.RECORD * (1000 + extra), 1000 + extra)
+    size = 1000 * record_dtype(("offset",)).itemsize + BATCH_DTYPE.itemsize
+    tables = list(kbatch.decode_stream([data], columns=("offset",), max_bytes=size))
+    assert (len(tables) > 1, sum(map(len, tables))) == (extra == 1, 1000 + extra)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -198,6 +261,77 @@ def test_a_payload_of_any_ratio_is_decompressed(codec: str, splits: bool, max_by
     while len(found) < len(values):
         found += reader.read(windows, max_bytes=max_bytes, splits=splits).values()
     assert found == values
+
+
+# -- payloads of an unusual form, which Python decompresses
+
+
+def two_members(records: bytes, count: int, offset: int = 0) -> bytes:
+    """Return a batch of two gzip members."""
+    half = len(records) // 2
+    payload = gzip.compress(records[:half]) + gzip.compress(records[half:])
+    return build_batch(codec="gzip", payload=payload, record_count=count, base_offset=offset)
+
+
+@pytest.fixture
+def granted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The limits on the payloads that are decompressed by Python."""
+    limits = []
+
+    def spy(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int) -> int:
+        limits.append(limit)
+        return decompress(codec, payload, arena, limit, magic)
+
+    monkeypatch.setattr(building, "decompress", spy)
+    return limits
+
+
+@pytest.mark.parametrize("spare", [0, 1, 5000])
+def test_an_unusual_payload_gets_the_memory_that_the_rows_leave_it(granted: list[int], spare: int) -> None:
+    """Those of the batches before it, and its own."""
+    before = bombs.batch(bombs.RECORD * 10, 10)
+    data = before + two_members(bombs.RECORD * 50, 50, 10)
+    payloads = len(bombs.RECORD) * 60
+    needed = 2 * BATCH_DTYPE.itemsize + 60 * RECORD_DTYPE.itemsize + payloads
+    table = kbatch.decode(data, limits=Limits(max_table_bytes=needed + spare))
+    assert table.records["offset"].tolist() == [0] * 10 + [10] * 50
+    assert granted[-1] == len(bombs.RECORD) * 50 + spare
+    with pytest.raises(LimitExceededError, match=r"base offset 10: .*max_table_bytes"):
+        kbatch.decode(data, limits=Limits(max_table_bytes=needed - 1))
+
+
+def test_an_unusual_payload_gets_the_memory_of_rows_that_cannot_fit(granted: list[int]) -> None:
+    """Its record count is wrong then, which is the error."""
+    data = two_members(bombs.RECORD * 50, 1000)
+    with pytest.raises(kbatch.InvalidRecordError, match="record count"):
+        kbatch.decode(data, limits=Limits(max_table_bytes=20_000))
+    assert granted[-1] == 20_000 - BATCH_DTYPE.itemsize
+
+
+def test_an_unusual_payload_of_a_message_set_gets_the_rest_of_the_table(granted: list[int]) -> None:
+    inner = bombs.message(1, b"v") * 10
+    half = len(inner) // 2
+    data = bombs.message(1, gzip.compress(inner[:half]) + gzip.compress(inner[half:]), Codec.GZIP)
+    assert len(kbatch.decode(data, limits=Limits(max_table_bytes=20_000))) == 10
+    assert granted[-1] == 20_000 - BATCH_DTYPE.itemsize
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_unusual_payload_above_the_limit_on_payloads_names_it(granted: list[int], more: int) -> None:
+    """Also if the table has only that much memory left."""
+    data = two_members(bombs.RECORD * 50, 50)
+    size = len(bombs.RECORD) * 50 - 1
+    table = BATCH_DTYPE.itemsize + 50 * RECORD_DTYPE.itemsize + size + 1 + more
+    with pytest.raises(LimitExceededError, match="max_decompressed_bytes"):
+        kbatch.decode(data, limits=Limits(max_table_bytes=table, max_decompressed_bytes=size))
+    assert granted[-1] == size
+
+
+def test_a_table_ends_before_an_unusual_payload_that_does_not_fit_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MIN_SPLIT_TABLE", 1)
+    data = bombs.batch(bombs.record(b"v"), 1) + two_members(bombs.record(bytes(20_000)), 1, 1)
+    tables = list(kbatch.decode_stream([data], max_bytes=20_200))
+    assert [table.values() for table in tables] == [[b"v"], [bytes(20_000)]]
 
 
 @pytest.mark.parametrize("junk", [0, 40])

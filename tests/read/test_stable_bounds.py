@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle import build_message
 from tables import offsets_of
 from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
 
 import kbatch
+from kbatch import Limits
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.stable import StableFront
+from kbatch.read.windows import BufferWindows
+from kbatch.transactions.opened import OPEN_BYTES
 
 COMMITTED: dict[str, Any] = {"isolation": "read_committed"}
 
@@ -146,6 +152,15 @@ def test_lost_bytes_end_no_transaction_before_the_next_batch_is_known_dsk_r1(cut
     assert decoder.finish().pending == [(7, 0), (8, 1)]
 
 
+def test_bytes_that_are_lost_without_a_next_batch_end_no_transaction_before_it_is_known_dsk_r1() -> None:
+    """The fields of a message show where it ends, although its length is wrong."""
+    message = build_message(b"k", bytes(40), magic=1, offset=2, length=10)
+    parts = [txn(0, 7) + txn(1, 8) + message, data(3), data(4)]
+    decoder = kbatch.StreamDecoder(**COMMITTED, on_error="skip")
+    assert flushed(decoder, parts) == [[], [3], [4]]
+    assert decoder.finish().pending == [(7, 0), (8, 1)]
+
+
 @pytest.mark.parametrize("on_error", ["skip", "stop"])
 def test_a_marker_that_is_lost_at_the_end_may_have_ended_its_transaction(on_error: Any) -> None:
     stream = txn(0, 7) + data(1) + damaged(marker(2, 7, ABORT))
@@ -161,3 +176,41 @@ def test_damage_decides_nothing_where_a_list_decides_txn_r8(on_error: Any) -> No
     parts = [txn(0, 7) + txn(1, 8) + damaged(data(2)), txn(3, 7)]
     found = flushed(decoder, parts)
     assert [*found, offsets_of(decoder.finish())] == ([[0], [3], []] if on_error == "skip" else [[0], [], []])
+
+
+# -- the memory of the transactions
+
+
+def followed(parts: list[bytes], limit: int | None = None) -> StableFront:
+    """Return the front of a stream after these batches."""
+    options = DecodeOptions(on_error="skip", isolation="read_committed", limits=Limits(max_table_bytes=limit))
+    front = StableFront(options)
+    front.follow(BufferWindows(np.frombuffer(b"".join(parts), np.uint8)))
+    return front
+
+
+def test_an_open_transaction_of_a_stream_counts_with_its_batch_and_its_row_of_the_history() -> None:
+    """Two and three numbers, and the two of an index at least, beside what a tracker counts."""
+    count = 100
+    used = followed([txn(each, each) for each in range(count)])._tracker.used_bytes
+    assert (2 + 3 + 2) * 8 * count <= used - OPEN_BYTES * count <= 100 * count
+
+
+def test_transactions_whose_markers_are_lost_take_few_bytes_after_they_are_returned() -> None:
+    """Two numbers, which the end of the stream copies."""
+    count = 200
+    parts = [txn(2 * each, each) + damaged(marker(2 * each + 1, each, COMMIT)) for each in range(count)]
+    front = followed([*parts, data(2 * count)])
+    front.release(front.reader.position)
+    front.follow(BufferWindows(np.empty(0, np.uint8)))
+    assert 2 * 16 * count <= front._tracker.used_bytes <= 2 * 18 * count
+
+
+def test_a_table_has_the_memory_that_transactions_above_a_quarter_of_the_limit_leave() -> None:
+    parts = [txn(each, each) for each in range(100)]
+    used = followed(parts)._tracker.used_bytes
+    assert used > 0
+    for limit, expected in ((4 * used, 4 * used), (4 * used - 4, 4 * used - 5), (2 * used, 2 * used - used // 2)):
+        front = followed(parts, limit)
+        assert front.table_bytes(1 << 30) == expected
+        assert front.table_bytes(100) == 100

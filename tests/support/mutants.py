@@ -184,6 +184,8 @@ TARGETS = (
             "tests/read/test_random_damage.py",
             "tests/read/test_damage.py",
             "tests/read/test_damage_compressed.py",
+            "tests/read/test_losses.py",
+            "tests/read/test_building_bounds.py",
             "tests/read/test_streaming.py",
         ),
     ),
