@@ -47,6 +47,16 @@ SERIAL = {
 }  # fmt: skip
 
 
+# The groups that take longest, which start first so that no worker waits for them at the end.
+FIRST = ["spark", "broker", "serial"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start groups in the order of their tests. By default pytest-xdist starts those with the most tests first."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Assign each test to the group that one worker runs completely (``-n 2 --dist loadgroup`` of pytest-xdist).
@@ -59,6 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+    groups: dict[pytest.Item, str] = {}
     for item in items:
         module = item.path.stem
         if item.get_closest_marker("spark"):
@@ -68,6 +79,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         else:
             group = "serial" if module in SERIAL else module
         item.add_marker(pytest.mark.xdist_group(group))
+        groups[item] = group
+    items.sort(key=lambda item: FIRST.index(groups[item]) if groups[item] in FIRST else len(FIRST))
 
 
 def pytest_collection_finish() -> None:
