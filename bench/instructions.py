@@ -132,8 +132,8 @@ def child() -> None:
     print(json.dumps({"crc_level": checksum.LEVEL, "steps": inputs}))
 
 
-def run_marked(functions: Iterable[Callable[[], Any]]) -> None:
-    """Run each function twice, the second time between two calls of the marker."""
+def run_marked(functions: Iterable[Callable[[], Any]], *, warm: bool = True) -> None:
+    """Run each function between two calls of the marker, after it has run once without them if `warm`."""
     import numpy as np
 
     from kbatch.kernels.murmur import murmur2
@@ -142,7 +142,8 @@ def run_marked(functions: Iterable[Callable[[], Any]]) -> None:
         murmur2(np.zeros(1, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.uint32))
 
     for function in functions:
-        function()
+        if warm:
+            function()
         marker()
         result = function()
         marker()
@@ -179,6 +180,11 @@ def parse(lines: Iterable[str], where: str = "/kbatch/kernels/") -> dict[str, in
                 found[readable(current["fn"])] += int(line.split()[1])
             inclusive = False
     return dict(found)
+
+
+def total(lines: Iterable[str]) -> int:
+    """Return the instructions of one part of a profile, of all code: what `parse` would return in total."""
+    return next(int(line.split()[1]) for line in lines if line.startswith("totals: "))
 
 
 def readable(symbol: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -123,6 +124,7 @@ def imports_of_cython(text: str) -> set[str]:
     return found
 
 
+@functools.cache
 def imports(module: str) -> tuple[set[str], set[str]]:
     """Return the modules of kbatch and the other packages that a module imports."""
     ours: set[str] = set()
@@ -137,9 +139,6 @@ def imports(module: str) -> tuple[set[str], set[str]]:
     return ours - {module}, others
 
 
-IMPORTS = {module: imports(module) for module in SOURCES}
-
-
 def layer(module: str) -> int:
     """Return the number of a module's layer, from the longest entry that names it or one of its folders."""
     parts = module.split(".")
@@ -152,7 +151,7 @@ def layer(module: str) -> int:
 
 @pytest.mark.parametrize("module", SOURCES)
 def test_a_module_imports_its_own_folder_and_lower_layers(module: str) -> None:
-    for imported in sorted(IMPORTS[module][0]):
+    for imported in sorted(imports(module)[0]):
         assert imported in SOURCES, f"{module} imports {imported}, which is not a module"
         assert layer(imported) <= layer(module), (
             f"{module} ({LAYERS[layer(module)]}) imports {imported} ({LAYERS[layer(imported)]}), which is above it"
@@ -169,7 +168,7 @@ def import_cycle() -> list[str]:
             return [*path[path.index(module) :], module]
         if module not in done:
             path.append(module)
-            for imported in sorted(IMPORTS[module][0]):
+            for imported in sorted(imports(module)[0]):
                 if found := visit(imported):
                     return found
             path.pop()
@@ -195,11 +194,11 @@ def test_every_layer_exists() -> None:
 @pytest.mark.parametrize("module", SOURCES)
 def test_only_spark_imports_pyspark(module: str) -> None:
     if LAYERS[layer(module)] not in SPARK:
-        assert not IMPORTS[module][1] & {"pyspark", "py4j"}
+        assert not imports(module)[1] & {"pyspark", "py4j"}
 
 
 def test_one_module_handles_signals() -> None:
-    assert [module for module in SOURCES if IMPORTS[module][1] & {"signal", "_signal"}] == ["interrupts"]
+    assert [module for module in SOURCES if imports(module)[1] & {"signal", "_signal"}] == ["interrupts"]
 
 
 @pytest.mark.parametrize("package", MODULES)

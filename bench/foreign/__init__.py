@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.corpora import BASE_TIMESTAMP, Corpus
+from bench.corpora import BASE_TIMESTAMP, Corpus, quick
 
 __all__ = ["PROGRAMS", "CannotRun", "Program", "Round", "Running", "Totals"]
 
@@ -198,10 +198,12 @@ def build_go() -> list[str]:
 
 @cache
 def build_rust(program: str) -> list[str]:
+    # Quick mode checks results only, and optimizing takes most of the time of a build.
+    profile, options = ("debug", []) if quick() else ("release", ["--release"])
     target = BUILD / "rust"
-    command = ["cargo", "build", "--release", "--ignore-rust-version", "--quiet"]
+    command = ["cargo", "build", *options, "--ignore-rust-version", "--quiet"]
     run(command, HERE / "rust", CARGO_TARGET_DIR=os.fspath(target))
-    return [os.fspath(target / "release" / program)]
+    return [os.fspath(target / profile / program)]
 
 
 PROGRAMS = [

@@ -252,7 +252,7 @@ def test_payloads_larger_than_the_scratch_decode_the_same():
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_tables_end_at_the_same_batches(tmp_path, codec):
-    data = b"".join(batches(np.random.default_rng(5), 800, codecs=(codec,), size=900))
+    data = b"".join(batches(np.random.default_rng(5), 300, codecs=(codec,), size=900))
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(data)
     for max_bytes in (1, 3000, 1 << 16, 1 << 20, 1 << 23):
@@ -263,7 +263,7 @@ def test_tables_end_at_the_same_batches(tmp_path, codec):
             read = read_tables(kbatch.Segment(path), 0, len(data), options, max_bytes, splits=True)
             assert [seen(table) for table in read] == one
     array = byte_array(data)
-    for max_bytes in range(1, 60_000, 1997):
+    for max_bytes in range(1, 60_000, 3989):
         one = seen(first_table(array, DecodeOptions(), max_bytes))
         assert seen(first_table(array, DecodeOptions(threads=3, thread_bytes=1), max_bytes)) == one
 
