@@ -516,11 +516,12 @@ cdef inline int read_batch(const uint8_t* base, int64_t position, int64_t size, 
 
 
 cdef inline int64_t read_batch_run(const uint8_t* base, int64_t size, BatchRow* batches, int64_t count, int64_t origin,
-                                   int32_t index, int64_t first, row_t* into, const Fields* fields) noexcept nogil:
+                                   int32_t index, int64_t first, int64_t ahead, row_t* into,
+                                   const Fields* fields) noexcept nogil:
     """Read the records of `count` uncompressed batches; return the number of batches before one that is not ordinary.
 
-    The first batch has number `index`, and its first record number `first`. Bytes of the next batch, or other ones of
-    the `size` bytes at `base`, are the `RECORD_SLACK` of a payload.
+    The first batch has number `index`, and its first record number `first`; bytes are prefetched `ahead` of a record.
+    Bytes of the next batch, or other ones of the `size` bytes at `base`, are the `RECORD_SLACK` of a payload.
     """
     cdef char* row = <char*>into
     cdef Py_ssize_t itemsize = fields.itemsize if row_t is PartialRow else sizeof(RecordRow)
@@ -530,8 +531,6 @@ cdef inline int64_t read_batch_run(const uint8_t* base, int64_t size, BatchRow* 
     cdef int64_t at
     cdef int64_t end
     cdef int64_t i
-    # The batches of this run are in the cache if their checksums are verified, so those of the next are prefetched.
-    cdef int64_t ahead = batches[count - 1].position + batches[count - 1].size - batches.position if count else 0
     for i in range(count):
         batch = batches + i
         at = batch.position - origin + BATCH_HEADER_SIZE

@@ -34,7 +34,7 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import Windows
 from kbatch.records.loss_list import Loss, LossList
 from kbatch.table import RecordTable
-from kbatch.tuning import FEW_FRAMED, FIRST_FRAMED, MAX_FRAMED, MAX_SHARED_FRAMED
+from kbatch.tuning import FEW_FRAMED, FIRST_FRAMED, FRAMED_BYTES, MAX_FRAMED, MAX_SHARED_FRAMED
 
 __all__ = ["BatchReader"]
 
@@ -327,11 +327,10 @@ class _TableReader:
         # If `stop` is inside of the window, the batch that ends after it is framed separately.
         more = rows.used > first and (rows.used - first == count or end < self.stop < self.window_end)
         if self.scan_size is not None:
-            self.scan_size *= 2
-            if self.options.threads <= 1:
-                self.scan_size = min(self.scan_size, MAX_FRAMED)
-            elif self.scan_size > MAX_SHARED_FRAMED:
-                self.scan_size = None
+            if self.options.threads > 1:
+                self.scan_size = 2 * self.scan_size if self.scan_size < MAX_SHARED_FRAMED else None
+            elif end - start < FRAMED_BYTES:
+                self.scan_size = min(2 * self.scan_size, MAX_FRAMED)
         if builder.trimmed and not self.options.framing_only and rows.used > first:
             self._drop_outside(first)
         batches = rows.filled()[first:]
