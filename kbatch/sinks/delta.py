@@ -13,7 +13,7 @@ clean-up of the table's log, and Delta refuses a commit if another one has writt
   bits. -1 if the topic was created again with another id.
 
 A commit of 100,000 files takes 370 MiB of memory in the library, and about 100 MiB more for each identifier of a
-position. If it creates the table too, it takes 170 MiB more, so the first export creates the table without files first.
+position.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ _NOT_ITS_ID = -1
 _MAX_EPOCH = (1 << 63 - 2 * CHECKSUM_BITS) - 2
 # The identifier of the last run, and the key in the information about a commit.
 _RUN_ID = _RUN_KEY = "kbatch.run"
-# In the information about the commit that creates a table.
+# From this number of files on, a new table is created before the commit that adds them: creating it with them, the
+# library holds two more copies of all actions, 170 MiB for 100,000 files.
+_MANY_FILES = 20_000
+# In the information about the commit that creates it.
 _EMPTY_KEY = "kbatch.empty"
 
 
@@ -125,7 +128,7 @@ class DeltaTable:
         table.update_incremental()
         self._count = table.transaction_version(_COUNT_ID)
         if self._count is None:
-            # A run that ended between the two commits of its first export leaves an empty table.
+            # A run that ended after it created the table leaves it empty.
             is_empty = table.version() == 0 and _EMPTY_KEY in table.history(1)[0]
             return OutputState(not is_empty, None if table.file_uris() else {})
         self._base = table.transaction_version(_BASE_ID) or 0
@@ -160,7 +163,7 @@ class DeltaTable:
 
     def commit(self, run: str, commit: Commit) -> None:
         """Add or replace the files, with the positions, in one transaction."""
-        from deltalake.transaction import CommitProperties, Transaction
+        from deltalake.transaction import CommitProperties, Transaction, create_table_with_add_actions
 
         actions: Any = _Created(lambda: map(self._action, commit.files), len(commit.files))
         count = sum(1 for _ in self._identifiers(run, commit))
@@ -171,6 +174,17 @@ class DeltaTable:
         schema = self._schema(commit.schema)
         try:
             table = self._open()
+            if table is None and len(commit.files) < _MANY_FILES:
+                create_table_with_add_actions(
+                    self._out.url,
+                    schema,
+                    actions,
+                    mode="error",
+                    partition_by=self._partition_by,
+                    storage_options=self._options,
+                    commit_properties=properties,
+                )
+                return
             if table is None:
                 table = self._create(schema)
             if table.transaction_version(_COUNT_ID) != self._count:
@@ -193,7 +207,7 @@ class DeltaTable:
             raise table_failure(self.title, error, unknown=took is None) from error
 
     def _create(self, schema: Any) -> Any:
-        """Create the table without files: creating it with them, the library holds two more copies of all actions."""
+        """Create the table without files."""
         from deltalake.transaction import CommitProperties
 
         return self._lib.DeltaTable.create(
