@@ -329,8 +329,9 @@ class _TableReader:
         if self.scan_size is not None:
             if self.options.threads > 1:
                 self.scan_size = 2 * self.scan_size if self.scan_size < MAX_SHARED_FRAMED else None
-            elif end - start < FRAMED_BYTES:
-                self.scan_size = min(2 * self.scan_size, MAX_FRAMED)
+            elif end > start:
+                fit = FRAMED_BYTES * (rows.used - first) // (end - start)
+                self.scan_size = min(2 * self.scan_size, max(fit, FIRST_FRAMED), MAX_FRAMED)
         if builder.trimmed and not self.options.framing_only and rows.used > first:
             self._drop_outside(first)
         batches = rows.filled()[first:]
