@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -381,6 +381,6 @@ def _omitted_lines(summary: ExportSummary, limit: int = 20) -> list[str]:
     return lines
 
 
-def _producers(transactions: Sequence[dict[str, int]], count: int, limit: int = 5) -> str:
+def _producers(transactions: list[dict[str, int]], count: int, limit: int = 5) -> str:
     ids = ", ".join(str(each["producer_id"]) for each in transactions[:limit])
     return f"producer {ids}{', ...' if count > limit else ''}"
