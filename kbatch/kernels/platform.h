@@ -11,12 +11,12 @@
 #define kb_unlikely(x) __builtin_expect(!!(x), 0)
 #define kb_prefetch(p) __builtin_prefetch(p)
 
-/* Write past the cache, where the processor can. */
+/* Non-temporal stores, which do not load the cache line that they write to, on x86-64; ordinary stores elsewhere. */
 #if defined(__SSE2__) && defined(__x86_64__)
 #include <emmintrin.h>
 #define kb_stream_int64(p, v) _mm_stream_si64((long long *)(p), (v))
 #define kb_stream_int32(p, v) _mm_stream_si32((int *)(p), (v))
-/* What this thread wrote past the cache is visible to others before what it writes next. */
+/* Make the non-temporal stores of this thread visible to other threads before its next store. */
 #define kb_stream_end() _mm_sfence()
 #else
 #define kb_stream_int64(p, v) (*(int64_t *)(p) = (v))
@@ -24,7 +24,8 @@
 #define kb_stream_end() ((void)0)
 #endif
 
-/* Prefetch the lines of n bytes from p on, and two lines at least. */
+/* Prefetch the lines of n bytes from p on, and two lines at least. gcc removes a loop that only prefetches, because it
+   has no effect. */
 #define kb_prefetch_span(p, n) do { \
     const char *kb_p = (const char *)(p), *kb_end = kb_p + (n); \
     __builtin_prefetch(kb_p); __builtin_prefetch(kb_p + 64); \
@@ -32,15 +33,6 @@
         __builtin_prefetch(kb_p); \
         __asm__ volatile(""); \
     } \
-} while (0)
-
-/* Prefetch 576 bytes around p. gcc removes a function or loop that only prefetches, because it has no effect. */
-#define kb_prefetch_around(p) do { \
-    const char *kb_p = (const char *)(p) - 256; \
-    __builtin_prefetch(kb_p); __builtin_prefetch(kb_p + 64); __builtin_prefetch(kb_p + 128); \
-    __builtin_prefetch(kb_p + 192); __builtin_prefetch(kb_p + 256); __builtin_prefetch(kb_p + 320); \
-    __builtin_prefetch(kb_p + 384); __builtin_prefetch(kb_p + 448); __builtin_prefetch(kb_p + 512); \
-    __asm__ volatile(""); \
 } while (0)
 
 /* The number of bits up to the highest one that is set; 1 for 0. */

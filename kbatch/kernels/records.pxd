@@ -209,7 +209,7 @@ cdef inline bint ordinary_deltas(const uint8_t* base, int64_t* position, uint64_
         offset[0] = pair >> 16
         position[0] = at + 4
         return True
-    # Two numbers of one byte: batches of few records have no others. 17 of 83 instructions per record.
+    # Two numbers of one byte: batches of few records have no others. Saves 17 of 83 instructions per record.
     if pair & 0x8181 == 0:
         timestamp[0] = pair >> 1 & 0x3F
         offset[0] = pair >> 9 & 0x3F

@@ -11,8 +11,8 @@ cdef extern from "platform.h":
     void kb_stream_int32(void* p, int32_t value) noexcept nogil
 
 
-# A RecordRow that is written past the cache, so that the processor does not load the lines that it is about to
-# overwrite: 32 MB of records of 48 bytes take 3.8 instead of 4.6 ms.
+# A RecordRow that is written by non-temporal stores: the processor does not load the cache lines that it is about to
+# overwrite. 32 MB of records of 48 bytes take 3.8 instead of 4.6 ms.
 cdef struct StreamedRow:
     RecordRow row
 

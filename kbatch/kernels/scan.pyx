@@ -12,6 +12,7 @@ from kbatch.kernels.tuning cimport (
     COMPRESSED_RECORD,
     FAR_BATCH_MAX,
     FAR_BATCH_MIN,
+    FAR_SLACK,
     FAR_HEADER,
     HEADER_BLOCK,
     HEADERS_AHEAD,
@@ -50,7 +51,6 @@ from kbatch.kernels.wire cimport (
     PRODUCER_ID_AT,
     RECORD_COUNT_AT,
     fault_at,
-    kb_prefetch_around,
     kb_prefetch_span,
     load_be16,
     load_be32,
@@ -112,7 +112,7 @@ cdef inline void prefetch_headers(const uint8_t* p, int64_t size) noexcept nogil
     if size < FAR_BATCH_MIN:
         kb_prefetch_span(p + HEADERS_AHEAD, size)
     elif size < FAR_BATCH_MAX:
-        kb_prefetch_around(p + 4 * size)
+        kb_prefetch_span(p + 4 * size - FAR_SLACK, 2 * FAR_SLACK)
 
 
 cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int64_t origin, BatchRow* rows,

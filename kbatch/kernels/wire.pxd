@@ -16,7 +16,6 @@ cdef extern from "platform.h":
     bint kb_unlikely(bint) noexcept nogil
     void kb_stream_end() noexcept nogil
     void kb_prefetch(const void*) noexcept nogil
-    void kb_prefetch_around(const void*) noexcept nogil
     void kb_prefetch_span(const void*, int64_t) noexcept nogil
 
 

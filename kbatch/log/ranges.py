@@ -68,7 +68,7 @@ class LogSelection:
         selected = self.options.table_columns
         if selected is None or (self.start_timestamp is None and self.stop_timestamp is None):
             return self._decoded()
-        # Timestamps select the rows, so they are decoded even if they are not among `columns`.
+        # Rows are selected by timestamp, so timestamps are decoded even if `columns` does not have them.
         timed = self._with(columns=tuple(dict.fromkeys([*self.options.record_columns, "timestamp"])))
         # Unlike a generator, `map` holds no reference to a table while it waits for the next.
         return map(operator.methodcaller("select", selected), timed._decoded())

@@ -173,8 +173,9 @@ class WatchedLogs:
         return None
 
     def _look(self, storage: Storage, known: LogState) -> LogState | None:
-        """Return the segments and the end of a log, each found anew if it may have changed; None without a segment.
+        """Return the state of a log now; None if it has no segment.
 
+        Segments are listed again if the directory has changed, and the end is searched again if the last segment has.
         FileNotFoundError means that the last segment was renamed, truncated or deleted meanwhile.
         """
         state = known

@@ -48,7 +48,7 @@ _RUN_ID = _RUN_KEY = "kbatch.run"
 # From this number of files on, a new table is created before the commit that adds them: creating it with them, the
 # library holds two more copies of all actions, 170 MiB for 100,000 files.
 _MANY_FILES = 20_000
-# In the information about the commit that creates it.
+# Marks the commit that creates it.
 _EMPTY_KEY = "kbatch.empty"
 
 
@@ -128,7 +128,7 @@ class DeltaTable:
         table.update_incremental()
         self._count = table.transaction_version(_COUNT_ID)
         if self._count is None:
-            # A run that ended after it created the table leaves it empty.
+            # A run that was killed after it created the table, and before its commit, leaves the table empty.
             is_empty = table.version() == 0 and _EMPTY_KEY in table.history(1)[0]
             return OutputState(not is_empty, None if table.file_uris() else {})
         self._base = table.transaction_version(_BASE_ID) or 0

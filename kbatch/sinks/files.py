@@ -187,7 +187,7 @@ class DataFiles:
         self._limits = limits
         self._days: dict[int | None, _Day] = {}
         self._held = 0
-        # The bytes in memory of all rows so far.
+        # The size in memory of all rows that were added so far.
         self._given = 0
         # The bytes in a file per byte in memory, of the file that was written last.
         self._ratio: float | None = None

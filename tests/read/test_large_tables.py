@@ -1,4 +1,4 @@
-"""Rows of large tables are written past the cache: they are the rows that small tables have."""
+"""Rows of large tables are written by non-temporal stores: they are the rows that small tables have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tables import decode_by_threads
 
 import kbatch
 
-# More bytes of rows than any table needs to be written past the cache.
+# More bytes of rows than the size from which rows are written that way.
 LARGE = 8 << 20
 # At and beside the bounds of zig-zag numbers of one to four bytes.
 TIMESTAMP_DELTAS = [0, 1, 63, 64, 8191, 8192, 1 << 20, -1, -64, -65]

@@ -190,14 +190,14 @@ def followed(parts: list[bytes], limit: int | None = None) -> StableFront:
 
 
 def test_an_open_transaction_of_a_stream_counts_with_its_batch_and_its_row_of_the_history() -> None:
-    """Two and three numbers, and the two of an index at least, beside what a tracker counts."""
+    """The batch takes two numbers, the row of the history three, and the index two or more."""
     count = 100
     used = followed([txn(each, each) for each in range(count)])._tracker.used_bytes
     assert (2 + 3 + 2) * 8 * count <= used - OPEN_BYTES * count <= 100 * count
 
 
 def test_transactions_whose_markers_are_lost_take_few_bytes_after_they_are_returned() -> None:
-    """Two numbers, which the end of the stream copies."""
+    """Each takes two numbers, which are copied at the end of the stream."""
     count = 200
     parts = [txn(2 * each, each) + damaged(marker(2 * each + 1, each, COMMIT)) for each in range(count)]
     front = followed([*parts, data(2 * count)])
