@@ -39,14 +39,23 @@ __all__ = [
     "TransactionStateError",
     "TruncatedBatchError",
     "UnsupportedFormatError",
+    "add_remedy",
     "cannot_write",
     "error_at",
     "exists_already",
     "fault_status",
     "finding_text",
     "finding_to_error",
+    "is_damage",
     "offset_of",
 ]
+
+
+# The note of an error about damage under ``on_error="raise"``.
+_HOW_TO_SKIP = (
+    "on_error='skip' reads all other batches and lists this damage in losses; kbatch.log.recompress_log(..., "
+    "on_error='skip') copies them to a new log (docs/tasks/salvage.md)"
+)
 
 
 class KbatchError(Exception):
@@ -435,6 +444,19 @@ def finding_to_error(
         base_offset=base_offset,
         record=finding.record if finding.record >= 0 else None,
     )
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an error is about damaged bytes, which a read with ``on_error="skip"`` passes over."""
+    kinds = (CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, TruncatedBatchError)
+    return isinstance(error, kinds) and not isinstance(error, RefusedError)
+
+
+def add_remedy(error: KbatchError) -> KbatchError:
+    """Add the note to an error about damage that tells how to read the rest; a traceback shows it below the message."""
+    if is_damage(error):
+        error.add_note(_HOW_TO_SKIP)
+    return error
 
 
 def offset_of(row: np.void) -> int:

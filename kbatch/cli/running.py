@@ -27,6 +27,9 @@ exit status:
   130  interrupted
 """
 
+# How an error about damage ends in commands that have the flag.
+_SKIPPING = "; --on-error skip continues after it and lists what is lost (docs/tasks/salvage.md)"
+
 
 def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     """Return the parser of the command line, and the parsers of its commands by name."""
@@ -82,11 +85,12 @@ def _run(options: argparse.Namespace, parser: CommandParser) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
-        from kbatch.errors import KbatchError
+        from kbatch.errors import KbatchError, is_damage
 
         if not isinstance(error, KbatchError | OSError | ValueError):
             raise
-        print_errors(f"kbatch {options.command}: {one_line(_message(error))}")
+        can_skip = is_damage(error) and getattr(options, "on_error", "skip") in (None, "raise")
+        print_errors(f"kbatch {options.command}: {one_line(_message(error))}{_SKIPPING if can_skip else ''}")
         failed: int = options.error_status
         return failed
     return status

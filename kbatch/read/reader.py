@@ -20,6 +20,7 @@ from kbatch.errors import (
     KbatchError,
     LimitExceededError,
     TruncatedBatchError,
+    add_remedy,
     fault_status,
     finding_text,
     finding_to_error,
@@ -201,7 +202,7 @@ class BatchReader:
             hint = f"the next one begins at byte {following}; on_error='skip' loses this batch only"
         if self.options.on_error == "raise":
             where = f"{self.source}, byte {self.position}" if self.source else f"byte {self.position}"
-            raise error(f"{where}: {reason}; {hint}", source=self.source, position=self.position)
+            raise add_remedy(error(f"{where}: {reason}; {hint}", source=self.source, position=self.position))
         loss = Loss(self.position, windows.end - self.position, reason, None)
         self.position = windows.end
         return loss
@@ -509,7 +510,7 @@ class _TableReader:
 
     def _raise_later(self, error: KbatchError, position: int, row: int) -> bool:
         self.builder.drop_batches_from(row)
-        self.reader.position, self.reader.error = position, error
+        self.reader.position, self.reader.error = position, add_remedy(error)
         return False
 
     def _stop(self, position: int, reason: Finding | str, base_offset: int | None) -> bool:
