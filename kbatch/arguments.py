@@ -16,19 +16,24 @@ import functools
 import importlib
 import numbers
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeGuard, TypeVar, Union
 
 from typing_extensions import Buffer
 
+from kbatch.options import did_you_mean
 from kbatch.quantities import INT64_MAX, SizeLike, bounds_text
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["check_fields", "check_types", "numpy_dtype"]
+__all__ = ["check_fields", "check_types", "is_integer", "numpy_dtype", "suggests_names"]
+
+P = ParamSpec("P")
+ReturnT = TypeVar("ReturnT")
 
 # Annotations whose modules are imported for type checkers only, and the modules of their first part.
 _OPTIONAL_MODULES = {"pa": "pyarrow", "pyarrow": "pyarrow"}
@@ -91,6 +96,57 @@ def check_fields(instance: Any) -> None:
     """Check the fields of a dataclass; see `check_types`."""
     given = {each.name: getattr(instance, each.name) for each in dataclasses.fields(instance) if each.init}
     check_types(type(instance).__init__, given)
+
+
+def suggests_names(hints: Mapping[str, str]) -> Callable[[Callable[P, ReturnT]], Callable[P, ReturnT]]:
+    """Return a decorator that makes the error for an unknown keyword argument suggest another one.
+
+    Parameters
+    ----------
+    hints : mapping of str to str
+        For names that callers expect by mistake, what to use. For other names, the most similar parameter is suggested.
+
+    Examples
+    --------
+    >>> from kbatch.arguments import suggests_names
+    >>> @suggests_names({"limit": "use last"})
+    ... def read(*, last: int = 1) -> None: ...
+    >>> read(limit=3)
+    Traceback (most recent call last):
+    TypeError: read() got an unexpected keyword argument 'limit'; use last
+    """
+
+    def decorate(function: Callable[P, ReturnT]) -> Callable[P, ReturnT]:
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> ReturnT:
+            unknown = kwargs.keys() - _keywords(function)
+            if unknown:
+                name = sorted(unknown)[0]
+                hint = hints[name] if name in hints else did_you_mean(name, _keywords(function)).removeprefix(", ")
+                raise TypeError(
+                    f"{function.__name__}() got an unexpected keyword argument {name!r}{'; ' if hint else ''}{hint}"
+                )
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+@functools.cache
+def _keywords(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the keyword arguments of a function, with those of ``**options: Unpack[...]``."""
+    import inspect
+
+    names: set[str] = set()
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            options = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+            assert options is not None, f"{function.__qualname__}: **{parameter.name} has no names"
+            names.update(function.__globals__[options[1]].__annotations__)
+        else:
+            names.add(parameter.name)
+    return frozenset(names)
 
 
 def _check_elements(name: str, values: Sequence[Any], kinds: tuple[_Kind, ...]) -> None:
@@ -207,7 +263,8 @@ def _joined(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
-def _is_int(value: Any) -> bool:
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Whether a value is an integer of Python or NumPy, and neither a bool nor a duration."""
     # NumPy counts durations among its integers.
     return isinstance(value, numbers.Integral) and type(value).__name__ not in ("bool", "timedelta64")
 
@@ -225,13 +282,13 @@ def _is_buffer(value: Any) -> bool:
     return True
 
 
-_INT = _Kind(_is_int, "an int")
+_INT = _Kind(is_integer, "an int")
 _PATH = _Kind(lambda value: isinstance(value, os.PathLike), "os.PathLike")
 _BUFFER = _Kind(_is_buffer, "a buffer (bytes, memoryview, mmap, ...)")
 _COLLECTION = _Kind(_is_collection, "a sequence")
 _KIND_OF: dict[Any, _Kind] = {
     int: _INT,
-    float: _Kind(lambda value: _is_int(value) or isinstance(value, float), "a number"),
+    float: _Kind(lambda value: is_integer(value) or isinstance(value, float), "a number"),
     bool: _Kind(lambda value: type(value).__name__ in ("bool", "bool_"), "a bool"),
     str: _Kind(lambda value: isinstance(value, str), "a str"),
     bytes: _Kind(lambda value: isinstance(value, bytes), "bytes"),

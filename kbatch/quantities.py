@@ -24,7 +24,9 @@ __all__ = [
     "SizeLike",
     "TimeLike",
     "bounds_text",
+    "callers_stacklevel",
     "fixed_time",
+    "is_before_now",
     "largest",
     "parse_duration",
     "parse_size",
@@ -160,6 +162,20 @@ def _milliseconds_of_text(text: str) -> int | None:
         return None
 
 
+def is_before_now(value: object) -> bool:
+    """Whether a time is given as a duration before now.
+
+    Examples
+    --------
+    >>> from kbatch.quantities import is_before_now
+    >>> is_before_now("-1h"), is_before_now("2023-11-14")
+    (True, False)
+    """
+    if isinstance(value, str):
+        return _AGO_TEXT.fullmatch(value.strip().lower()) is not None
+    return isinstance(value, datetime.timedelta) or type(value).__name__ == "timedelta64"
+
+
 def _now() -> int:
     return time.time_ns() // 1_000_000
 
@@ -175,11 +191,11 @@ def _warn_of_unit(milliseconds: int, prefix: str) -> None:
                 f"{prefix}{milliseconds} is in milliseconds, outside of the years 2000 to 2100; as {unit} it would be "
                 f"{when:%Y-%m-%dT%H:%M:%SZ}",
                 UserWarning,
-                stacklevel=_callers_stacklevel(),
+                stacklevel=callers_stacklevel(),
             )
 
 
-def _callers_stacklevel() -> int:
+def callers_stacklevel() -> int:
     """Return the ``stacklevel`` with which a warning of the calling function names the code outside of the package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "kbatch":

@@ -65,7 +65,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "Log": lambda: kbatch.Log(LOGS / "txn-0"),
     "LogList": lambda: kbatch.log.LogList([kbatch.Log(LOGS / "txn-0")] * 1000),
     "Segment": lambda: kbatch.Log(LOGS / "txn-0").segments[0],
-    "Tail": lambda: kbatch.Log(LOGS / "txn-0").tail,
+    "Tail": lambda: kbatch.Log(LOGS / "txn-0").incomplete_tail,
     "Limits": kbatch.Limits,
     "Loss": lambda: LOSSES[0],
     "TopicConfig": kbatch.TopicConfig,

@@ -168,8 +168,7 @@ class Listing:
         options = replace(self._options, start_offset=start, stop_offset=stop)
         if self.tail is None:
             return options
-        times = self.selection.start_timestamp, self.selection.stop_timestamp
-        selection = LogSelection(each.segments, options, _DUMP_TABLE_BYTES, *times)
+        selection = LogSelection(each.segments, options, _DUMP_TABLE_BYTES, self._filters.rows)
         return replace(options, start_offset=selection.start_of_last(self.tail, end, self._filters.records))
 
     def _tables(

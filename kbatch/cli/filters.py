@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from kbatch.cli.selection_flags import SelectionFlags
 from kbatch.format import BatchStatus
+from kbatch.log.row_filter import RowFilter
 from kbatch.table import RecordTable
 
 __all__ = ["Filters"]
@@ -31,8 +32,12 @@ class Filters:
     @property
     def by_record(self) -> bool:
         """Whether a batch is chosen by its records."""
-        chosen = self.selection
-        return bool(chosen.key) or chosen.start_timestamp is not None or chosen.stop_timestamp is not None
+        return bool(self.rows.columns)
+
+    @property
+    def rows(self) -> RowFilter:
+        """The choice of records by timestamp and key."""
+        return RowFilter(self.selection.start_timestamp, self.selection.stop_timestamp, self.selection.key)
 
     @property
     def any(self) -> bool:
@@ -43,19 +48,10 @@ class Filters:
 
     def records(self, table: RecordTable) -> RecordTable:
         """Return the chosen records; the table was decoded with the range of offsets."""
-        rows = table.records
-        chosen = np.ones(len(rows), np.bool_)
+        mask = self.rows.mask(table)
         if self.producer_id is not None:
-            chosen &= (table.batches["producer_id"] == self.producer_id)[rows["batch"]]
-        if self.selection.start_timestamp is not None:
-            chosen &= rows["timestamp"] >= self.selection.start_timestamp
-        if self.selection.stop_timestamp is not None:
-            chosen &= rows["timestamp"] < self.selection.stop_timestamp
-        if self.selection.key:
-            found = [_rows_with_key(table, chosen, key) for key in self.selection.key]
-            chosen[:] = False
-            chosen[np.concatenate(found)] = True
-        return table if chosen.all() else table[chosen]
+            mask &= (table.batches["producer_id"] == self.producer_id)[table.records["batch"]]
+        return table if mask.all() else table[mask]
 
     def batches(self, chosen: RecordTable) -> npt.NDArray[np.intp]:
         """Return the rows of the batches to list, from a table of the chosen records."""
@@ -66,11 +62,3 @@ class Filters:
         if self.producer_id is not None:
             kept &= batches["producer_id"] == self.producer_id
         return np.flatnonzero(kept)
-
-
-def _rows_with_key(table: RecordTable, chosen: npt.NDArray[np.bool_], key: bytes) -> npt.NDArray[np.intp]:
-    rows = table.records
-    found = np.flatnonzero(chosen & (rows["key_len"] == len(key)))
-    for i, byte in enumerate(key):
-        found = found[table.data[rows["key_pos"][found] + i] == byte]
-    return found

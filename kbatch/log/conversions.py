@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NoReturn, TypedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
 from typing_extensions import Unpack
 
-from kbatch.arguments import check_types
-from kbatch.errors import KbatchError
+from kbatch.arguments import check_types, suggests_names
 from kbatch.escaping import counted
 from kbatch.extras import require
-from kbatch.format import COLUMNS, VIEW_COLUMNS, Limits
+from kbatch.format import COLUMNS, VIEW_COLUMNS
+from kbatch.log.log_bounds import BoundedLog, LogBound
 from kbatch.log.ranges import LogSelection
-from kbatch.log.segment import Segment
+from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
 from kbatch.options import Binary
-from kbatch.quantities import SizeLike, TimeLike, fixed_time
-from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.quantities import callers_stacklevel
 from kbatch.records.arrow import requested_binary, to_arrow, view_schema
 from kbatch.records.data import checked_columns
-from kbatch.records.display import html_of, table_rows
+from kbatch.records.display import shown_time
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:
@@ -30,27 +29,18 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-__all__ = ["Conversions", "TableOptions", "TablesOfLog", "fixed_times"]
+__all__ = ["Conversions", "ReadableLog"]
 
-# A notebook shows the first records of a log if these first batches have any.
-_HEAD_BATCHES = 16
+# The tables in which the first records are searched: of this number of bytes for each record, and at least this size.
+_HEAD_ROW_BYTES = 1 << 10
+_MIN_HEAD_BYTES = 64 << 10
 
 
-class TableOptions(TypedDict, total=False):
-    """The arguments of `Log.tables` except `columns`."""
+class ReadableLog(BoundedLog, Protocol):
+    """A log whose records can be read."""
 
-    start_offset: int | None
-    stop_offset: int | None
-    start_timestamp: TimeLike | None
-    stop_timestamp: TimeLike | None
-    last: int | None
-    isolation: Isolation
-    include_control: bool
-    crc: Crc
-    on_error: OnError
-    limits: Limits | None
-    threads: int
-    max_bytes: SizeLike
+    def _selection(self, arguments: ReadArguments, start: LogBound, stop: LogBound) -> LogSelection:
+        """Return what is read of the log within its bounds."""
 
 
 class Conversions(ABC):
@@ -64,6 +54,69 @@ class Conversions(ABC):
     def _has_topic(self) -> bool:
         """Return whether the topic and partition are known."""
 
+    @abstractmethod
+    def _logs_to_read(self) -> Sequence[ReadableLog]:
+        """Return the logs in the order of their records."""
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The Arrow schema of `reader`, `to_arrow` and the Arrow C stream, with the default columns.
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pyarrow.
+        """
+        return view_schema(self._columns(None))
+
+    @suggests_names(READ_HINTS)
+    def reader(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        binary: Binary = "binary",
+        **options: Unpack[TableOptions],
+    ) -> pyarrow.RecordBatchReader:
+        """Return a reader of the records as Arrow record batches, in bounded memory.
+
+        Each table is decoded when its batches are requested, and dropped before the next one is decoded: a caller that
+        processes batches one by one needs the memory of about two tables (`max_bytes` of `Log.tables`).
+
+        Parameters
+        ----------
+        columns, binary, **options
+            As for `to_arrow`.
+
+        Returns
+        -------
+        pyarrow.RecordBatchReader
+            It is consumed once. DuckDB, Polars and other readers of the Arrow C stream interface take it.
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pyarrow.
+        KbatchError, ValueError, TypeError
+            As for `tables`; errors of the data are raised when their batches are requested.
+
+        Warns
+        -----
+        RuntimeWarning
+            As for `to_arrow`, at the end.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> log = kbatch.Log("tests/golden/logs/codec-none-0")
+        >>> sum(batch.num_rows for batch in log.reader(columns=["value"], start=3000))
+        160
+        """
+        check_types(Conversions.reader, locals())
+        pa = require("pyarrow", "arrow", "reader()")
+        schema = view_schema(self._columns(columns), binary=binary)
+        return pa.RecordBatchReader.from_batches(schema, self._arrow_batches(schema, binary, options))
+
+    @suggests_names(READ_HINTS)
     def to_arrow(
         self,
         *,
@@ -71,7 +124,7 @@ class Conversions(ABC):
         binary: Binary = "binary",
         **options: Unpack[TableOptions],
     ) -> pyarrow.Table:
-        """Return all records as an Arrow table; ``pyarrow.RecordBatchReader.from_stream(log)`` streams them.
+        """Return the records as an Arrow table; `reader` streams them.
 
         Parameters
         ----------
@@ -81,7 +134,7 @@ class Conversions(ABC):
         binary : {"binary", "large_binary", "binary_view"}
             As for `RecordTable.to_arrow`. A view may keep the decompressed bytes of all batches in memory.
         **options
-            As for `tables`, such as ``start_offset``, ``start_timestamp`` and ``isolation``.
+            As for `tables`, such as `start`, `end`, `key` and `isolation`.
 
         Returns
         -------
@@ -99,7 +152,7 @@ class Conversions(ABC):
         -----
         RuntimeWarning
             If damaged bytes were skipped, which requires ``on_error="skip"`` or ``"stop"``. The tables of `tables` list
-            them in ``losses``.
+            them in ``losses``. Also as for `tables`.
 
         Examples
         --------
@@ -113,6 +166,83 @@ class Conversions(ABC):
         schema = view_schema(self._columns(columns), binary=binary)
         return pa.Table.from_batches(self._arrow_batches(schema, binary, options), schema=schema)
 
+    @suggests_names(READ_HINTS)
+    def head(
+        self,
+        n: int = 5,
+        *,
+        columns: Sequence[str] | None = None,
+        binary: Binary = "binary",
+        **options: Unpack[TableOptions],
+    ) -> pyarrow.Table:
+        """Return the first `n` records, of all logs together; only the batches with them are decoded.
+
+        Parameters
+        ----------
+        n : int
+        columns, binary, **options
+            As for `to_arrow`.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> kbatch.Log("tests/golden/logs/codec-none-0").head(2, columns=["offset"])["offset"].to_pylist()
+        [0, 1]
+        """
+        check_types(Conversions.head, locals())
+        pa = require("pyarrow", "arrow", "head()")
+        schema = view_schema(self._columns(columns), binary=binary)
+        arguments = ReadArguments.of(schema.names, options)
+        if not arguments.decode.is_strict:
+            # The tables of a smaller limit would refuse batches.
+            size = max(_record_count(n) * _HEAD_ROW_BYTES, _MIN_HEAD_BYTES)
+            arguments = replace(arguments, max_bytes=min(size, arguments.max_bytes))
+        tables = _first_rows(self._tables(arguments), _record_count(n))
+        return pa.Table.from_batches(_as_batches(_reporting_losses(tables), schema, binary), schema=schema)
+
+    @suggests_names(READ_HINTS)
+    def tail(
+        self,
+        n: int = 5,
+        *,
+        columns: Sequence[str] | None = None,
+        binary: Binary = "binary",
+        **options: Unpack[TableOptions],
+    ) -> pyarrow.Table:
+        """Return the last `n` records, of all logs together; ``last=n`` of `to_arrow` returns the last `n` of each log.
+
+        Parameters
+        ----------
+        n : int
+        columns, binary, **options
+            As for `to_arrow`.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> kbatch.Log("tests/golden/logs/codec-none-0").tail(2, columns=["offset"])["offset"].to_pylist()
+        [3158, 3159]
+        """
+        check_types(Conversions.tail, locals())
+        pa = require("pyarrow", "arrow", "tail()")
+        rest = _record_count(n)
+        schema = view_schema(self._columns(columns), binary=binary)
+        arguments = ReadArguments.of(schema.names, options)
+        logs = self._logs_to_read()
+        bounds = arguments.bounds(logs)
+        found: list[RecordTable] = []
+        for log, ends in zip(reversed(logs), reversed(bounds), strict=True):
+            if rest <= 0:
+                break
+            last = rest if arguments.last is None else min(rest, arguments.last)
+            tables = list(log._selection(replace(arguments, last=last), *ends).tables())
+            found[:0] = tables
+            rest -= sum(map(len, tables))
+        made = _as_batches(_reporting_losses(_explaining(found, logs, bounds)), schema, binary)
+        table = pa.Table.from_batches(made, schema=schema)
+        return table.slice(max(0, len(table) - n))
+
+    @suggests_names(READ_HINTS)
     def to_pandas(
         self,
         *,
@@ -120,7 +250,7 @@ class Conversions(ABC):
         dtype_backend: Literal["numpy", "pyarrow"] = "numpy",
         **options: Unpack[TableOptions],
     ) -> pandas.DataFrame:
-        """Return all records as a pandas DataFrame.
+        """Return the records as a pandas DataFrame.
 
         Parameters
         ----------
@@ -151,14 +281,16 @@ class Conversions(ABC):
             frame = self.to_arrow(columns=columns, **options).to_pandas(types_mapper=pd.ArrowDtype)
             return frame
         names = self._columns(columns)
-        frames = [table.to_pandas() for table in self._complete_tables(names, options) if len(table)]
+        tables = _reporting_losses(self._tables(ReadArguments.of(names, options)))
+        frames = [table.to_pandas() for table in tables if len(table)]
         if not frames:
             return RecordTable._empty(names).to_pandas()
         frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
         return frame
 
+    @suggests_names(READ_HINTS)
     def to_polars(self, *, columns: Sequence[str] | None = None, **options: Unpack[TableOptions]) -> polars.DataFrame:
-        """Return all records as a Polars DataFrame.
+        """Return the records as a Polars DataFrame.
 
         Parameters
         ----------
@@ -209,92 +341,103 @@ class Conversions(ABC):
             return checked_columns(columns)
         return VIEW_COLUMNS if self._has_topic() else COLUMNS
 
+    def _tables(self, arguments: ReadArguments) -> Iterator[RecordTable]:
+        """Return the tables of all logs; the bounds are resolved at once, and bytes are read when they are needed."""
+        logs = self._logs_to_read()
+        bounds = arguments.bounds(logs)
+        selections = (log._selection(arguments, *ends) for log, ends in zip(logs, bounds, strict=True))
+        tables = _chained(selections)
+        return _explaining(tables, logs, bounds) if any(start.is_before_now for start, _ in bounds) else tables
+
     def _arrow_batches(
         self, schema: pyarrow.Schema, binary: Binary, options: TableOptions
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the records as batches of `schema`."""
-        for table in self._complete_tables(checked_columns(schema.names), options):
-            made = to_arrow(table, binary=binary)
-            # Frees the table before the next one is decoded.
-            del table
-            yield from (made if made.schema.equals(schema) else made.cast(schema)).to_batches()
-            del made
-
-    def _complete_tables(self, columns: tuple[str, ...], options: TableOptions) -> Iterator[RecordTable]:
-        """Yield the tables, and warn of losses at the end."""
-        lengths: list[int] = []
-        for table in self.tables(columns=columns, **options):
-            lengths += table.losses.lengths.tolist()
-            yield table
-            del table
-        ranges, gaps = sum(length > 0 for length in lengths), lengths.count(0)
-        found = []
-        if ranges:
-            lost = counted(sum(lengths), "byte")
-            found.append(f"{counted(ranges, 'loss')} of {lost}: damaged batches have no records here")
-        if gaps:
-            found.append(f"{counted(gaps, 'gap')} of unknown cause between segments, whose offsets are missing here")
-        if found:
-            warnings.warn(
-                f"{'; '.join(found)}; the tables of tables() list them in table.losses", RuntimeWarning, stacklevel=4
-            )
+        """Return the records as batches of `schema`; the arguments are checked at once."""
+        arguments = ReadArguments.of(schema.names, options)
+        return _as_batches(_reporting_losses(self._tables(arguments)), schema, binary)
 
 
-def fixed_times(options: TableOptions) -> TableOptions:
-    """Return the options of a read of several logs with times that are the same for all of them."""
-    fixed = options.copy()
-    if (start := options.get("start_timestamp")) is not None:
-        fixed["start_timestamp"] = fixed_time(start, "start_timestamp")
-    if (stop := options.get("stop_timestamp")) is not None:
-        fixed["stop_timestamp"] = fixed_time(stop, "stop_timestamp")
-    return fixed
+def _chained(selections: Iterable[LogSelection]) -> Iterator[RecordTable]:
+    # A generator can be closed, which closes the file that is read.
+    for each in selections:
+        yield from each.tables()
 
 
-class TablesOfLog(Conversions):
-    """A log as an iterable of its tables, without a length; its display in a notebook."""
+def _record_count(n: int) -> int:
+    if n < 0:
+        raise ValueError(f"n must be a number of records, 0 or more, got {n}")
+    return n
 
-    topic: str | None
-    partition: int | None
-    segments: list[Segment]
-    use_indexes: bool
 
-    @property
-    @abstractmethod
-    def start_checkpoint(self) -> int | None:
-        """The broker's log start offset, if it is known."""
+def _as_batches(tables: Iterable[RecordTable], schema: pyarrow.Schema, binary: Binary) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the records as batches of `schema`."""
+    for table in tables:
+        made = to_arrow(table, binary=binary)
+        # Frees the table before the next one is decoded.
+        del table
+        yield from (made if made.schema.equals(schema) else made.cast(schema)).to_batches()
+        del made
 
-    def _has_topic(self) -> bool:
-        return self.topic is not None
 
-    @abstractmethod
-    def _shown_facts(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and texts of what a notebook shows of a log; the first one is its path."""
+def _first_rows(tables: Iterator[RecordTable], count: int) -> Iterator[RecordTable]:
+    """Yield the first `count` records."""
+    while count > 0 and (table := next(tables, None)) is not None:
+        count -= len(table)
+        yield table if count >= 0 else table[:count]
+        del table
 
-    def _repr_html_(self) -> str:
-        """Return offsets, times, columns and first rows for a notebook: reads the first and the last batches."""
-        facts = [
-            ("", f"{counted(len(self.segments), 'segment')}, {counted(sum(s.size for s in self.segments), 'byte')}")
-        ]
-        head = RecordTable._empty(self._columns(None))
-        try:
-            facts += self._shown_facts()
-            # Each table has one batch. The first batches may have no records: transaction markers, or compacted away.
-            options = DecodeOptions(columns=self._columns(None), start_offset=self.start_checkpoint)
-            names = (self.topic, self.partition)
-            tables = LogSelection(self.segments, options, 1, None, None, self.use_indexes, *names).tables()
-            head = next((table for table in itertools.islice(tables, _HEAD_BATCHES) if len(table)), head)
-        except (KbatchError, OSError) as error:
-            facts.append(("error", str(error)))
-        return html_of("Log", facts, *table_rows(head))
 
-    def __iter__(self) -> Iterator[RecordTable]:
-        return self.tables()
-
-    def __len__(self) -> NoReturn:
-        raise TypeError(
-            "a Log has no length: sum(map(len, log)) counts its records by decoding all of them, len(log.segments) its "
-            "segments, and log.size its bytes; log.end_offset - log.start_offset is an upper bound on the records"
+def _reporting_losses(tables: Iterable[RecordTable]) -> Iterator[RecordTable]:
+    """Yield the tables, and warn of losses at the end."""
+    lengths: list[int] = []
+    for table in tables:
+        lengths += table.losses.lengths.tolist()
+        yield table
+        del table
+    ranges, gaps = sum(length > 0 for length in lengths), lengths.count(0)
+    found = []
+    if ranges:
+        lost = counted(sum(lengths), "byte")
+        found.append(f"{counted(ranges, 'loss')} of {lost}: damaged batches have no records here")
+    if gaps:
+        found.append(f"{counted(gaps, 'gap')} of unknown cause between segments, whose offsets are missing here")
+    if found:
+        warnings.warn(
+            f"{'; '.join(found)}; the tables of tables() list them in table.losses",
+            RuntimeWarning,
+            stacklevel=callers_stacklevel(),
         )
 
-    def __bool__(self) -> bool:
-        return True
+
+def _explaining(
+    tables: Iterable[RecordTable], logs: Sequence[ReadableLog], bounds: Sequence[tuple[LogBound, LogBound]]
+) -> Iterator[RecordTable]:
+    """Yield the tables, and warn if they have no record because their start is relative to now."""
+    count = 0
+    for table in tables:
+        count += len(table)
+        yield table
+        del table
+    if not count:
+        warn_if_after_end(logs, bounds)
+
+
+def warn_if_after_end(logs: Sequence[BoundedLog], bounds: Sequence[tuple[LogBound, LogBound]]) -> None:
+    """Warn if the start of each log is a duration before now, and lies after its last timestamp."""
+    starts = [start for start, _ in bounds]
+    if not starts or not all(start.is_before_now for start in starts):
+        return
+    lasts = [log.last_timestamp for log in logs]
+    if any(
+        start.timestamp is None or (last or -1) >= start.timestamp for start, last in zip(starts, lasts, strict=True)
+    ):
+        return
+    known = [last for last in lasts if last is not None and last >= 0]
+    first = min(start.timestamp for start in starts if start.timestamp is not None)
+    if known:
+        warnings.warn(
+            f"no records: the start is {shown_time(first)}, relative to now, and the last timestamp is "
+            f'{shown_time(max(known))}; start="end-1h" is relative to the end of the topic',
+            RuntimeWarning,
+            stacklevel=callers_stacklevel(),
+        )

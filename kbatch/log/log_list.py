@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex, overload
 
 from typing_extensions import Unpack
 
+from kbatch.arguments import check_types, is_integer, suggests_names
 from kbatch.escaping import counted
-from kbatch.log.conversions import Conversions, TableOptions, fixed_times
+from kbatch.log.conversions import Conversions
 from kbatch.log.logs import Log
+from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
+from kbatch.log.topics import first_names
+from kbatch.options import did_you_mean
 from kbatch.records.display import html_of
 from kbatch.table import RecordTable
 
@@ -26,7 +29,9 @@ class LogList(Conversions):
     `kbatch.find_logs` returns it. It has a length, and is iterated, indexed and sliced. It is neither a ``list`` nor a
     ``Sequence``, which libraries would take for a column of Python objects. They take it for a stream of records:
     ``pyarrow.table(logs)``, ``polars.DataFrame(logs)``, ``duckdb.sql("from logs")``. The records of a log follow those
-    of the previous one; within a log they are in the order of their offsets.
+    of the previous one; within a log they are in the order of their offsets. ``len(logs)`` is the number of logs,
+    ``logs.count()`` the number of records. ``logs["orders"]`` is the list of the logs of a topic, and
+    ``logs["orders", 0]`` the log of one partition.
 
     Parameters
     ----------
@@ -40,6 +45,8 @@ class LogList(Conversions):
     5
     >>> [log.topic for log in logs][:2]
     ['codec-gzip', 'codec-lz4']
+    >>> logs["codec-lz4", 0].end_offset
+    3180
     """
 
     def __init__(self, logs: Iterable[Log] = ()) -> None:
@@ -59,35 +66,71 @@ class LogList(Conversions):
     def __hash__(self) -> int:
         return hash(self._logs)
 
+    @suggests_names(READ_HINTS)
     def tables(self, *, columns: Sequence[str] | None = None, **options: Unpack[TableOptions]) -> Iterator[RecordTable]:
         """Decode all logs, one after the other, in tables of bounded size.
 
         Parameters
         ----------
         columns, **options
-            As for `Log.tables`; they apply to each log.
+            As for `Log.tables`; they apply to each log. ``last=n`` is the last `n` records of each log, and `tail`
+            returns the last ones in all. In `start` and `end`, ``"end-1h"`` is before the largest timestamp of the last
+            batches of all partitions of the topic in this list.
 
         Yields
         ------
         RecordTable
             With the `topic`, `partition` and `source` of its log.
         """
-        options = fixed_times(options)
-        return itertools.chain.from_iterable(log.tables(columns=columns, **options) for log in self)
+        check_types(LogList.tables, locals())
+        return self._tables(ReadArguments.of(columns, options))
+
+    def _logs_to_read(self) -> Sequence[Log]:
+        return self._logs
 
     def _has_topic(self) -> bool:
         # An empty list has the columns that other results of `find_logs` have.
         return not self or any(log.topic is not None for log in self)
 
     @overload
-    def __getitem__(self, index: SupportsIndex) -> Log: ...
+    def __getitem__(self, index: SupportsIndex | tuple[str, int]) -> Log: ...
 
     @overload
-    def __getitem__(self, index: slice) -> LogList: ...
+    def __getitem__(self, index: slice | str) -> LogList: ...
 
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        """Return one log, or the list of the logs of a slice."""
-        return LogList(self._logs[index]) if isinstance(index, slice) else self._logs[index]
+    def __getitem__(self, index: SupportsIndex | tuple[str, int] | slice | str) -> Any:
+        """Return one log by its place or its topic and partition, or the logs of a slice or a topic.
+
+        Raises
+        ------
+        IndexError
+        KeyError
+            If there is no such topic or partition, or several logs have it: directories marked ``-future`` and others.
+        """
+        if isinstance(index, str):
+            return LogList(self._of_topic(index))
+        if not isinstance(index, tuple):
+            return LogList(self._logs[index]) if isinstance(index, slice) else self._logs[index]
+        if len(index) != 2 or not isinstance(index[0], str) or not is_integer(index[1]):
+            raise TypeError(f"a LogList is indexed by a place, a slice, a topic or (topic, partition), got {index!r}")
+        topic, partition = index
+        of_topic = self._of_topic(topic)
+        found = [log for log in of_topic if log.partition == partition]
+        found = [log for log in found if log.mark is None] or found
+        if not found:
+            numbers = first_names([str(log.partition) for log in of_topic])
+            raise KeyError(f"no log of {topic}-{partition}; the partitions of {topic!r} are {numbers}")
+        if len(found) > 1:
+            raise KeyError(f"several logs of {topic}-{partition}: {', '.join(log.path for log in found)}")
+        return found[0]
+
+    def _of_topic(self, topic: str) -> list[Log]:
+        found = [log for log in self._logs if log.topic == topic]
+        if not found:
+            topics = sorted({log.topic for log in self._logs if log.topic is not None})
+            hint = did_you_mean(topic, topics)
+            raise KeyError(f"no log of topic {topic!r}{hint or f'; the topics are {first_names(topics)}'}")
+        return found
 
     def __repr__(self) -> str:
         rows = [f"  {name}: {segments}, {size}" for name, segments, size in self._rows()]

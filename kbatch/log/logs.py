@@ -16,7 +16,6 @@ from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.escaping import counted
 from kbatch.format import BATCH_DTYPE, Limits
 from kbatch.log.committed import follow_transactions
-from kbatch.log.conversions import TablesOfLog
 from kbatch.log.files.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     LEADER_EPOCH_DTYPE,
@@ -25,17 +24,16 @@ from kbatch.log.files.checkpoints import (
     read_leader_epochs,
 )
 from kbatch.log.files.properties import topic_id_of
-from kbatch.log.ranges import LogSelection, count_back, end_offset_after, first_offset, first_offset_since
+from kbatch.log.log_tables import TablesOfLog
+from kbatch.log.ranges import count_back, end_offset_after, first_offset, first_offset_since
 from kbatch.log.segment import Segment, check_order, last_offset, listed_segments
 from kbatch.log.store.listing import ListedDirectory, find_file, list_path
 from kbatch.log.store.names import is_remote_name, name_of_log
 from kbatch.log.store.segment_file import Tail
 from kbatch.log.store.storage import Entry, Storage, locate
-from kbatch.quantities import SizeLike, TimeLike, parse_time
-from kbatch.read.budget import checked_table_bytes
-from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.quantities import TimeLike, parse_time
+from kbatch.read.decode_options import Crc, DecodeOptions, OnError
 from kbatch.records.display import shown_time
-from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 
 __all__ = ["Log"]
@@ -161,7 +159,7 @@ class Log(TablesOfLog):
         return sum(segment.size for segment in self.segments)
 
     @property
-    def tail(self) -> Tail:
+    def incomplete_tail(self) -> Tail:
         """The bytes after the last complete batch of the last segment; only kind "damaged" is an error."""
         return self._last[1]
 
@@ -230,6 +228,19 @@ class Log(TablesOfLog):
         """The offset after the last complete batch, from its header; an empty last segment's base offset."""
         return end_offset_after(self.segments[-1], self._last[0])
 
+    @property
+    def last_timestamp(self) -> int | None:
+        """The largest timestamp of the last batch, in milliseconds, from its header; None without a batch.
+
+        Timestamps need not ascend: an earlier batch may have a larger one. It is -1 if the batch has no timestamp.
+        """
+        row = self._last[0]
+        for segment in reversed(self.segments[:-1]):
+            if row is not None:
+                break
+            row = segment.last_batch(use_indexes=self.use_indexes)[0]
+        return None if row is None else int(row["max_timestamp"])
+
     @functools.cached_property
     def _last(self) -> tuple[np.void | None, Tail]:
         return self.segments[-1].last_batch(use_indexes=self.use_indexes)
@@ -251,110 +262,6 @@ class Log(TablesOfLog):
             If a segment other than the last ends with an incomplete batch, or overlaps the next.
         """
         return all_batches(self.segments)
-
-    def tables(
-        self,
-        *,
-        start_offset: int | None = None,
-        stop_offset: int | None = None,
-        start_timestamp: TimeLike | None = None,
-        stop_timestamp: TimeLike | None = None,
-        last: int | None = None,
-        isolation: Isolation = "read_uncommitted",
-        include_control: bool = False,
-        crc: Crc = "verify",
-        on_error: OnError = "raise",
-        limits: Limits | None = None,
-        columns: Sequence[str] | None = None,
-        threads: int = 1,
-        max_bytes: SizeLike | None = None,
-    ) -> Iterator[RecordTable]:
-        """Decode the log, in tables of bounded size.
-
-        Parameters
-        ----------
-        start_offset, stop_offset : int, optional
-            Only records with `start_offset` <= offset < `stop_offset`. Negative numbers count back from `end_offset`.
-            By default the read begins at the log start offset (`start_checkpoint`), as for a consumer. A smaller
-            `start_offset`, such as 0, includes records that the broker has deleted but that are still on disk.
-        start_timestamp, stop_timestamp : datetime, datetime64, timedelta, str or int, optional
-            Only records with `start_timestamp` <= timestamp < `stop_timestamp`. A time without a time zone is UTC. A
-            text is in ISO 8601, an integer is milliseconds since the epoch, and a timedelta or a text such as ``"-1h"``
-            is a time before now. Producers choose timestamps freely, so an earlier record may follow a later one:
-            `stop_timestamp` selects rows and does not end the read. With `start_timestamp`, index files and batch
-            headers allow skipping bytes that contain only earlier batches.
-        last : int, optional
-            Only the last records, at most this number, among those that the other arguments select. Records are
-            counted, not offsets: compacted and transactional logs have gaps.
-        isolation : {"read_uncommitted", "read_committed"}
-            As for `kbatch.decode`, with the markers of the whole log, which is followed first: see `transactions`.
-        include_control, crc, on_error, limits, columns, threads
-            As for `kbatch.decode`. With ``on_error="stop"`` damage ends the read of the whole log.
-        max_bytes : int or str, optional
-            Limit on the memory of a table: records, batches, data and header rows, in addition to tables that the
-            caller keeps. A larger batch is split (`RecordTable.continued`), or refused if its payload takes more than
-            three quarters of the limit, or if payload and compressed bytes together take more than seven eighths. The
-            memory of the process grows by at most 1.3 times the limit, plus 8 MiB. Views of a table, such as
-            `to_arrow` and `to_pandas`, come on top: ``limits.max_table_bytes`` limits a table with one view. A limit
-            below 16 MiB only ends tables. Under read_committed a limit from 16 MiB on also applies to the transactions
-            (by default ``limits.max_table_bytes`` does). Default is about 64 MiB, or more if a batch is larger.
-
-        Yields
-        ------
-        RecordTable
-            With `topic`, `partition` and the segment's path as `source`; ``position`` in batches and losses is a byte
-            of that file. One without records may have empty batches or losses, such as a gap between segments.
-
-        Raises
-        ------
-        CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-            As for `kbatch.decode`, with the file and the byte in it.
-        TruncatedBatchError
-            If a segment other than the last ends within a batch (DSK-R14).
-        LogDirectoryError
-            If a segment begins before the end of the previous one (DSK-R13).
-
-        References
-        ----------
-        Rules such as DSK-R13 are listed in ``docs/format-rules.md``.
-
-        Examples
-        --------
-        >>> import kbatch
-        >>> log = kbatch.Log("tests/golden/logs/txn-0")
-        >>> for table in log.tables(last=3, isolation="read_committed"):
-        ...     print(table.records["offset"])
-        [353 360 361]
-
-        Notes
-        -----
-        `start_timestamp` relies on ``maxTimestamp``, which may be too large after compaction; that only costs time
-        (TS-R4). See `Segment.seek_timestamp`.
-        """
-        check_types(Log.tables, locals())
-        options = DecodeOptions(
-            isolation=isolation,
-            include_control=include_control,
-            crc=crc,
-            on_error=on_error,
-            start_offset=self.start_checkpoint if start_offset is None else self._offset("start_offset", start_offset),
-            stop_offset=None if stop_offset is None else self._offset("stop_offset", stop_offset),
-            limits=limits if limits is not None else Limits(),
-            columns=columns,
-            threads=threads,
-            is_strict=max_bytes is not None,
-        )
-        selection = LogSelection(
-            self.segments,
-            options,
-            checked_table_bytes(max_bytes),
-            None if start_timestamp is None else parse_time(start_timestamp, "start_timestamp"),
-            None if stop_timestamp is None else parse_time(stop_timestamp, "stop_timestamp"),
-            self.use_indexes,
-            self.topic,
-            self.partition,
-        )
-        return selection.tables() if last is None else selection.last_tables(last, self.end_offset)
 
     def _offset(self, name: str, offset: int) -> int:
         """Return an offset; a negative one counts back from the end of the log, at most to its beginning."""

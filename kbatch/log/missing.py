@@ -62,9 +62,9 @@ def missing_offsets(log: Log, start: int | None, stop: int | None) -> list[Missi
         found.append(
             _missing(log, start, first if stop is None else min(first, stop), f"offset {start}", first, log.end_offset)
         )
-    # `tail` and `end_offset` read the last segment, so they are used only if an offset may be beyond the end.
+    # Both ends of the log are in the last segment, which is read only if an offset may be beyond the end.
     furthest = max(start or 0, stop or 0)
-    if furthest > (first if last is None else last) and log.tail.kind != "damaged":
+    if furthest > (first if last is None else last) and log.incomplete_tail.kind != "damaged":
         end = log.end_offset
         if stop is None and start is not None and start > end:
             found.append(_missing(log, start, None, f"offset {start}", first, end))

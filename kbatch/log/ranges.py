@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from kbatch.log.committed import follow_transactions, segment_before
 from kbatch.log.gaps import SegmentEnd, SegmentGaps
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
+from kbatch.log.row_filter import RowFilter
 from kbatch.log.segment import Segment, check_order, last_offset
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.in_memory import decode_part
@@ -44,43 +45,49 @@ class LogSelection:
         With the range of offsets.
     max_bytes : int
         Approximate limit on the size of a table.
-    start_timestamp, stop_timestamp : int or None
-        In milliseconds; a half-open range, as that of offsets.
+    rows : RowFilter
+        The records to choose among these by timestamp and key.
     use_indexes : bool
     topic, partition
         Of the tables.
     transactions : Transactions or None
         Those of the whole log, if they are known.
+    last : int or None
+        Only this number of records, the last ones of all that are chosen; requires `end_offset`.
+    end_offset : int or None
+        Of the log.
     """
 
     segments: Sequence[Segment]
     options: DecodeOptions
     max_bytes: int
-    start_timestamp: int | None = None
-    stop_timestamp: int | None = None
+    rows: RowFilter = field(default_factory=RowFilter)
     use_indexes: bool = True
     topic: str | None = None
     partition: int | None = None
     transactions: Transactions | None = None
+    last: int | None = None
+    end_offset: int | None = None
 
     def tables(self) -> Iterator[RecordTable]:
         """Yield tables of the records."""
-        selected = self.options.table_columns
-        if selected is None or (self.start_timestamp is None and self.stop_timestamp is None):
+        if self.last is not None:
+            return self._last_tables(self.last)
+        selected, needed = self.options.table_columns, self.rows.columns
+        if selected is None or not needed:
             return self._decoded()
-        # Rows are selected by timestamp, so timestamps are decoded even if `columns` does not have them.
-        timed = self._with(columns=tuple(dict.fromkeys([*self.options.record_columns, "timestamp"])))
+        # Rows are selected by these columns, so they are decoded even if `columns` does not have them.
+        complete = self._with(columns=tuple(dict.fromkeys([*self.options.record_columns, *needed])))
         # Unlike a generator, `map` holds no reference to a table while it waits for the next.
-        return map(operator.methodcaller("select", selected), timed._decoded())
+        return map(operator.methodcaller("select", selected), complete._decoded())
 
-    def last_tables(self, count: int, end_offset: int) -> Iterator[RecordTable]:
-        """Yield tables of the last `count` records, given the end offset of the log."""
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-            raise ValueError(f"last must be a number of records, 0 or more, got {count!r}")
+    def _last_tables(self, count: int) -> Iterator[RecordTable]:
         if count == 0:
             return iter(())
-        start = self._with(columns=["offset", "timestamp"]).start_of_last(int(count), end_offset)
-        return self._with(start_offset=start).tables()
+        assert self.end_offset is not None
+        all_records = replace(self, last=None)
+        start = all_records._with(columns=["offset"]).start_of_last(count, self.end_offset)
+        return all_records._with(start_offset=start).tables()
 
     def start_of_last(
         self, count: int, end_offset: int, choose: Callable[[RecordTable], RecordTable] = lambda table: table
@@ -92,7 +99,8 @@ class LogSelection:
         first = max(self.options.start_offset or 0, self.segments[0].base_offset or 0)
         stop = self.options.stop_offset
         start = end = end_offset if stop is None else min(stop, end_offset)
-        span = max(count, _FIRST_SPAN)
+        # Under "stop", damage decides which records are the last ones, so all of them are read.
+        span = max(count, _FIRST_SPAN) if self.options.on_error != "stop" else max(start - first, 1)
         while start > first:
             start = max(first, end - span)
             offsets = np.empty(0, np.int64)
@@ -137,7 +145,7 @@ class LogSelection:
                     yield lost_table(segment, 0, segment.size, NOT_REACHED, options=options)._with(**about)
                 continue
             check_order(before, reached, segment.path, segment.base_offset)
-            start, end = seek(segment, start_offset, self.start_timestamp, self.use_indexes), segment.size
+            start, end = seek(segment, start_offset, self.rows.start_timestamp, self.use_indexes), segment.size
             if stop_offset is not None and segment is last_segment:
                 end = segment.end_for_offset(stop_offset, use_indexes=self.use_indexes)
             decode = options if withheld is None else replace(options, withheld=withheld.of_segment(segment.path))
@@ -147,11 +155,11 @@ class LogSelection:
                 if (last := last_offset(table.batches)) is not None:
                     reached, before = last, segment.path
                 offsets_end.add(table)
-                yield _within_timestamps(table._with(**about), self.start_timestamp, self.stop_timestamp)
+                yield self.rows.chosen(table._with(**about))
                 # Frees the table before the next one is decoded.
                 del table
             # Where a segment is skipped because of its timestamps, its last offset is unknown.
-            if not stopped and end == segment.size and (self.start_timestamp is None or start < end):
+            if not stopped and end == segment.size and (self.rows.start_timestamp is None or start < end):
                 for gap in gaps.after(number, offsets_end, start_offset, stop_offset):
                     if not gap.compacted:
                         yield gap.as_table(options)._with(**about)
@@ -228,16 +236,3 @@ def _first_at_or_after(table: RecordTable, timestamp: int) -> int | None:
     """Return the offset of the first record with `timestamp` or a later one."""
     late = np.flatnonzero(table.records["timestamp"] >= timestamp)
     return int(table.records["offset"][late[0]]) if len(late) else None
-
-
-def _within_timestamps(table: RecordTable, start: int | None, stop: int | None) -> RecordTable:
-    """Choose the records of a table by timestamp."""
-    if start is None and stop is None:
-        return table
-    timestamps = table.records["timestamp"]
-    chosen = np.ones(len(timestamps), np.bool_)
-    if start is not None:
-        chosen &= timestamps >= start
-    if stop is not None:
-        chosen &= timestamps < stop
-    return table if chosen.all() else table[chosen]

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import NamedTuple
 
 import numpy as np
 
-from kbatch.bounds import Bound, PerPartition
+from kbatch.bounds import PerPartition
+from kbatch.log.log_bounds import LogBound, bounds_by_log, start_of, stop_of
 from kbatch.log.logs import Log
 from kbatch.log.missing import MissingOffsets, missing_offsets, report_data_loss
-from kbatch.log.ranges import count_back
 from kbatch.log.selection import Selection
 from kbatch.log.topics import first_names
 from kbatch.quantities import TimeLike, largest, smallest
 
-__all__ = ["LogBound", "check_partitions", "log_bounds", "resolve_log"]
-
-
-class LogBound(NamedTuple):
-    """Where the read of one log begins or ends, as the caller gave it; by default it is the log's own end.
-
-    Attributes
-    ----------
-    offset : int or None
-        A negative one counts back from the end of the log.
-    timestamp : int or None
-        In milliseconds. With `offset` too, both apply.
-    is_named : bool
-        Whether `offset` was given for this topic-partition, so that it is data loss if the log does not have it.
-    """
-
-    offset: int | None = None
-    timestamp: int | None = None
-    is_named: bool = False
+__all__ = ["check_partitions", "log_bounds", "resolve_log"]
 
 
 def log_bounds(logs: Sequence[Log], selection: Selection) -> list[tuple[LogBound, LogBound]]:
@@ -45,9 +26,11 @@ def log_bounds(logs: Sequence[Log], selection: Selection) -> list[tuple[LogBound
         If offsets or timestamps are given per partition and do not name the partitions that are read.
     """
     read = {(log.topic, log.partition) for log in logs}
+    sides = []
     for side, bound in (("starting", selection.starting), ("ending", selection.ending)):
         check_partitions(side, bound.offsets if bound.offsets is not None else bound.timestamps, read, selection)
-    return [(_bound_of(log, selection.starting), _bound_of(log, selection.ending)) for log in logs]
+        sides.append(bounds_by_log(logs, bound, side, selection.leaves_out))
+    return list(zip(*sides, strict=True))
 
 
 def check_partitions(
@@ -65,15 +48,6 @@ def check_partitions(
         if names:
             listed = first_names(sorted(f"{topic}-{number}" for topic, number in names))
             raise ValueError(f"{side} offsets must name exactly the partitions that are read; {text}: {listed}")
-
-
-def _bound_of(log: Log, bound: Bound) -> LogBound:
-    topic, partition = log.topic or "", log.partition or 0
-    if bound.offsets is not None:
-        # A negative one means an end of the log: the earliest or the latest offset.
-        offset = bound.offsets[topic][partition]
-        return LogBound() if offset < 0 else LogBound(offset, is_named=True)
-    return LogBound(bound.offset, bound.timestamp if bound.timestamps is None else bound.timestamps[topic][partition])
 
 
 def resolve_log(
@@ -104,7 +78,9 @@ def resolve_log(
     ValueError
         If no record has a starting timestamp or a later one.
     """
-    start, stop = (each.offset if each.is_named else _counted(log, each.offset) for each in (starting, ending))
+    # The earliest offset is the log start offset of the broker; the files may hold earlier records (DSK-R13).
+    by_time = starting.timestamp is not None and starting.offset is None
+    start, stop = None if by_time else start_of(log, starting), stop_of(log, ending)
     since, until = starting.timestamp, ending.timestamp
     earliest = None
     if since is not None:
@@ -116,20 +92,12 @@ def resolve_log(
             )
         earliest = log.end_offset if earliest is None else earliest
         start = largest(start, earliest)
-    elif start is None:
-        # The earliest offset is the log start offset of the broker; the files may hold earlier records (DSK-R13).
-        start = log.start_checkpoint
     if until is not None:
         # The first record at or after a later timestamp cannot precede the one of the start: search from there.
         later = since is not None and since <= until
         stop = smallest(stop, _first_since(log, until, earliest if later else None, selection))
     start, stop = _pruned(log, start, stop, selection)
     return (start, stop), _missing_of(log, starting, ending, start, stop, selection)
-
-
-def _counted(log: Log, offset: int | None) -> int | None:
-    """Return an offset for every partition; a negative one counts back from the end of this one."""
-    return offset if offset is None or offset >= 0 else count_back(offset, log.end_offset, log.start_checkpoint)
 
 
 def _first_since(log: Log, timestamp: TimeLike, start: int | None, selection: Selection) -> int | None:

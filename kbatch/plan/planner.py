@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, TypeAlias
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.log import Log, Segment
 from kbatch.log.committed import SegmentTransactions, Walk, segment_transactions
+from kbatch.log.log_bounds import LogBound
 from kbatch.log.missing import MissingOffsets, is_gone, report_data_loss, warn_missing
-from kbatch.log.resolving import LogBound, log_bounds, resolve_log
+from kbatch.log.resolving import log_bounds, resolve_log
 from kbatch.log.selection import Selection, map_logs
 from kbatch.plan.following import follow_options, followed, needed_segments, walk_ahead, walk_threads
 from kbatch.plan.read_options import ReadOptions
@@ -290,7 +291,11 @@ def _requests(
 def _looks_up(options: ReadOptions) -> bool:
     """Whether planning reads the files of each log, and not only their names and sizes."""
     bounds = (options.starting, options.ending)
-    has_times = any(bound.timestamp is not None or bound.timestamps is not None for bound in bounds)
+    has_times = any(
+        each is not None
+        for bound in bounds
+        for each in (bound.timestamp, bound.timestamps, bound.before_end, bound.partitions)
+    )
     return options.isolation == "read_committed" or has_times or options.prune.since is not None
 
 

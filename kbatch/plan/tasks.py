@@ -6,15 +6,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from kbatch.errors import LogDirectoryError
 from kbatch.format import Limits
-from kbatch.kernels.slices import keys_equal
 from kbatch.log import Segment
 from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
 from kbatch.log.missing import is_gone, report_data_loss
 from kbatch.log.reading import NOT_REACHED, TABLE_BYTES, lost_table, read_tables
+from kbatch.log.row_filter import RowFilter, key_bytes
 from kbatch.log.segment import check_order, last_offset, planned_segment
 from kbatch.log.store.names import parse_segment_name
 from kbatch.plan.read_options import Bound, ReadOptions
@@ -61,6 +59,7 @@ def task_tables(
     """
     if columns is not None and options.key is not None and "key" not in columns:
         columns = (*columns, "key")
+    rows = RowFilter(keys=key_bytes(options.key))
     stopped: set[str] = set()
     for split in splits:
         segment = planned_segment(
@@ -83,9 +82,7 @@ def task_tables(
                     reached = last
                 if options.on_error == "stop" and table.losses:
                     stopped.add(split.log)
-                if options.key is not None:
-                    table = _with_key(table, options.key)
-                yield split, table._with(topic=split.topic, partition=split.partition)
+                yield split, rows.chosen(table)._with(topic=split.topic, partition=split.partition)
                 del table
         except LogDirectoryError as error:
             if not is_gone(error):
@@ -149,11 +146,3 @@ def _deleted(split: Split, position: int, options: ReadOptions) -> str:
     if options.fail_on_data_loss:
         report_data_loss(f"{name}: {reason}", fails=True)
     return reason
-
-
-def _with_key(table: RecordTable, key: bytes) -> RecordTable:
-    """Return a table of the records with this key, before anything is built from its records."""
-    equal = np.empty(len(table), np.bool_)
-    rows = table.records
-    found = keys_equal(rows["key_pos"], rows["key_len"], table.data, key, equal.view(np.uint8))
-    return table if found == len(table) else table[equal] if found else table[:0]

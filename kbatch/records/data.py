@@ -266,7 +266,7 @@ class TableData:
     def remaining(self) -> int:
         """The number of bytes that `kbatch.decode` found after the last complete batch: a part of a batch, or 0.
 
-        Tables of logs and streams have 0: `Log.tail` and `StreamDecoder.pending_bytes` report these bytes.
+        Tables of logs and streams have 0: `Log.incomplete_tail` and `StreamDecoder.pending_bytes` report these bytes.
         """
         return self._remaining
 

@@ -422,7 +422,7 @@ def _pending_logs(logs: Sequence[Log], reads: Sequence[LogRead]) -> _PendingLogs
 
 def _is_at_end(log: Log, read: LogRead) -> bool:
     """Whether a read begins at the end of a log, where only zeros or an incomplete batch may follow."""
-    return read.start is not None and read.start >= log.end_offset and log.tail.kind != "damaged"
+    return read.start is not None and read.start >= log.end_offset and log.incomplete_tail.kind != "damaged"
 
 
 def _log_name(log: Log) -> LogName:

@@ -319,7 +319,7 @@ class LogFacts:
             topic_id = None if log.topic_id is None else str(log.topic_id)
             self.topic_ids.append(None if topic_id is None else ids.setdefault(topic_id, topic_id))
         self._partitions = np.fromiter((log.partition for log in logs), np.int64, len(logs))
-        tails = (log.tail for log in logs)
+        tails = (log.incomplete_tail for log in logs)
         self._unfinished = np.fromiter((tail.size * (tail.kind == "partial") for tail in tails), np.int64, len(logs))
 
     @property

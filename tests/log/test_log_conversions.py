@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import pickle
 import shutil
@@ -19,7 +18,7 @@ import pytest
 import kbatch
 from kbatch.kernels import buffers
 from kbatch.log import LogList
-from kbatch.log.conversions import TableOptions
+from kbatch.log.read_arguments import TableOptions
 
 LOGS = Path(__file__).parents[1] / "golden" / "logs"
 
@@ -74,17 +73,15 @@ def test_conversions_of_no_records_have_the_schema(log: kbatch.Log) -> None:
     assert list(log.to_pandas(start_offset=10**9)) == list(log.to_pandas())
 
 
-def test_the_stream_of_a_log_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reader_of_a_log_takes_bounded_memory(tmp_path: Path) -> None:
     directory = tmp_path / "large-0"
     with kbatch.log.LogWriter(directory) as writer:
         for number in range(200):
             values = [b"0123456789abcdef" * 64] * 100
             writer.append(kbatch.encode(values, codec="zstd", base_offset=100 * number, timestamps=0))
-    tables = kbatch.Log.tables
-    monkeypatch.setattr(kbatch.Log, "tables", functools.partialmethod(tables, max_bytes=1 << 20))
     before = buffers.pool_stats().live_bytes
     peak = rows = 0
-    for made in pa.RecordBatchReader.from_stream(kbatch.Log(directory)):
+    for made in kbatch.Log(directory).reader(max_bytes=1 << 20):
         peak = max(peak, buffers.pool_stats().live_bytes - before)
         rows += made.num_rows
         del made

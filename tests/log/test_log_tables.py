@@ -150,7 +150,7 @@ def test_an_empty_last_segment_has_no_records(tmp_path: Path) -> None:
     write_segment(tmp_path / "t-0", 0, [batch(0, [1])])
     write_segment(tmp_path / "t-0", 30, [])
     log = Log(tmp_path / "t-0")
-    assert (log.start_offset, log.end_offset, log.tail.kind) == (0, 30, "none")
+    assert (log.start_offset, log.end_offset, log.incomplete_tail.kind) == (0, 30, "none")
     assert offsets(log) == [0]
     write_segment(tmp_path / "u-0", 17, [])
     log = Log(tmp_path / "u-0")
@@ -179,7 +179,7 @@ def test_a_partial_last_batch_is_not_damage_frm_r3_dsk_r14(tmp_path: Path, cut: 
     assert offsets(log, on_error=on_error) == [0, 1, 2, 3]
     assert losses(log, on_error=on_error) == []
     end = len(b"".join(COMPLETE))
-    assert log.tail == ("partial", end, cut, None)
+    assert log.incomplete_tail == ("partial", end, cut, None)
     assert (log.end_offset, len(log.batches())) == (4, 3)
 
 
@@ -195,7 +195,7 @@ def test_zeros_after_the_last_batch_are_not_damage_frm_r7_dsk_r14(
     for max_bytes in (1, 1 << 20, 64 << 20):
         assert offsets(log, on_error=on_error, max_bytes=max_bytes) == list(range(last + 1))
         assert losses(log, on_error=on_error, max_bytes=max_bytes) == []
-    assert log.tail == ("zeros", len(b"".join(COMPLETE[:last])), zeros, None)
+    assert log.incomplete_tail == ("zeros", len(b"".join(COMPLETE[:last])), zeros, None)
     assert log.end_offset == last + 1
     assert len(log.batches()) == last
 
@@ -203,14 +203,14 @@ def test_zeros_after_the_last_batch_are_not_damage_frm_r7_dsk_r14(
 def test_up_to_eleven_zeros_are_a_partial_batch_frm_r7(tmp_path: Path) -> None:
     write_segment(tmp_path / "t-0", 0, COMPLETE, tail=bytes(11))
     log = Log(tmp_path / "t-0")
-    assert log.tail.kind == "partial"
+    assert log.incomplete_tail.kind == "partial"
     assert offsets(log) == [0, 1, 2, 3]
 
 
 def test_a_preallocated_segment_of_kafka_is_read_frm_r7() -> None:
     log = Log(LOGS / "prealloc-0")
-    assert log.tail.kind == "zeros"
-    assert log.tail.position + log.tail.size == 65536
+    assert log.incomplete_tail.kind == "zeros"
+    assert log.incomplete_tail.position + log.incomplete_tail.size == 65536
     assert len(offsets(log)) == 5
 
 
@@ -238,7 +238,7 @@ def test_junk_at_the_end_of_the_last_segment_is_damage_dsk_r14(tmp_path: Path) -
     path = write_segment(tmp_path / "t-0", 0, COMPLETE, tail=b"\xff" * 100)
     log = Log(tmp_path / "t-0")
     end = len(b"".join(COMPLETE))
-    assert log.tail[:3] == ("damaged", end, 100)
+    assert log.incomplete_tail[:3] == ("damaged", end, 100)
     with pytest.raises(CorruptBatchError, match=f"byte {end}") as caught:
         offsets(log)
     assert caught.value.source == str(path)
@@ -251,7 +251,7 @@ def test_nonzero_bytes_before_a_zero_tail_are_damage(tmp_path: Path) -> None:
     write_segment(tmp_path / "t-0", 0, COMPLETE, tail=b"\x01\x02\x03" + bytes(1000))
     log = Log(tmp_path / "t-0")
     end = len(b"".join(COMPLETE))
-    assert log.tail[:3] == ("damaged", end, 1003)
+    assert log.incomplete_tail[:3] == ("damaged", end, 1003)
     with pytest.raises(CorruptBatchError, match=f"byte {end}"):
         offsets(log)
     assert offsets(log, on_error="skip") == [0, 1, 2, 3]

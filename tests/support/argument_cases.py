@@ -161,7 +161,7 @@ def _log_cases(log: str) -> None:
     _method("kbatch.Log.tables", lambda: kbatch.Log(log))
     _method("kbatch.Log.transactions", lambda: kbatch.Log(log))
     _method("kbatch.Log.offset_for_timestamp", lambda: kbatch.Log(log), timestamp=lambda: 1_000_000_000_000)
-    for name in ("to_arrow", "to_pandas", "to_polars"):
+    for name in ("reader", "head", "tail", "to_arrow", "to_pandas", "to_polars"):
         _method(f"kbatch.Log.{name}", lambda: kbatch.Log(log))
         _method(f"kbatch.log.LogList.{name}", lambda: kbatch.find_logs(log))
     _method("kbatch.log.LogList.tables", lambda: kbatch.find_logs(log))
@@ -306,6 +306,7 @@ def _spark_cases(log: str) -> None:
 
     for name in ("Bound", "ReadOptions", "WriteOptions", "decode_batches", "decode_in_arrow"):
         _case(f"kbatch.spark.{name}", getattr(module, name))
+    _case("kbatch.spark.Bound.of", module.Bound.of, value=lambda: "earliest")
     # Wrong arguments have to be refused before Java starts.
     for name, valid in ("spark_session", {}), ("export", {"logdir": lambda: log, "out": _out}):
         _CASES.append(Case(f"kbatch.spark.{name}", getattr(module, name), _until_java(getattr(module, name)), valid))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Unpack
 
-from kbatch.arguments import check_types
+from kbatch.arguments import check_types, suggests_names
 from kbatch.errors import LogDirectoryError
 from kbatch.format import NO_TIMESTAMP
 from kbatch.log.check.differences import (
@@ -22,10 +22,11 @@ from kbatch.log.check.differences import (
     PartitionComparison,
 )
 from kbatch.log.check.latest_records import LatestRecords, common_keys
-from kbatch.log.conversions import TableOptions, fixed_times
 from kbatch.log.discovery import open_logs
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
+from kbatch.log.ranges import LogSelection
+from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
 from kbatch.options import Match
 from kbatch.records.concatenation import concat_tables
 from kbatch.records.equality import DIGEST_WORDS, differing_rows, key_digests, record_digests
@@ -49,6 +50,7 @@ _FIRST_STEP = 64
 _FIRST_SEARCH = 4
 
 
+@suggests_names(READ_HINTS)
 def compare_logs(
     a: LogsLike,
     b: LogsLike,
@@ -122,7 +124,7 @@ def compare_logs(
     check_types(compare_logs, locals())
     if match not in ("offset", "order", "key"):
         raise ValueError(f'match must be "offset", "order" or "key", got {match!r}')
-    options = fixed_times(options)
+    arguments = ReadArguments.of(_COLUMNS, options)
     done = 0
 
     def advance(read: int) -> None:
@@ -132,8 +134,10 @@ def compare_logs(
             progress(done)
 
     partitions = []
-    for left, right in _paired_logs(*(_opened(name, source, storage_options) for name, source in (("a", a), ("b", b)))):
-        side, other = (_Side(log, match, options, advance) for log in (left, right))
+    sources = [_opened(name, source, storage_options) for name, source in (("a", a), ("b", b))]
+    selections = _selections(sources, arguments)
+    for pair in _paired_logs(*sources):
+        side, other = (_Side(log, match, selections.get(id(log)), advance) for log in pair)
         partitions.append(_Comparing(side, other, match).run())
         if on_partition is not None:
             on_partition(partitions[-1])
@@ -148,6 +152,16 @@ def _opened(name: str, source: LogsLike, storage_options: Mapping[str, str] | No
     if not isinstance(source, LogList | list | tuple) or not all(isinstance(each, Log) for each in source):
         raise TypeError(f"{name} must be a Log, a sequence of logs or a path, got {type(source).__name__}")
     return list(source)
+
+
+def _selections(sources: Sequence[Log | Sequence[Log]], arguments: ReadArguments) -> dict[int, LogSelection]:
+    """Return what is read of each log, by its identity; the bounds of a side are relative to the logs of that side."""
+    sides: list[Sequence[Log]] = [[source] if isinstance(source, Log) else source for source in sources]
+    return {
+        id(log): log._selection(arguments, *ends)
+        for logs in sides
+        for log, ends in zip(logs, arguments.bounds(logs), strict=True)
+    }
 
 
 def _paired_logs(a: Log | Sequence[Log], b: Log | Sequence[Log]) -> list[tuple[Log | None, Log | None]]:
@@ -176,11 +190,13 @@ def _by_name(logs: Sequence[Log]) -> dict[tuple[str, int], Log]:
 class _Side:
     """The records of one log, with one table at a time in memory."""
 
-    def __init__(self, log: Log | None, match: Match, options: TableOptions, advance: Callable[[int], None]) -> None:
+    def __init__(
+        self, log: Log | None, match: Match, selection: LogSelection | None, advance: Callable[[int], None]
+    ) -> None:
         self.log = log
-        self.options = options
+        self.selection = selection
         self.report = None if log is None else ComparedLog(log.path)
-        self._tables = iter(()) if log is None else log.tables(columns=_COLUMNS, **options)
+        self._tables = iter(()) if selection is None else selection.tables()
         self._ascending = match == "offset"
         self._advance = advance
         self._table = RecordTable._empty(_COLUMNS)
@@ -417,10 +433,10 @@ def _record(table: RecordTable, row: int) -> ComparedRecord:
 
 def _record_at(side: _Side, offset: int) -> ComparedRecord | None:
     """Read the record at an offset again; the last one if the log has several."""
-    assert side.log is not None
+    assert side.selection is not None
     found = None
-    options: TableOptions = {**side.options, "start_offset": offset, "stop_offset": offset + 1, "last": None}
-    for table in side.log.tables(columns=_COLUMNS, **options):
+    options = replace(side.selection.options, start_offset=offset, stop_offset=offset + 1)
+    for table in replace(side.selection, options=options, last=None).tables():
         if len(table):
             found = _record(table, len(table) - 1)
     return found

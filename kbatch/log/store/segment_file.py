@@ -51,7 +51,7 @@ class Tail(NamedTuple):
     Examples
     --------
     >>> import kbatch
-    >>> kbatch.Log("tests/golden/logs/prealloc-0").tail
+    >>> kbatch.Log("tests/golden/logs/prealloc-0").incomplete_tail
     Tail(kind='zeros', position=397, size=65139, finding=None)
     """
 

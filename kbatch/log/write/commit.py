@@ -282,7 +282,7 @@ def _log_end(directory: str) -> tuple[int, int]:
     if not any(parse_segment_name(name) is not None for name in os.listdir(directory)):
         return 0, 0
     log = Log(directory)
-    tail = log.tail
+    tail = log.incomplete_tail
     if tail.kind != "none":
         raise LogDirectoryError(
             f"{log.segments[-1].path}, byte {tail.position}: {tail.size} bytes after the last complete batch "

@@ -1,0 +1,119 @@
+"""The arguments that every read of logs has: of one log, of a list of logs, and of a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
+
+from kbatch.arguments import is_integer
+from kbatch.bounds import Bound, BoundLike, given_bounds
+from kbatch.format import Limits
+from kbatch.log.log_bounds import BoundedLog, LogBound, bounds_by_log
+from kbatch.log.row_filter import RowFilter, key_bytes
+from kbatch.quantities import SizeLike, TimeLike
+from kbatch.read.budget import checked_table_bytes
+from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
+
+__all__ = ["READ_HINTS", "ReadArguments", "TableOptions"]
+
+_FIRST = "head(n) returns the first records, last=n the last ones"
+_TIME = "use {0}, which takes a time or an offset, or {1}_timestamp"
+_CHOICE = 'find_logs(topics=...) and logs["topic", 0] choose logs'
+# What to use in place of the names that callers of other libraries expect.
+READ_HINTS = {
+    **dict.fromkeys(("limit", "n", "n_rows", "nrows", "count", "max_records", "max_rows", "first"), _FIRST),
+    **dict.fromkeys(("start_time", "starting_time", "since", "from_time", "start_ts"), _TIME.format("start", "start")),
+    **dict.fromkeys(("end_time", "ending_time", "stop_time", "until", "end_timestamp"), _TIME.format("end", "stop")),
+    **dict.fromkeys(("end_offset", "stop"), "use end, which is exclusive, or stop_offset"),
+    **dict.fromkeys(("offset", "offsets", "starting_offset"), "use start and end, or start_offset and stop_offset"),
+    **dict.fromkeys(("topic", "topics", "partition", "partitions"), _CHOICE),
+    **dict.fromkeys(("batch_size", "chunk_size", "max_table_bytes"), "use max_bytes, the most memory of a table"),
+}
+
+
+class TableOptions(TypedDict, total=False):
+    """The arguments of `Log.tables` except `columns`."""
+
+    start: BoundLike | None
+    end: BoundLike | None
+    start_offset: int | None
+    stop_offset: int | None
+    start_timestamp: TimeLike | None
+    stop_timestamp: TimeLike | None
+    last: int | None
+    key: bytes | str | None
+    isolation: Isolation
+    include_control: bool
+    crc: Crc
+    on_error: OnError
+    limits: Limits | None
+    threads: int
+    max_bytes: SizeLike | None
+
+
+@dataclass(frozen=True)
+class ReadArguments:
+    """The arguments of a read, checked and independent of its logs. Instances can be pickled.
+
+    Attributes
+    ----------
+    start, end : Bound
+    last : int or None
+    keys : tuple of bytes
+        The key of the records, if only those with a key are read.
+    decode : DecodeOptions
+        Without offsets.
+    max_bytes : int
+        Approximate limit on the size of a table; ``decode.is_strict`` makes it a limit.
+    """
+
+    start: Bound
+    end: Bound
+    last: int | None
+    keys: tuple[bytes, ...]
+    decode: DecodeOptions
+    max_bytes: int
+
+    @classmethod
+    def of(cls, columns: Sequence[str] | None, options: TableOptions) -> ReadArguments:
+        """Check the arguments of a read.
+
+        Raises
+        ------
+        TypeError, ValueError
+            With the name of the argument.
+        """
+        start, end = given_bounds(options)
+        last = options.get("last")
+        if last is not None and (not is_integer(last) or last < 0):
+            raise ValueError(f"last must be a number of records, 0 or more, got {last!r}")
+        max_bytes, limits = options.get("max_bytes"), options.get("limits")
+        decoding: dict[str, Any] = {
+            name: options[name]
+            for name in ("isolation", "include_control", "crc", "on_error", "threads")
+            if name in options
+        }
+        decode = DecodeOptions(
+            limits=Limits() if limits is None else limits, columns=columns, is_strict=max_bytes is not None, **decoding
+        )
+        return cls(
+            start,
+            end,
+            None if last is None else int(last),
+            key_bytes(options.get("key")),
+            decode,
+            checked_table_bytes(max_bytes),
+        )
+
+    def bounds(self, logs: Sequence[BoundedLog]) -> list[tuple[LogBound, LogBound]]:
+        """Return where the read of each log begins and ends; errors as for `bounds_by_log`."""
+        return list(zip(bounds_by_log(logs, self.start, "start"), bounds_by_log(logs, self.end, "end"), strict=True))
+
+    def rows(self, start: LogBound, stop: LogBound) -> RowFilter:
+        """Return the choice of records within the offsets of one log."""
+        return RowFilter(start.timestamp, stop.timestamp, self.keys)
+
+    def replaced(self, **decode: Any) -> ReadArguments:
+        """Return the arguments with other options of decoding."""
+        return replace(self, decode=replace(self.decode, **decode))
