@@ -14,6 +14,7 @@ from kbatch.arguments import check_types, suggests_names
 from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.format import COLUMNS, VIEW_COLUMNS
+from kbatch.log.counting import count_records, counted_options
 from kbatch.log.log_bounds import BoundedLog, LogBound
 from kbatch.log.ranges import LogSelection
 from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
@@ -314,6 +315,58 @@ class Conversions(ABC):
         pl = require("polars", "polars", "to_polars()")
         frame: polars.DataFrame = pl.from_arrow(self.to_arrow(columns=columns, binary="binary_view", **options))
         return frame
+
+    @suggests_names(READ_HINTS)
+    def count(self, **options: Unpack[TableOptions]) -> int:
+        """Return the number of records that a read with the same arguments returns.
+
+        Parameters
+        ----------
+        **options
+            As for `tables`.
+
+        Raises
+        ------
+        KbatchError, ValueError, TypeError
+            As for `tables`.
+
+        Warns
+        -----
+        RuntimeWarning
+            As for `to_arrow`.
+
+        Notes
+        -----
+        With ``on_error="raise"`` batch headers are read, and no payloads, where the headers state the number: a batch
+        of magic 2 or an uncompressed message, without `key` and `last`, whose offsets are all within the bounds. With a
+        time as a bound, a batch counts by its header if its largest timestamp is before the bound, or if the broker
+        has set the timestamps. All other batches are decoded. Damage in a batch that only its header counts is not
+        detected, and the header's offsets and largest timestamp are relied on, as brokers validate them (TS-R4).
+
+        With ``on_error="skip"`` or ``"stop"`` all batches are decoded, because that decides which ones are lost. With
+        ``isolation="read_committed"`` the transactions are followed first, which reads the whole log.
+
+        References
+        ----------
+        Rules such as TS-R4 are listed in ``docs/format-rules.md``.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> log = kbatch.Log("tests/golden/logs/txn-0")
+        >>> log.count(), log.count(isolation="read_committed"), log.count(start=-10)
+        (337, 228, 9)
+        """
+        arguments = ReadArguments.of(None, options)
+        if arguments.decode.on_error != "raise":
+            arguments = replace(arguments, decode=counted_options(arguments.decode))
+            return sum(map(len, _reporting_losses(self._tables(arguments))))
+        logs = self._logs_to_read()
+        bounds = arguments.bounds(logs)
+        count = sum(count_records(log._selection(arguments, *ends)) for log, ends in zip(logs, bounds, strict=True))
+        if not count:
+            warn_if_after_end(logs, bounds)
+        return count
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Stream all records to any reader of the Arrow C stream interface (pyarrow, Polars, DuckDB, ...).

@@ -46,7 +46,7 @@ class LogList(Conversions):
     >>> [log.topic for log in logs][:2]
     ['codec-gzip', 'codec-lz4']
     >>> logs["codec-lz4", 0].end_offset
-    3180
+    3208
     """
 
     def __init__(self, logs: Iterable[Log] = ()) -> None:

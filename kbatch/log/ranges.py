@@ -121,6 +121,27 @@ class LogSelection:
         """The limit on the memory of transactions."""
         return self.max_bytes if self.options.is_strict else None
 
+    def followed(self) -> Transactions | None:
+        """Return the transactions that decide which batches are withheld; None under read_uncommitted."""
+        options = self.options
+        if options.isolation == "read_uncommitted" or self.transactions is not None:
+            return self.transactions
+        return follow_transactions(
+            self.segments,
+            options,
+            start_offset=options.start_offset,
+            stop_offset=options.stop_offset,
+            max_bytes=self._limit,
+        )
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Return the byte range of a segment that may hold the records, by its indexes and headers."""
+        segment, stop_offset = self.segments[number], self.options.stop_offset
+        start = seek(segment, self.options.start_offset, self.rows.start_timestamp, self.use_indexes)
+        if stop_offset is not None and number == segment_before(self.segments, stop_offset):
+            return start, segment.end_for_offset(stop_offset, use_indexes=self.use_indexes)
+        return start, segment.size
+
     def _decoded(self) -> Iterator[RecordTable]:
         """Decode as `kbatch.log.Log.tables` does."""
         segments, options = self.segments, self.options
@@ -129,15 +150,10 @@ class LogSelection:
         stopped = False
         about: dict[str, Any] = {"topic": self.topic, "partition": self.partition}
         withheld = None
-        if options.isolation == "read_committed":
-            transactions = self.transactions
-            if transactions is None:
-                transactions = follow_transactions(
-                    segments, options, start_offset=start_offset, stop_offset=stop_offset, max_bytes=self._limit
-                )
+        transactions = self.followed()
+        if transactions is not None:
             withheld = transactions._withheld_of_log()
             about |= {"pending": lambda: transactions.pending, "last_stable_offset": transactions.last_stable_offset}
-        last_segment = None if stop_offset is None else segments[segment_before(segments, stop_offset)]
         gaps = SegmentGaps(segments)
         for number, segment in segments_within(segments, start_offset, stop_offset):
             if stopped:
@@ -145,9 +161,7 @@ class LogSelection:
                     yield lost_table(segment, 0, segment.size, NOT_REACHED, options=options)._with(**about)
                 continue
             check_order(before, reached, segment.path, segment.base_offset)
-            start, end = seek(segment, start_offset, self.rows.start_timestamp, self.use_indexes), segment.size
-            if stop_offset is not None and segment is last_segment:
-                end = segment.end_for_offset(stop_offset, use_indexes=self.use_indexes)
+            start, end = self.span(number)
             decode = options if withheld is None else replace(options, withheld=withheld.of_segment(segment.path))
             offsets_end = SegmentEnd(segment.base_offset)
             for table in read_tables(segment, start, end, decode, self.max_bytes, splits=True):
