@@ -92,9 +92,11 @@ class _SegmentCount:
         return count + self._decoded(position, end)
 
     def _count_batches(self, batches: npt.NDArray[np.void]) -> int:
-        batches = batches[self._options.may_have_records(batches)]
-        if not len(batches):
-            return 0
+        inside = self._options.may_have_records(batches)
+        if not inside.all():
+            batches = batches[inside]
+            if not len(batches):
+                return 0
         last = last_offset(batches)
         self.reached = self.reached if last is None else last
         is_whole, is_empty = _decided_by_headers(batches, self._options, self._rows)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from generated_logs import generated
 from golden_logs import LOGS
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_batches import NOW, batch, write_segment
 
@@ -108,6 +108,7 @@ def arguments(draw: st.DrawFn, log: kbatch.Log) -> dict[str, Any]:
     return options
 
 
+@settings(max_examples=max(200, settings.default.max_examples))
 @given(data=st.data())
 def test_the_count_of_a_sound_log_is_the_number_of_rows(sound: list[kbatch.Log], data: st.DataObject) -> None:
     log = data.draw(st.sampled_from(sound))
@@ -123,6 +124,7 @@ def test_the_count_of_a_sound_log_is_the_number_of_rows(sound: list[kbatch.Log],
     assert count_of(log, **options) == expected
 
 
+@settings(max_examples=max(200, settings.default.max_examples))
 @given(data=st.data())
 def test_the_count_of_a_damaged_log_is_the_number_of_rows(broken: list[kbatch.Log], data: st.DataObject) -> None:
     log = data.draw(st.sampled_from(broken))
