@@ -213,8 +213,8 @@ class TablesOfLog(Conversions):
 
     def __len__(self) -> NoReturn:
         raise TypeError(
-            "a Log has no length: sum(map(len, log)) counts its records by decoding all of them, len(log.segments) its "
-            "segments, and log.size its bytes; log.end_offset - log.start_offset is an upper bound on the records"
+            "a Log has no length: log.count() is the number of its records, len(log.segments) that of its segments, "
+            "and log.size that of its bytes"
         )
 
     def __bool__(self) -> bool:

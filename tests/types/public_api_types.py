@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import mmap
 import re
@@ -171,6 +172,9 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     assert_type(kbatch.log.find_logs(path), kbatch.log.LogList)
     assert_type(kbatch.log.Log(path), kbatch.log.Log)
     assert_type(logs[:2], kbatch.log.LogList)
+    assert_type(logs["orders"], kbatch.log.LogList)
+    assert_type(logs["orders", 0], kbatch.Log)
+    logs["orders", "0"]  # type: ignore[index]
     compared = kbatch.log.compare_logs(path, logs, match="key")
     assert_type(kbatch.log.compare_logs(path, logs), kbatch.log.Comparison)
     assert_type(compared.partitions, list[kbatch.log.PartitionComparison])
@@ -185,6 +189,15 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     assert_type(log.to_polars(columns=["value"], threads=2), polars.DataFrame)
     assert_type(log.to_pandas(dtype_backend="pyarrow"), pandas.DataFrame)
     assert_type(list(log), list[kbatch.RecordTable])
+    assert_type(log.reader(columns=["value"], start="-1h", end="latest", key="k"), pa.RecordBatchReader)
+    assert_type(logs.reader(start={0: 100, 1: "latest"}, key=b"k"), pa.RecordBatchReader)
+    assert_type(logs.head(3, start={"orders": {0: 100}}, end=datetime.datetime.now()), pa.Table)
+    assert_type(log.tail(start=datetime.timedelta(hours=1), binary="large_binary"), pa.Table)
+    assert_type((log.count(on_error="skip", last=5), logs.count()), tuple[int, int])
+    assert_type((log.schema, logs.schema), tuple[pa.Schema, pa.Schema])
+    assert_type(log.last_timestamp, int | None)
+    log.head(limit=5)  # type: ignore[call-arg]
+    log.count(start=1.5)  # type: ignore[arg-type]
     log.to_arrow(start_ofset=5)  # type: ignore[call-arg]
     log.to_arrow(isolation="serializable")  # type: ignore[arg-type]
     assert_type(log.tables(), Iterator[kbatch.RecordTable])
@@ -290,6 +303,7 @@ def protocol(data: bytes) -> None:
 
 def spark(session: SparkSession, frame: DataFrame, schema: StructType, summary: kbatch.spark.ExportSummary) -> None:
     bound = kbatch.spark.Bound(timestamp=0)
+    assert_type(kbatch.spark.Bound.of({"orders": {0: "end-1h"}}), kbatch.spark.Bound)
     assert_type(bound, kbatch.spark.Bound)
     reading = kbatch.spark.ReadOptions(isolation="read_committed", starting=bound)
     assert_type(reading, kbatch.spark.ReadOptions)
