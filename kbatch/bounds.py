@@ -38,8 +38,8 @@ LogEnd = Literal["earliest", "latest"]
 PointLike: TypeAlias = (
     "Bound | int | np.integer | str | datetime.date | datetime.timedelta | np.datetime64 | np.timedelta64"
 )
-# A bound, or one for each of some partitions, or of some partitions of some topics. Type checkers infer `object` for the
-# values of a mapping if they are of several types.
+# A bound, or one for each of some partitions, or of some partitions of some topics. The values of a mapping are not
+# typed, because type checkers infer `object` for bounds of several forms.
 BoundLike: TypeAlias = "PointLike | Mapping[int, Any] | Mapping[str, Mapping[int, Any]]"
 
 _BEFORE_END = re.compile(r"end\s*-\s*(\d{1,15}\s*(?:ms|s|min|m|h|d))", re.ASCII)

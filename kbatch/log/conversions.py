@@ -14,7 +14,7 @@ from kbatch.arguments import check_types, suggests_names
 from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.format import COLUMNS, VIEW_COLUMNS
-from kbatch.log.counting import count_records, counted_options
+from kbatch.log.counting import counted_options, records_counted
 from kbatch.log.log_bounds import BoundedLog, LogBound
 from kbatch.log.ranges import LogSelection
 from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
@@ -363,7 +363,7 @@ class Conversions(ABC):
             return sum(map(len, _reporting_losses(self._tables(arguments))))
         logs = self._logs_to_read()
         bounds = arguments.bounds(logs)
-        count = sum(count_records(log._selection(arguments, *ends)) for log, ends in zip(logs, bounds, strict=True))
+        count = sum(records_counted(log._selection(arguments, *ends)) for log, ends in zip(logs, bounds, strict=True))
         if not count:
             warn_if_after_end(logs, bounds)
         return count

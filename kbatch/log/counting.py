@@ -17,7 +17,7 @@ from kbatch.log.segment import Segment, check_order, last_offset
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 
-__all__ = ["count_records", "counted_options"]
+__all__ = ["counted_options", "records_counted"]
 
 
 def counted_options(options: DecodeOptions) -> DecodeOptions:
@@ -26,7 +26,7 @@ def counted_options(options: DecodeOptions) -> DecodeOptions:
     return options if is_limited else replace(options, columns=("offset",))
 
 
-def count_records(selection: LogSelection) -> int:
+def records_counted(selection: LogSelection) -> int:
     """Return the number of records of a read.
 
     Headers suffice for a batch if damage is an error, because a read without one gives all records of each batch. Other
@@ -102,7 +102,7 @@ class _SegmentCount:
         is_whole, is_empty = _decided_by_headers(batches, self._options, self._rows)
         count = int(batches["record_count"][is_whole & ~is_empty].sum(dtype=np.int64))
         unknown = batches[~(is_whole | is_empty) | (batches["size"] > self._max_size)]
-        return count + sum(self._decoded(*span) for span in _spans(unknown))
+        return count + sum(self._decoded(*span) for span in _adjacent(unknown))
 
     def _decoded(self, start: int, end: int) -> int:
         if start >= end:
@@ -144,7 +144,7 @@ def _decided_by_headers(
     return is_whole, is_empty
 
 
-def _spans(batches: npt.NDArray[np.void]) -> Iterator[tuple[int, int]]:
+def _adjacent(batches: npt.NDArray[np.void]) -> Iterator[tuple[int, int]]:
     """Yield the byte ranges of batches that follow each other."""
     if len(batches):
         ends = batches["position"] + batches["size"]

@@ -161,7 +161,7 @@ def _log_cases(log: str) -> None:
     _method("kbatch.Log.tables", lambda: kbatch.Log(log))
     _method("kbatch.Log.transactions", lambda: kbatch.Log(log))
     _method("kbatch.Log.offset_for_timestamp", lambda: kbatch.Log(log), timestamp=lambda: 1_000_000_000_000)
-    for name in ("reader", "head", "tail", "to_arrow", "to_pandas", "to_polars"):
+    for name in ("reader", "head", "tail", "count", "to_arrow", "to_pandas", "to_polars"):
         _method(f"kbatch.Log.{name}", lambda: kbatch.Log(log))
         _method(f"kbatch.log.LogList.{name}", lambda: kbatch.find_logs(log))
     _method("kbatch.log.LogList.tables", lambda: kbatch.find_logs(log))
