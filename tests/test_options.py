@@ -43,7 +43,7 @@ from kbatch.options import (
     whole_number,
 )
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.value_options import FormatOptions, ValueOptions
+from kbatch.value_options import FormatOptions, ValueOptions
 from kbatch.quantities import parse_duration, parse_size
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.rewrite.conversion import Conversion

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kbatch.cli.flags import add_flags, given_values
 from kbatch.options import options_of
-from kbatch.plan.value_options import SIDES, FormatOptions, ValueOptions
+from kbatch.value_options import SIDES, FormatOptions, ValueOptions
 
 __all__ = ["add_value_arguments", "value_options"]
 

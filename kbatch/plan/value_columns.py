@@ -18,7 +18,7 @@ from kbatch.log.reading import read_tables
 from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.sampling import places_at
-from kbatch.plan.value_options import FormatOptions, ValueOptions
+from kbatch.value_options import FormatOptions, ValueOptions
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_schema
 from kbatch.values.deviations import DeviationTable

@@ -69,7 +69,7 @@ class KbatchDataSource(Shipped, DataSource):
     ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) returns
     parsed values in place of bytes, and as the last columns ``value_bad`` and ``value_error``, the bytes of values that
     cannot be parsed completely and the reason, and ``value_schema_id``, a registry's id with Confluent framing. See
-    `kbatch.plan.value_options.ValueOptions.parse` for the options. If neither ``valueSchema`` nor a user's schema gives
+    `kbatch.value_options.ValueOptions.parse` for the options. If neither ``valueSchema`` nor a user's schema gives
     the schema of json, it is inferred from a sample of the logs, once, when the DataFrame is created.
 
     Options prune the read; the filters of a query do not, because PySpark reuses a reader with the filters of one

@@ -31,7 +31,7 @@ from kbatch.values.schema_limits import MAX_NESTING, check_type, shortened_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MAX_DEPTH", "JsonParser", "infer_json", "type_of"]
+__all__ = ["MAX_DEPTH", "JsonParser", "infer_json"]
 
 # Rows that Arrow refuses are parsed again in this number of parts. Arrow takes 50 us for a few rows, Python 10 us per
 # row.
@@ -66,16 +66,6 @@ _JSON_ERRORS = (
     "more than one value",
     "a string or bracket that is not closed",
 )
-
-
-def type_of(schema: pa.Schema | pa.DataType) -> pa.DataType:
-    """Return the type of values with the fields of a schema; a type is itself."""
-    pa = require("pyarrow", "arrow", "values_json()")
-    if isinstance(schema, pa.Schema):
-        return pa.struct(list(schema))
-    if not isinstance(schema, pa.DataType):
-        raise TypeError(f"schema must be a pyarrow.Schema or DataType, got {type(schema).__name__}")
-    return schema
 
 
 # The memory of the number, the place, the length and the verdict of a row, and of Arrow's row.

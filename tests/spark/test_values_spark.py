@@ -16,7 +16,7 @@ from value_tables import table_of, write_log
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.cli.value_flags import add_value_arguments, value_options
-from kbatch.plan.value_options import FormatOptions, ValueOptions
+from kbatch.value_options import FormatOptions, ValueOptions
 
 AVRO = {
     "type": "record",

@@ -1,4 +1,7 @@
-"""Formats of keys and values: Spark's options and the export's flags -> parsers, without importing pyspark."""
+"""Formats of keys and values: arguments, Spark's options and flags -> parsers.
+
+This module must not import NumPy: the command line makes its flags from it.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,24 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from kbatch import options as opts
-from kbatch.options import Framing, Option, OptionError, ValueKind, option
+from kbatch.options import Framing, Option, OptionError, Unknown, ValueKind, option
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from kbatch.options import On
     from kbatch.values.parsed import Parser
 
-__all__ = ["SIDES", "FormatOptions", "ValueFormat", "ValueOptions"]
+    # The forms of a schema in Python; `FormatOptions.schema` says which format takes which.
+    ValueSchema: TypeAlias = (
+        str | bytes | os.PathLike[str] | Mapping[Any, Any] | list[Any] | np.dtype[Any] | pa.Schema | pa.DataType
+    )
+
+__all__ = ["ARGUMENTS", "SIDES", "FormatOptions", "ValueArguments", "ValueFormat", "ValueOptions"]
 
 ValueFormat = Literal["binary", "string", "json", "avro", "protobuf", "struct"]
 SIDES: tuple[On, ...] = ("value", "key")
@@ -31,28 +40,59 @@ _TAKES = {
 }
 
 
+class ValueArguments(TypedDict, total=False):
+    """The arguments of reads that give typed columns: the fields of `FormatOptions` for values and for keys."""
+
+    values: ValueFormat | Parser
+    value_schema: ValueSchema | None
+    value_reader_schema: ValueSchema | None
+    value_framing: Framing
+    value_message: str | None
+    value_unknown: Unknown | None
+    keys: ValueFormat | Parser
+    key_schema: ValueSchema | None
+    key_reader_schema: ValueSchema | None
+    key_framing: Framing
+    key_message: str | None
+    key_unknown: Unknown | None
+
+
+def _check_format(value: Any) -> None:
+    """Check the name of a format. Anything else must be a parser; `FormatOptions` holds it as it is."""
+    if not (hasattr(value, "type") and callable(getattr(value, "parse", None))):
+        _FORMATS.check(value)
+
+
+_FORMATS = opts.choice(*get_args(ValueFormat))
+_FORMAT_OR_PARSER = ValueKind(_FORMATS.parse, _FORMATS.example, _check_format, _FORMATS.choices, _FORMATS.metavar)
+
+
 @opts.documented
 @dataclass(frozen=True)
 class FormatOptions:
-    """The format of keys or of values. Instances hold plain values only; files are read on the driver.
+    """The format of keys or of values. Instances can be pickled; files are read where the parser is made.
+
+    In Python, a format may also be a parser of `kbatch.values`, and a schema an object: for json a dictionary of DDL
+    types by field, or a type of Arrow; for avro the parsed JSON, or schemas by id; for protobuf the bytes of a
+    descriptor set; for struct a dtype, a dictionary of NumPy's codes by field, or a type of Arrow.
 
     Attributes
     ----------
     {options}
     """
 
-    format: ValueFormat = option(
-        opts.choice(*get_args(ValueFormat)), "binary", spark="{side}Format", flag="--{side}s",
+    format: ValueFormat | Parser = option(
+        _FORMAT_OR_PARSER, "binary", spark="{side}Format", flag="--{side}s",
         help="the format; binary leaves bytes as they are",
     )  # fmt: skip
-    schema: str | None = option(
+    schema: ValueSchema | None = option(
         ValueKind(str, "id bigint", metavar="SCHEMA"), None, spark="{side}Schema", flag="--{side}-schema",
         help="json: Spark's DDL, such as 'id bigint, tags array<string>', or a file of it (default: inferred from a "
         "sample of the logs); avro: JSON, an .avsc file, or a directory of <id>.avsc; protobuf: a descriptor set of "
         "protoc, or a .proto file; struct: NumPy's codes, such as 'id:>i8,price:>f8'",
     )  # fmt: skip
     schema_file: str | None = option(opts.TEXT, None, spark="{side}SchemaFile", help="a file that has the schema")
-    reader_schema: str | None = option(
+    reader_schema: ValueSchema | None = option(
         ValueKind(str, "reader.avsc", metavar="FILE"), None, spark="{side}ReaderSchema", flag="--{side}-reader-schema",
         help="avro: the schema to which values of all other schemas are resolved, as JSON or a file",
     )  # fmt: skip
@@ -64,8 +104,8 @@ class FormatOptions:
         ValueKind(str, "shop.Order", metavar="NAME"), None, spark="{side}Message", flag="--{side}-message",
         help="protobuf: full name of the message",
     )  # fmt: skip
-    unknown: Literal["ignore", "bad", "keep"] | None = option(
-        opts.choice("ignore", "bad", "keep"), None, spark="{side}UnknownFields", flag="--{side}-unknown-fields",
+    unknown: Unknown | None = option(
+        opts.choice(*get_args(Unknown)), None, spark="{side}UnknownFields", flag="--{side}-unknown-fields",
         help="json: ignore fields that the schema does not have, treat the whole value as bad, or keep its other "
         "fields and also its bytes (default: ignore with a given schema, else keep)",
     )  # fmt: skip
@@ -74,14 +114,29 @@ class FormatOptions:
         opts.check_options(self)
         if self.schema is not None and self.schema_file is not None:
             raise OptionError("{schema} and {schema_file} exclude each other")
-        given = [each.name for each in opts.options_of(FormatOptions) if getattr(self, each.name) != each.default]
-        wrong = [name for name in given if name != "format" and name not in _TAKES.get(self.format, ())]
+        # A dtype of NumPy can't be compared with None.
+        given = [
+            each.name
+            for each in opts.options_of(FormatOptions)
+            if (value := getattr(self, each.name)) is not each.default and (each.default is None or value != each.default)
+        ]
+        name = self._name
+        wrong = [each for each in given if each != "format" and each not in _TAKES.get(name, ())]
         if wrong:
-            raise OptionError(
-                "{format} {0} does not take " + " and ".join(f"{{{name}}}" for name in wrong), self.format
-            )
-        if self.format in ("avro", "protobuf", "struct") and "schema" not in given and "schema_file" not in given:
-            raise OptionError("{format} {0} requires {schema}", self.format)
+            raise OptionError("{format} {0} does not take " + " and ".join(f"{{{each}}}" for each in wrong), name)
+        if name in ("avro", "protobuf", "struct") and "schema" not in given and "schema_file" not in given:
+            raise OptionError("{format} {0} requires {schema}", name)
+
+    @property
+    def _name(self) -> str:
+        return self.format if isinstance(self.format, str) else type(self.format).__name__
+
+    @property
+    def _source(self) -> Any:
+        """The schema, or the path of its file."""
+        from pathlib import Path
+
+        return self.schema if self.schema_file is None else Path(self.schema_file)
 
     def parser(self, sample: Callable[[], list[bytes]]) -> Parser | None:
         """Return the parser, or None for binary. `sample` returns values to infer the schema of json from.
@@ -93,27 +148,28 @@ class FormatOptions:
         MissingDependencyError
         """
         from kbatch.values.avro import AvroParser, read_schema, read_schemas
-        from kbatch.values.ddl import parse_ddl
         from kbatch.values.fixed import FixedParser
         from kbatch.values.json import JsonParser, infer_json
         from kbatch.values.parsed import TextParser
         from kbatch.values.protobuf import ProtobufParser, read_descriptors
+        from kbatch.values.schemas import json_type, struct_dtype
 
+        if not isinstance(self.format, str):
+            return self.format
         if self.format == "binary":
             return None
         if self.format == "string":
             return TextParser()
         if self.format == "avro":
-            reader = None if self.reader_schema is None else read_schema(self.reader_schema)
-            return AvroParser(read_schemas(self.schema or str(self.schema_file)), self.framing, reader)
+            reader = None if self.reader_schema is None else read_schema(self.reader_schema)  # type: ignore[arg-type]
+            return AvroParser(read_schemas(self._source), self.framing, reader)
         if self.format == "protobuf":
-            return ProtobufParser(read_descriptors(self.schema or str(self.schema_file)), self.message, self.framing)
-        text = self._schema_text()
+            return ProtobufParser(read_descriptors(self._source), self.message, self.framing)
         if self.format == "struct":
-            return FixedParser(text or "")
-        if text is None:
+            return FixedParser(struct_dtype(self._source))
+        if self.inferred:
             return JsonParser(infer_json(sample()), self.unknown or "keep")
-        return JsonParser(parse_ddl(text), self.unknown or "ignore")
+        return JsonParser(json_type(self._source), self.unknown or "ignore")
 
     @property
     def inferred(self) -> bool:
@@ -126,19 +182,17 @@ class FormatOptions:
 
         return JsonParser(kind, self.unknown or ("keep" if self.inferred else "ignore"))
 
-    def _schema_text(self) -> str | None:
-        from kbatch.values.schema_limits import read_file
 
-        path = self.schema_file
-        # The schema is the name of a file if such a file exists, else the text itself.
-        if path is None and self.schema is not None and len(self.schema) < 4096 and os.path.isfile(self.schema):
-            path = self.schema
-        if path is None:
-            return self.schema
-        try:
-            return read_file(path, "the schema").decode().strip()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: can't read the schema: {error}") from None
+def _argument(side: On, name: str) -> str:
+    """Return the name of the argument for a field of `FormatOptions`."""
+    return f"{side}s" if name == "format" else f"{side}_{name}"
+
+
+# By side, the arguments of reads by the field of `FormatOptions`. A file is given as the schema.
+ARGUMENTS: dict[On, dict[str, str]] = {
+    side: {each.name: _argument(side, each.name) for each in opts.options_of(FormatOptions) if each.flags}
+    for side in SIDES
+}
 
 
 @dataclass(frozen=True)
@@ -151,7 +205,9 @@ class ValueOptions:
     @property
     def parsed(self) -> tuple[On, ...]:
         """The sides that are parsed."""
-        return tuple(on for on in ("key", "value") if getattr(self, on).format != "binary")
+        # A parser may have any kind of equality.
+        sides: tuple[On, ...] = ("key", "value")
+        return tuple(on for on in sides if getattr(self, on)._name != "binary")
 
     @classmethod
     def options(cls) -> list[Option]:
@@ -173,12 +229,34 @@ class ValueOptions:
 
         Examples
         --------
-        >>> from kbatch.plan.value_options import ValueOptions
+        >>> from kbatch.value_options import ValueOptions
         >>> ValueOptions.parse({"valueFormat": "json", "valueSchema": "id bigint"}).value.schema
         'id bigint'
         """
         given = {name.lower(): value for name, value in options.items()}
         return cls.build(lambda side: opts.from_strings(opts.options_of(FormatOptions, side=side), given))
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> ValueOptions:
+        """Return the options of the arguments of a read (`ValueArguments`); others are ignored.
+
+        Raises
+        ------
+        ValueError
+            For arguments that do not fit the format.
+
+        Examples
+        --------
+        >>> from kbatch.value_options import ValueOptions
+        >>> ValueOptions.of({"values": "json", "value_schema": {"id": "bigint"}, "last": 3}).parsed
+        ('value',)
+        """
+
+        def of_side(side: On) -> tuple[dict[str, Any], dict[str, str]]:
+            names = ARGUMENTS[side]
+            return {field: arguments[name] for field, name in names.items() if name in arguments}, names
+
+        return cls.build(of_side)
 
     @classmethod
     def build(cls, parse: Callable[[On], tuple[dict[str, Any], dict[str, str]]]) -> ValueOptions:
