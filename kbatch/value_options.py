@@ -118,7 +118,8 @@ class FormatOptions:
         given = [
             each.name
             for each in opts.options_of(FormatOptions)
-            if (value := getattr(self, each.name)) is not each.default and (each.default is None or value != each.default)
+            if (value := getattr(self, each.name)) is not each.default
+            and (each.default is None or value != each.default)
         ]
         name = self._name
         wrong = [each for each in given if each != "format" and each not in _TAKES.get(name, ())]

@@ -43,12 +43,12 @@ from kbatch.options import (
     whole_number,
 )
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.value_options import FormatOptions, ValueOptions
 from kbatch.quantities import parse_duration, parse_size
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.rewrite.conversion import Conversion
 from kbatch.rewrite.rewriter import Rewriter
 from kbatch.sinks.write_options import WriteOptions
+from kbatch.value_options import FormatOptions, ValueOptions
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 

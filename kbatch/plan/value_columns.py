@@ -18,9 +18,9 @@ from kbatch.log.reading import read_tables
 from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.sampling import places_at
-from kbatch.value_options import FormatOptions, ValueOptions
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_schema
+from kbatch.value_options import FormatOptions, ValueOptions
 from kbatch.values.deviations import DeviationTable
 from kbatch.values.parsed import ParsedColumn, Parser, bad_columns, bad_types, one_array, parse_column, sample
 

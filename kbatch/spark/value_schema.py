@@ -11,8 +11,8 @@ from kbatch.log import Log
 from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.value_columns import ValueColumns, parsers_of, spark_type
-from kbatch.value_options import SIDES, ValueOptions
 from kbatch.spark.table_schemas import columns_of, kafka_schema
+from kbatch.value_options import SIDES, ValueOptions
 from kbatch.values.parsed import Parser, bad_types
 
 __all__ = ["columns_for", "value_schema"]

@@ -127,17 +127,18 @@ def struct_dtype(schema: Any) -> np.dtype[Any]:
     pa = require("pyarrow", "arrow", "a schema of structs")
     if isinstance(schema, pa.Schema):
         schema = pa.struct(list(schema))
-    if isinstance(schema, pa.DataType):
-        return np.dtype(_fixed_type(pa, schema, ""))
+    found: np.dtype[Any]
     try:
-        # The other forms of NumPy, such as a list of pairs.
         if schema is not None:
-            return np.dtype(schema)
+            # Also the other forms of NumPy, such as a list of pairs.
+            found = np.dtype(_fixed_type(pa, schema, "") if isinstance(schema, pa.DataType) else schema)
+            return found
     except (TypeError, ValueError):
-        pass
+        if isinstance(schema, pa.DataType):
+            raise
     raise TypeError(
-        "schema must be NumPy's codes such as 'id:>i8', a file of them, a dictionary such as {'id': '>i8'}, a dtype, or "
-        f"a pyarrow.Schema or DataType, got {type(schema).__name__}"
+        "schema must be NumPy's codes such as 'id:>i8', a file of them, a dictionary such as {'id': '>i8'}, a dtype, "
+        f"or a pyarrow.Schema or DataType, got {type(schema).__name__}"
     )
 
 

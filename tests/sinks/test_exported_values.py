@@ -22,8 +22,8 @@ from local_export import export  # noqa: E402
 from kbatch.cli.export import summary_lines  # noqa: E402
 from kbatch.errors import LogDirectoryError  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
-from kbatch.value_options import FormatOptions, ValueOptions  # noqa: E402
 from kbatch.sinks import parquet  # noqa: E402
+from kbatch.value_options import FormatOptions, ValueOptions  # noqa: E402
 
 JSON = ReadOptions(values=ValueOptions(value=FormatOptions("json")))
 
