@@ -210,6 +210,21 @@ class ValueOptions:
         sides: tuple[On, ...] = ("key", "value")
         return tuple(on for on in sides if getattr(self, on)._name != "binary")
 
+    def parsers(
+        self, sample: Callable[[On], list[bytes]], known: Mapping[On, pa.DataType] | None = None
+    ) -> dict[On, Parser]:
+        """Return the parsers of the sides that are parsed.
+
+        A schema of json that is not given has a type in `known`, or is inferred from what `sample` returns for a side.
+        """
+        made: dict[On, Parser] = {}
+        for on in self.parsed:
+            given: FormatOptions = getattr(self, on)
+            parser = given.json_parser(known[on]) if known and on in known else given.parser(partial(sample, on))
+            if parser is not None:
+                made[on] = parser
+        return made
+
     @classmethod
     def options(cls) -> list[Option]:
         """Return the definitions for values and for keys."""

@@ -53,10 +53,10 @@ def deviating(count: int, every: int) -> list[bytes | None]:
 
 def unsampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Infer the schema from the first value of each log only."""
-    from kbatch.plan import value_columns
+    from kbatch.log import sampling
 
-    monkeypatch.setattr(value_columns, "_SAMPLED_PLACES", 1)
-    monkeypatch.setattr(value_columns, "_SAMPLED_ROWS", 1)
+    monkeypatch.setattr(sampling, "SAMPLED_PLACES", 1)
+    monkeypatch.setattr(sampling, "SAMPLED_ROWS", 1)
 
 
 def test_values_with_unknown_fields_and_other_types_keep_their_data(

@@ -63,15 +63,18 @@ def parts_of(kind: pa.DataType) -> st.SearchStrategy[pa.DataType]:
 # -- JSON
 
 KIND = json_type(
-    "id bigint, name string, price double, ok boolean, tags array<string>, day date, cost decimal(9,2), big decimal(38,0), "
-    "at timestamp, raw binary, real float, sub struct<x: bigint, deep: array<struct<y: string, z: double>>, t: timestamp>"
+    "id bigint, name string, price double, ok boolean, tags array<string>, day date, cost decimal(9,2), "
+    "big decimal(38,0), at timestamp, raw binary, real float, "
+    "sub struct<x: bigint, deep: array<struct<y: string, z: double>>, t: timestamp>"
 )
 # Of each field: values that fit, and values of other types or beyond its range.
 SCALARS: list[bytes] = [
     b"null", b"true", b"false", b"0", b"-0", b"1", b"-5", b"1.5", b"1e3", b"1e99", b"1e999", b"-1E-400", b"9" * 30,
-    b"9" * 45, b"0.5" + b"5" * 120, b"9223372036854775807", b"9223372036854775808", b"9007199254740993", b"NaN", b"-Infinity",
-    b'""', b'"a"', b'"2024-02-29"', b'"2024-02-29T01:02:03Z"', b'"\\u00e9"', b'"\\ud83d\\ude00"', b'"\\ud800"', b'"\\udc00x"',
-    b'"\\\\ud800"', b'"\\"q"', b'"e1234"', b'"12.50"', b"[]", b"{}", b"[1]", b'["a",null]', b"[[]]", b'{"x":1}', b'{"y":"\\ud800"}',
+    b"9" * 45, b"0.5" + b"5" * 120, b"9223372036854775807", b"9223372036854775808", b"9007199254740993",
+    b"NaN", b"-Infinity", b'""', b'"a"', b'"2024-02-29"', b'"2024-02-29T01:02:03Z"',
+    b'"\\u00e9"', b'"\\ud83d\\ude00"', b'"\\ud800"',
+    b'"\\udc00x"', b'"\\\\ud800"', b'"\\"q"', b'"e1234"', b'"12.50"', b"[]", b"{}", b"[1]", b'["a",null]', b"[[]]",
+    b'{"x":1}', b'{"y":"\\ud800"}',
     b'[{"y":"b","z":2}]', b'[{"y":5}]', b'[{"y":"a","y":"b"},{"q":1}]', b"tru", b"01", b"1.", b'"open', b"{", b"nul",
 ]  # fmt: skip
 NAMES = [

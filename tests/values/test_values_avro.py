@@ -6,7 +6,6 @@ import datetime
 import io
 import json
 import tracemalloc
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ pytest.importorskip("fastavro")
 
 import fastavro
 import pyarrow as pa
+from avro_cases import Case, cases, write
 
 import kbatch
 from kbatch.kernels.avro import Columns
