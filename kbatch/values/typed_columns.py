@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,13 +14,14 @@ from kbatch.extras import require
 from kbatch.options import On
 from kbatch.records.kafka_columns import SPARK_COLUMNS
 from kbatch.values.deviations import DeviationTable
+from kbatch.values.memory import MAX_PARSED_BYTES
 from kbatch.values.parsed import ParsedColumn, Parser, bad_columns, bad_types, one_array, parse_column
 from kbatch.values.projection import field_path, projected, pruned_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["DOC", "ValueColumns", "ValueCounts", "flat_field", "flat_names", "taken_names"]
+__all__ = ["DOC", "CountsValues", "ValueColumns", "ValueCounts", "flat_field", "flat_names", "taken_names"]
 
 # The key of metadata under which pyiceberg expects the comment of a column.
 DOC = b"doc"
@@ -51,6 +52,13 @@ class ValueCounts:
         for each in column.deviations:
             offset = None if offsets is None else offsets[each.row].as_py()
             self.deviations.add((on, each.kind, each.field, each.reason), each.occurrences, (offset,))
+
+
+class CountsValues(Protocol):
+    """What counts the values of batches, such as `ValueCounts`."""
+
+    def add(self, on: On, column: ParsedColumn, offsets: pa.Array | None) -> None:
+        """Count a column of a batch."""
 
 
 class _Part(NamedTuple):
@@ -117,8 +125,14 @@ class ValueColumns:
         whole = pa.schema([field for name in schema.names for field in parts[name]] + more)
         return whole if self.columns is None else pa.schema([whole.field(name) for name in self.columns])
 
-    def apply(self, batch: pa.RecordBatch, counts: ValueCounts | None = None) -> pa.RecordBatch:
-        """Parse a batch, and add to `counts`."""
+    def apply(
+        self,
+        batch: pa.RecordBatch,
+        counts: CountsValues | None = None,
+        max_bytes: int = MAX_PARSED_BYTES,
+        advice: str = "parse fewer at a time",
+    ) -> pa.RecordBatch:
+        """Parse a batch, and add to `counts`; LimitExceededError if the values of a side take more than `max_bytes`."""
         pa = require("pyarrow", "arrow", "parsing values")
         schema = self.schema(batch.schema)
         columns = {name: batch.column(name) for name in batch.schema.names}
@@ -127,7 +141,7 @@ class ValueColumns:
             raw = columns.pop(on, None)
             if raw is None:
                 continue
-            column = parse_column(parser, [raw if raw.type == pa.binary() else raw.cast(pa.binary())])
+            column = parse_column(parser, [raw], max_bytes, advice)
             parsed = column._replace(values=one_array(column.values), schema_ids=one_array(column.schema_ids))
             if counts is not None:
                 counts.add(on, parsed, offsets)
@@ -136,7 +150,6 @@ class ValueColumns:
 
     def _columns_of(self, on: On, raw: pa.Array, parsed: ParsedColumn) -> dict[str, pa.Array]:
         """Return the columns that are made of the keys or values of a batch."""
-        pa = require("pyarrow", "arrow", "parsing values")
         import pyarrow.compute as pc
 
         made: dict[str, Any] = {}
@@ -150,7 +163,7 @@ class ValueColumns:
                 if part is not None and part.on == on and part.path:
                     made[name] = pc.struct_field(parsed.values, list(part.path))
         bad, errors = bad_columns(raw, parsed.bad, parsed.errors)
-        about = (bad.cast(pa.binary()), errors, parsed.schema_ids)
+        about = (bad, errors, parsed.schema_ids)
         return made | dict(zip((f"{on}_{name}" for name in bad_types()), about, strict=True))
 
     @cached_property
