@@ -229,7 +229,9 @@ def test_columns_with_a_dictionary_are_columns_of_the_files() -> None:
 
 
 # Flags with any text as value.
-FREE_FLAGS = {"--topic", "--key"}
+FREE_FLAGS = {"--topic", "--key"} | {
+    f"--{side}-{name}" for side in ("key", "value") for name in ("schema", "reader-schema", "message")
+}
 
 
 def test_flags_of_commands_refuse_unknown_values() -> None:
