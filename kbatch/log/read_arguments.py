@@ -14,13 +14,14 @@ from kbatch.log.row_filter import RowFilter, key_bytes
 from kbatch.quantities import SizeLike, TimeLike
 from kbatch.read.budget import checked_table_bytes
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
-from kbatch.value_options import ValueArguments
+from kbatch.value_options import ARGUMENTS, ValueArguments
 
 __all__ = ["READ_HINTS", "ReadArguments", "TableOptions", "ViewOptions"]
 
 _FIRST = "head(n) returns the first records, last=n the last ones"
 _TIME = "use {0}, which takes a time or an offset, or {1}_timestamp"
 _CHOICE = 'find_logs(topics=...) and logs["topic", 0] choose logs'
+_VALUES = "to_arrow, reader and the other conversions take it; a table has values_json and similar methods"
 # What to use in place of the names that callers of other libraries expect.
 READ_HINTS = {
     **dict.fromkeys(("limit", "n", "n_rows", "nrows", "count", "max_records", "max_rows", "first"), _FIRST),
@@ -32,6 +33,7 @@ READ_HINTS = {
     **dict.fromkeys(("value_format", "format", "parse"), "use values, the format of the values"),
     **dict.fromkeys(("schema", "value_type"), "use value_schema, with values"),
     **{"key_format": "use keys, the format of the keys", "value_unknown_fields": "use value_unknown"},
+    **dict.fromkeys((name for names in ARGUMENTS.values() for name in names.values()), _VALUES),
     **dict.fromkeys(("batch_size", "chunk_size", "max_table_bytes"), "use max_bytes, the most memory of a table"),
 }
 

@@ -121,6 +121,8 @@ class RecordView:
         about = [f"{on}_{name}" for on in values.parsers for name in bad_types()]
         if columns is None:
             columns = (*default, *about)
+        elif isinstance(columns, str):
+            checked_columns(columns)
         else:
             fields = [name for name in columns if _side_of_field(name) in values.parsers]
             columns = checked_names(columns, [*VIEW_COLUMNS, *about, *fields])
