@@ -135,11 +135,22 @@ class Conversions(ABC):
         ----------
         columns : sequence of str, optional
             As for `tables`: some of offset, timestamp, timestampType, key, value, headers, topic and partition, in
-            the order of the result. Default is all of them; topic and partition only if they are known.
+            the order of the result. Default is all of them; topic and partition only if they are known. With a format
+            also fields, such as ``value.user.id``, and ``value_bad``, ``value_error`` and ``value_schema_id``: only
+            what is named is parsed.
         binary : {"binary", "large_binary", "binary_view"}
             As for `RecordTable.to_arrow`. A view may keep the decompressed bytes of all batches in memory.
         **options
-            As for `tables`, such as `start`, `end`, `key` and `isolation`.
+            As for `tables`, such as `start`, `end`, `key` and `isolation`; and the formats:
+
+            - `values` is ``"json"``, ``"avro"``, ``"protobuf"``, ``"struct"`` or ``"string"``, or a parser of
+              `kbatch.values`. The column ``value`` then has the type of the schema, and a value that does not fit is
+              null: its bytes and the reason are in ``value_bad`` and ``value_error``.
+            - `value_schema` is the schema: for JSON text in Spark's DDL, a dictionary of types by field, a type of
+              Arrow, or a file. By default it is inferred once, from a sample of all records of the logs.
+            - `value_framing`, `value_message`, `value_reader_schema` and `value_unknown` are as `framing`, `message`,
+              `reader_schema` and `unknown` of `RecordTable.values_avro`, `values_protobuf` and `values_json`.
+            - `keys`, `key_schema` and so on are the same for keys.
 
         Returns
         -------
@@ -157,7 +168,7 @@ class Conversions(ABC):
         -----
         RuntimeWarning
             If damaged bytes were skipped, which requires ``on_error="skip"`` or ``"stop"``. The tables of `tables` list
-            them in ``losses``. Also as for `tables`.
+            them in ``losses``. If values do not fit and the columns about them are not requested. Also as for `tables`.
 
         Examples
         --------
