@@ -295,10 +295,10 @@ class Conversions(ABC):
             return frame
         view, arguments = self._view(columns, "binary", options)
         bad = BadValues(view.schema.names)
-        frames = [_frame(table, view, bad) for table in _reporting_losses(self._tables(arguments)) if len(table)]
+        frames = [view.frame(table, bad) for table in _reporting_losses(self._tables(arguments)) if len(table)]
         bad.warn()
         if not frames:
-            return _frame(RecordTable._empty(view.columns), view, bad)
+            return view.frame(RecordTable._empty(view.columns), bad)
         frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
         return frame
 
@@ -445,20 +445,6 @@ def _as_batches(tables: Iterable[RecordTable], view: RecordView) -> Iterator[pya
         yield from made
         del made
     bad.warn()
-
-
-def _frame(table: RecordTable, view: RecordView, bad: BadValues) -> pandas.DataFrame:
-    """Return the records of a table as a DataFrame; parsed values are converted by Arrow."""
-    if view.values is None:
-        return table.to_pandas()
-    pa, pd = require("pyarrow", "pandas", "to_pandas()"), require("pandas", "pandas", "to_pandas()")
-    names = view.schema.names
-    plain = [name for name in names if name in VIEW_COLUMNS and name not in view.values.parsers]
-    typed = [name for name in names if name not in plain]
-    parsed = pa.Table.from_batches(view.batches(table, bad), schema=view.schema).select(typed).to_pandas()
-    frames = [table.select(plain).to_pandas(), parsed] if plain else [parsed]
-    frame: pandas.DataFrame = pd.concat(frames, axis=1)[names]
-    return frame
 
 
 def _first_rows(tables: Iterator[RecordTable], count: int) -> Iterator[RecordTable]:

@@ -22,6 +22,7 @@ from kbatch.values.parsed import ParsedColumn, bad_types
 from kbatch.values.typed_columns import ValueColumns
 
 if TYPE_CHECKING:
+    import pandas
     import pyarrow as pa
 
 __all__ = ["BadValues", "RecordView", "value_columns_of"]
@@ -140,6 +141,19 @@ class RecordView:
         made = to_arrow(table, columns=self.columns) if is_binary else self._with_binary(table)
         limit = table._view_memory()
         return [self.values.apply(batch, bad, limit, _MEMORY_ADVICE) for batch in made.to_batches()]
+
+    def frame(self, table: RecordTable, bad: BadValues | None = None) -> pandas.DataFrame:
+        """Return the records of a table as a DataFrame; parsed values are converted by Arrow."""
+        if self.values is None:
+            return table.to_pandas(columns=self.columns)
+        pa, pd = require("pyarrow", "pandas", "to_pandas()"), require("pandas", "pandas", "to_pandas()")
+        names = self.schema.names
+        plain = [name for name in names if name in VIEW_COLUMNS and name not in self.values.parsers]
+        typed = [name for name in names if name not in plain]
+        parsed = pa.Table.from_batches(self.batches(table, bad), schema=self.schema).select(typed).to_pandas()
+        frames = [table.to_pandas(columns=plain), parsed] if plain else [parsed]
+        frame: pandas.DataFrame = pd.concat(frames, axis=1)[names]
+        return frame
 
     def _with_binary(self, table: RecordTable) -> pa.Table:
         pa = require("pyarrow", "arrow", "an Arrow view")
