@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
-__all__ = ["JsonDepthError", "json_parts", "parse_json"]
+__all__ = ["JsonDepthError", "check_json", "json_parts", "parse_json"]
 
 # Characters of a part of a document.
 _PART = 1 << 16
@@ -34,6 +34,28 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise JsonDepthError("the brackets are nested too deeply") from None
+
+
+def check_json(text: str) -> None:
+    """Raise ValueError if a text is not JSON; NaN and Infinity, which Python parses, are not.
+
+    Numbers are not converted, so that they may have any number of digits.
+
+    Examples
+    --------
+    >>> check_json('{"a": 1}')
+    >>> check_json("[NaN]")
+    Traceback (most recent call last):
+    ValueError: NaN is not JSON
+    """
+    try:
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise JsonDepthError("the brackets are nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def json_parts(document: Any) -> Iterator[bytes]:

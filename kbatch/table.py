@@ -220,7 +220,7 @@ class RecordTable(TableData):
 
     def values_json(
         self,
-        schema: pyarrow.Schema | pyarrow.DataType | None = None,
+        schema: str | os.PathLike[str] | Mapping[str, Any] | pyarrow.Schema | pyarrow.DataType | None = None,
         *,
         on: On = "value",
         unknown: Unknown | None = None,
@@ -229,9 +229,10 @@ class RecordTable(TableData):
 
         Parameters
         ----------
-        schema : pyarrow.Schema or DataType, optional
-            Fields of the objects, or the type of any JSON value; `kbatch.values.JsonParser` lists the types. Default
-            is inferred from a sample of the table (`kbatch.values.infer_json`).
+        schema : pyarrow.Schema or DataType, str, path or mapping, optional
+            Fields of the objects, or the type of any JSON value; `kbatch.values.JsonParser` lists the types. Also
+            Spark's DDL such as ``"id bigint, tags array<string>"``, a file of it, or types by field such as
+            ``{"id": "bigint"}``. Default is inferred from a sample of the table (`kbatch.values.infer_json`).
         on : {"value", "key"}
         unknown : {"ignore", "bad", "keep"}, optional
             How to treat a field that the schema does not have: leave it out, parse nothing of the value, or parse the
@@ -257,13 +258,14 @@ class RecordTable(TableData):
         []
         """
         check_types(RecordTable.values_json, locals())
-        from kbatch.values.json import JsonParser, infer_json, type_of
+        from kbatch.values.json import JsonParser, infer_json
         from kbatch.values.parsed import ParsedValues, sample
+        from kbatch.values.schemas import json_type
 
         if schema is None:
             parser = JsonParser(infer_json(sample(self, on)), unknown or "keep")
         else:
-            parser = JsonParser(type_of(schema), unknown or "ignore")
+            parser = JsonParser(json_type(schema), unknown or "ignore")
         return ParsedValues.of(self, on, parser)
 
     def values_avro(

@@ -35,6 +35,7 @@ LAYERS = [
     "publishing",
     "records",
     "values",
+    "value_options",
     "table",
     "transactions",
     "write",

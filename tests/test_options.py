@@ -43,12 +43,12 @@ from kbatch.options import (
     whole_number,
 )
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.value_options import FormatOptions, ValueOptions
 from kbatch.quantities import parse_duration, parse_size
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.rewrite.conversion import Conversion
 from kbatch.rewrite.rewriter import Rewriter
 from kbatch.sinks.write_options import WriteOptions
+from kbatch.value_options import FormatOptions, ValueOptions
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
@@ -229,7 +229,9 @@ def test_columns_with_a_dictionary_are_columns_of_the_files() -> None:
 
 
 # Flags with any text as value.
-FREE_FLAGS = {"--topic", "--key"}
+FREE_FLAGS = {"--topic", "--key"} | {
+    f"--{side}-{name}" for side in ("key", "value") for name in ("schema", "reader-schema", "message")
+}
 
 
 def test_flags_of_commands_refuse_unknown_values() -> None:

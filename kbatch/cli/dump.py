@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kbatch.cli.command_parser import add_command
-from kbatch.cli.flags import STORAGE, UsageError, add_flags, given_options, given_storage
+from kbatch.cli.flags import STORAGE, UsageError, add_flags, given_options, given_storage, usage
 from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
+from kbatch.cli.value_flags import add_value_arguments, value_options
 from kbatch.options import BOOLEAN, ValueKind, choice, documented, option, options_of, size, whole_number
+
+if TYPE_CHECKING:
+    from kbatch.cli.decoded_values import DecodedValues
+    from kbatch.value_options import ValueOptions
 
 __all__ = ["add_parser", "run"]
 
@@ -37,6 +42,8 @@ examples:
   kbatch dump --producer 4001 data/orders-0                      all batches of a producer
   kbatch dump --records --topic orders --isolation read_committed data
   zstdcat segment.zst | kbatch dump -                            batches from a pipe
+  kbatch dump --values avro --value-schema order.avsc data/orders-0
+  kbatch dump --values json --tail 5 data/orders-0 | jq .value.id
   kbatch dump --format kafka --print-data-log data/orders-0/00000000000000000000.log
   kbatch dump data/orders-0/00000000000000000000.timeindex
   kbatch dump --protocol requests.bin responses.bin              the messages of a captured connection
@@ -61,6 +68,11 @@ bytes in JSON:
   breaks, {{"base64": "..."}} if they are not, and null for null. With --max-bytes-shown, longer ones are cut to
   {{"text": "...", "size": N}} or {{"base64": "...", "size": N}}. Headers are a list of [key, value].
 
+--values and --keys:
+  A decoded value is JSON in place of its bytes: bytes in it as above, times in ISO 8601, decimals as numbers, and NaN
+  as a string. A value that cannot be decoded completely is null, or lacks fields; its bytes are then in "value_bad",
+  and the reason in "value_error". With framing, "value_schema_id" is the id of its schema. Decoded values are not cut.
+
 --format kafka:
   Fields have the names and order of kafka-dump-log (Kafka 4.3). --records is its --deep-iteration. The differences:
   bytes that are not text, or contain a line break, are printed as base64:...; the listing continues after damage; index
@@ -80,6 +92,12 @@ _STATUSES = {
 _FORMAT = choice("json", "kafka")
 # `--json` as in every other command.
 _JSON_LINES = ValueKind(lambda text: "json", "true", help="print JSON lines, which is the default", is_switch=True)
+
+
+_DECODED_VALUES = (
+    "In JSON, print decoded values (keys) in place of their bytes; implies --records. json without a schema\n"
+    "prints values as they are."
+)
 
 
 @documented
@@ -147,6 +165,7 @@ def add_parser(commands: Any) -> None:
     group = parser.add_argument_group("which records")
     add_selection(group, "topics", "partitions", "offsets", "times", "isolation", "key")
     add_flags(group, [flags.pop(name) for name in ("tail", "producer", "max_records")])
+    add_value_arguments(parser.add_argument_group("formats of keys and values"), _DECODED_VALUES)
     add_flags(parser, [*STORAGE, *flags.values()])
 
 
@@ -158,8 +177,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.paths.count("-") > 1:
         raise UsageError("standard input (-) can be read only once")
     flags, selection = given_options(DumpFlags, arguments), given_selection(arguments)
+    with usage():
+        formats = value_options(arguments)
     if flags.protocol:
-        return _run_protocol(arguments.paths, flags, selection)
+        return _run_protocol(arguments.paths, flags, selection, formats)
+    if formats.parsed and flags.format == "kafka":
+        raise UsageError("--values and --keys print JSON, not --format kafka")
+    decoded = _decoded_values(formats)
     inputs = find_inputs(arguments.paths, selection, given_storage(arguments), streams=True)
     listing = Listing(
         selection=selection,
@@ -171,6 +195,7 @@ def run(arguments: argparse.Namespace) -> int:
         producer=flags.producer,
         remaining=flags.max_records,
         max_shown=flags.max_bytes_shown,
+        decoded=decoded,
     )
     if "-" in arguments.paths and listing.needs_end:
         raise UsageError("--tail and negative offsets need the end of a log, which standard input (-) does not have")
@@ -188,10 +213,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 3 if listing.damaged else 4 if listing.withheld else 0
 
 
-def _run_protocol(paths: list[str], flags: DumpFlags, selection: SelectionFlags) -> int:
+def _decoded_values(formats: ValueOptions) -> DecodedValues | None:
+    from kbatch.cli.decoded_values import DecodedValues
+
+    return DecodedValues.of(formats) if formats.parsed else None
+
+
+def _run_protocol(paths: list[str], flags: DumpFlags, selection: SelectionFlags, formats: ValueOptions) -> int:
     from kbatch.cli.dump_protocol import dump_messages
 
-    if selection != SelectionFlags() or flags != DumpFlags(protocol=True, max_bytes_shown=flags.max_bytes_shown):
+    if (
+        formats.parsed
+        or selection != SelectionFlags()
+        or flags != DumpFlags(protocol=True, max_bytes_shown=flags.max_bytes_shown)
+    ):
         raise UsageError("with --protocol, the only other option is --max-bytes-shown")
     if len(paths) > 2:
         raise UsageError(f"--protocol takes one or two files, got {len(paths)}")

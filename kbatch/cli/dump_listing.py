@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
 from kbatch.cli import jsonlines, kafkatext
+from kbatch.cli.decoded_values import DecodedValues
 from kbatch.cli.filters import Filters
 from kbatch.cli.inputs import Input, base_offset_of, check_first_bytes, standard_input
 from kbatch.cli.selection_flags import SelectionFlags
@@ -68,13 +69,14 @@ class Listing:
     # The number of records or batches that may still be listed.
     remaining: int | None
     max_shown: int | None
+    decoded: DecodedValues | None = None
     damaged: bool = False
     withheld: bool = False
     # By file: pairs of successive offsets that are not consecutive.
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.records = self.records or self.data or self.tail is not None
+        self.records = self.records or self.data or self.tail is not None or self.decoded is not None
         self._filters = Filters(self.selection, self.producer)
         self._is_filtered = self._filters.any or self.tail is not None
         self._options = DecodeOptions(
@@ -230,7 +232,7 @@ class Listing:
             holds = self._checksums(source, table)
             yield from kafkatext.lines(table, rows, holds, records=self.records, data=self.data)
         elif self.records:
-            yield from jsonlines.record_lines(table, source.place, self.max_shown)
+            yield from jsonlines.record_lines(table, source.place, self.max_shown, self.decoded)
         else:
             framed = set(table.batches["position"].tolist())
             lost = [loss for loss in table.losses if loss.position not in framed]

@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from kbatch.cli.batches import BATCH_FIELDS, TIMESTAMP_TYPES, codec_names, last_sequences, timestamp_types
 from kbatch.cli.control_fields import control_fields
+from kbatch.cli.decoded_values import DecodedValues
 from kbatch.cli.shown import json_bytes, quoted
 from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, BatchStatus
 from kbatch.kernels.slices import header_keys, header_values, record_keys, record_values
+from kbatch.options import On
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 
@@ -69,8 +71,10 @@ def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], place: str, erro
         yield f"{line}}}" if error is None else f'{line}, "error": {quoted(error)}}}'
 
 
-def record_lines(table: RecordTable, place: str, max_bytes: int | None) -> Iterator[str]:
-    """Yield one line per record; keys, values and header values are cut to `max_bytes`."""
+def record_lines(
+    table: RecordTable, place: str, max_bytes: int | None, decoded: DecodedValues | None = None
+) -> Iterator[str]:
+    """Yield one line per record; keys, values and header values that are not decoded are cut to `max_bytes`."""
     batches = table.batches
     kinds = [f'"{TIMESTAMP_TYPES[kind]}"' for kind in timestamp_types(batches).tolist()]
     positions = batches["position"].tolist()
@@ -81,6 +85,10 @@ def record_lines(table: RecordTable, place: str, max_bytes: int | None) -> Itera
         rows = part.records
         keys = _byte_strings(record_keys, rows, part.data, "key_len", max_bytes)
         values = _byte_strings(record_values, rows, part.data, "value_len", max_bytes)
+        if decoded is not None:
+            is_control = control[rows["batch"]] if has_control else np.zeros(len(rows), np.bool_)
+            keys = _decoded(decoded, part, "key", is_control, keys, max_bytes)
+            values = _decoded(decoded, part, "value", is_control, values, max_bytes)
         headers = _json_headers(part, max_bytes)
         for i, (offset, timestamp, batch, key, value) in enumerate(
             zip(rows["offset"].tolist(), rows["timestamp"].tolist(), rows["batch"].tolist(), keys, values, strict=True)
@@ -125,6 +133,24 @@ def _byte_strings(  # type: ignore[no-untyped-def]
     cut = rows.copy()
     cut[length] = np.minimum(cut[length], limit)
     return [json_bytes(*each) for each in zip(gather(cut, data), rows[length].tolist(), strict=True)]
+
+
+def _decoded(
+    decoded: DecodedValues,
+    table: RecordTable,
+    on: On,
+    is_control: npt.NDArray[np.bool_],
+    raw: list[str],
+    limit: int | None,
+) -> list[str]:
+    """Return the fields of decoded keys or values; control records have none."""
+    if not is_control.any():
+        return decoded.fields(table, on, limit) or raw
+    made = decoded.fields(table[~is_control], on, limit)
+    if made is None:
+        return raw
+    rest = iter(made)
+    return [each if control else next(rest) for each, control in zip(raw, is_control.tolist(), strict=True)]
 
 
 def _json_headers(table: RecordTable, limit: int | None) -> list[str]:

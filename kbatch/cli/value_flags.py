@@ -7,18 +7,21 @@ from dataclasses import replace
 
 from kbatch.cli.flags import add_flags, given_values
 from kbatch.options import options_of
-from kbatch.plan.value_options import SIDES, FormatOptions, ValueOptions
+from kbatch.value_options import SIDES, FormatOptions, ValueOptions
 
-__all__ = ["add_value_arguments", "value_options"]
+__all__ = ["WRITTEN_VALUES", "add_value_arguments", "value_options"]
+
+# What the flags do in commands that write columns.
+WRITTEN_VALUES = (
+    "Without a format, bytes are written unchanged. The bytes of values (keys) that cannot be parsed\n"
+    "completely are kept in the column value_bad (key_bad), the reason is in value_error (key_error).\n"
+    "value_schema_id (key_schema_id) has the id of a schema registry, with framing."
+)
 
 
-def add_value_arguments(group: argparse._ArgumentGroup) -> None:
+def add_value_arguments(group: argparse._ArgumentGroup, description: str = WRITTEN_VALUES) -> None:
     """Add the flags to a group of a command's parser; `value_options` reads them."""
-    group.description = (
-        "Without a format, bytes are written unchanged. The bytes of values (keys) that cannot be parsed\n"
-        "completely are kept in the column value_bad (key_bad), the reason is in value_error (key_error).\n"
-        "value_schema_id (key_schema_id) has the id of a schema registry, with framing."
-    )
+    group.description = description
     for side in SIDES:
         options = options_of(FormatOptions, side=side)
         if side == "key":

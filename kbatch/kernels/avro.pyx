@@ -65,6 +65,7 @@ cdef struct Node:
     int32_t least  # minimum size of a datum in bytes
     int32_t null_branch  # of a union, or -1
     int32_t nodes  # of the node and all nodes below it
+    int32_t hidden  # whether its data are checked but not kept, with all nodes below it
     uint64_t limit_low  # exclusive upper bound of a decimal (10 ** precision) or of a time of day
     uint64_t limit_high
     # The rows decoded so far.
@@ -106,6 +107,8 @@ cdef bint reserve(Node* node, void** memory, int64_t* capacity, int64_t needed) 
 
 
 cdef inline bint push_valid(Node* node, uint8_t valid) noexcept nogil:
+    if node.hidden:
+        return True
     if node.rows >= node.valid_capacity and not reserve(
         node, <void**> &node.valid, &node.valid_capacity, node.rows + 1
     ):
@@ -116,7 +119,7 @@ cdef inline bint push_valid(Node* node, uint8_t valid) noexcept nogil:
 
 
 cdef inline bint push_data(Node* node, const void* source, int64_t size) noexcept nogil:
-    if size == 0:
+    if size == 0 or node.hidden:
         return True
     if size > node.data_capacity - node.used and not reserve(
         node, <void**> &node.data, &node.data_capacity, node.used + size
@@ -129,6 +132,8 @@ cdef inline bint push_data(Node* node, const void* source, int64_t size) noexcep
 
 cdef inline bint push_offset(Node* node, int64_t end) noexcept nogil:
     # Called before `push_valid`, which counts the row.
+    if node.hidden:
+        return True
     if 4 * (node.rows + 1) > node.offsets_capacity and not reserve(
         node, <void**> &node.offsets, &node.offsets_capacity, 4 * (node.rows + 1)
     ):
@@ -183,6 +188,8 @@ cdef AvroVerdict push_null(Node* nodes, const int32_t* children, int32_t number)
     cdef int32_t i
     cdef AvroVerdict verdict
     memset(nothing, 0, 16)
+    if node.hidden:
+        return V_FINE
     if node.kind == K_NULLABLE:
         return push_null(nodes, children, children[node.first])
     if node.kind == K_RECORD or node.kind == K_UNION:
@@ -378,6 +385,8 @@ cdef void cut_back(Node* nodes, const int32_t* children, int32_t number, int64_t
     cdef Node* node = &nodes[number]
     cdef int32_t i
     cdef int64_t items
+    if node.hidden:
+        return
     if node.kind == K_NULLABLE:
         cut_back(nodes, children, children[node.first], rows)
         return
@@ -396,7 +405,10 @@ cdef void cut_back(Node* nodes, const int32_t* children, int32_t number, int64_t
 
 
 class Contents(NamedTuple):
-    """The column of a node: row count, validity, bytes, and the offset of each row in the bytes or items."""
+    """The column of a node: row count, validity, bytes, and the offset of each row in the bytes or items.
+
+    Offsets are zeros unless the node is of bytes, a string, a fixed, an array or a map.
+    """
 
     rows: int
     valid: np.ndarray
@@ -409,8 +421,9 @@ cdef class Columns:
 
     Parameters
     ----------
-    nodes : ndarray of int32, shape (n, 6)
-        kind, size, first, count, least and null_branch of each node; a node precedes its children.
+    nodes : ndarray of int32, shape (n, 7)
+        kind, size, first, count, least, null_branch and hidden of each node; a node precedes its children. The data
+        of a hidden node, and of all nodes below it, are checked; they have no columns.
     limits : ndarray of uint64, shape (n, 2)
         Low and high half of the exclusive upper bound of a decimal (10 ** precision) or a time of day; 0 is none.
     children : ndarray of int32
@@ -433,8 +446,8 @@ cdef class Columns:
     ):
         cdef Py_ssize_t i, k
         cdef Py_ssize_t n = nodes.shape[0]
-        if n < 1 or nodes.shape[1] != 6 or limits.shape[0] != n or limits.shape[1] != 2:
-            raise ValueError("nodes and limits must be of shapes (n, 6) and (n, 2)")
+        if n < 1 or nodes.shape[1] != 7 or limits.shape[0] != n or limits.shape[1] != 2:
+            raise ValueError("nodes and limits must be of shapes (n, 7) and (n, 2)")
         for i in range(n):
             if nodes[i, 1] < 0 or nodes[i, 2] < 0 or nodes[i, 3] < 0 or nodes[i, 4] < 0:
                 raise ValueError(f"node {i}: a negative number")
@@ -460,6 +473,9 @@ cdef class Columns:
             self.nodes[i].count = nodes[i, 3]
             self.nodes[i].least = nodes[i, 4]
             self.nodes[i].null_branch = nodes[i, 5]
+            self.nodes[i].hidden |= nodes[i, 6] != 0
+            for k in range(nodes[i, 3]):
+                self.nodes[children[nodes[i, 2] + k]].hidden |= self.nodes[i].hidden
             self.nodes[i].limit_low = limits[i, 0]
             self.nodes[i].limit_high = limits[i, 1]
             self.nodes[i].free_bytes = &self._free_bytes
@@ -564,16 +580,7 @@ cdef class Columns:
         return memory
 
     def column(self, int32_t number):
-        """Return a copy of a node's column.
-
-        Returns
-        -------
-        rows : int
-        valid : ndarray of bool, shape (rows,)
-        data : ndarray of uint8
-        offsets : ndarray of int32, shape (rows + 1,)
-            For bytes, strings, fixed, arrays and maps; else zeros.
-        """
+        """Return a copy of a node's column as `Contents`."""
         if not 0 <= number < self.count:
             raise IndexError(f"no node {number}")
         cdef Node* node = &self.nodes[number]

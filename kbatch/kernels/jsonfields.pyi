@@ -11,6 +11,7 @@ class FieldTree:
         limits: npt.NDArray[np.uint64],
         fields: npt.NDArray[np.int32],
         names: list[bytes],
+        hidden: npt.NDArray[np.bool_] | None = None,
     ) -> None: ...
     def fit(
         self,
@@ -21,4 +22,6 @@ class FieldTree:
         out_offsets: npt.NDArray[np.int32],
         marks: npt.NDArray[np.int32],
         findings: npt.NDArray[np.int64],
+        doubts: npt.NDArray[np.uint8] | None = None,
+        doubted: int = 0,
     ) -> None: ...

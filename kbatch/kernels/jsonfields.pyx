@@ -2,10 +2,13 @@
 
 Fields that the schema lacks are left out, and values of another type become ``null``, or a string of their JSON text
 where the schema has a text. A text that is not valid JSON is copied unchanged, for the parser to refuse.
+
+Fields may be hidden: they are checked like the others and left out of the result. A text is *doubtful* if a parser that
+gets the result may not decide as it would about the whole text.
 """
 
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 import numpy as np
 
@@ -53,9 +56,15 @@ FINDING_COLUMNS = 6
 FINDINGS = LISTED + 3
 
 
+cdef enum:
+    # A longer number, or one with an exponent of three digits, may exceed a double.
+    SAFE_NUMBER = 100
+
+
 cdef struct JsonNode:
     int32_t shape
     int32_t item  # of a list
+    int64_t hidden  # whether the node, with all nodes below, is left out
     uint64_t least  # the magnitude of the smallest integer
     uint64_t most  # the largest integer, or the maximum number of digits
 
@@ -77,6 +86,12 @@ cdef struct FitState:
     int64_t* findings
     int32_t listed
     int16_t* slots
+    bint finds_doubts
+    bint has_escapes  # whether this row has a backslash
+    bint is_doubtful
+    int32_t doubted  # bits of the kinds of findings that make a text doubtful
+    int64_t objects  # the number of objects so far
+    int64_t* seen  # of each node, the last object that had the field
 
 
 cdef inline uint64_t hash_name(const uint8_t* name, int64_t length, uint64_t seed) noexcept nogil:
@@ -135,6 +150,37 @@ cdef inline bint fits_node(
     return found == NUMBER_VALUE and INTEGER <= node.shape <= NUMBER and number_fits(node, p, end)
 
 
+cdef bint may_be_refused(FitState* w, const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """Whether a parser may refuse valid JSON from `p` to `end`: an unpaired surrogate, or a number beyond a double."""
+    cdef const uint8_t* number
+    while p < end:
+        if p[0] == 0x22:
+            p += 1
+            if not w.has_escapes:
+                p = <const uint8_t*> memchr(p, 0x22, end - p)
+            while p[0] != 0x22:
+                if p[0] == 0x5C and p[1] == 0x75 and (p[2] | 0x20) == 0x64 and p[3] >= 0x38:
+                    return True
+                p += 2 if p[0] == 0x5C else 1
+            p += 1
+        elif 0x30 <= p[0] <= 0x39:
+            number = p
+            while p < end and (0x30 <= p[0] <= 0x39 or p[0] == 0x2E):
+                p += 1
+            if p - number > SAFE_NUMBER:
+                return True
+            if p < end and (p[0] | 0x20) == 0x65:
+                number = p + 2 if end - p > 1 and (p[1] == 0x2B or p[1] == 0x2D) else p + 1
+                p = kb_skip_digits(number, end)
+                if p - number > 2:
+                    return True
+        elif p[0] == 0x4E or p[0] == 0x49:
+            return True
+        else:
+            p += 1
+    return False
+
+
 cdef void note(FitState* w, Kind kind, int32_t node, int64_t detail, int64_t length) noexcept nogil:
     """Count a finding. The table is bounded: when it is full, new ones share an entry for their kind."""
     cdef const uint8_t* name = w.content + detail
@@ -143,6 +189,7 @@ cdef void note(FitState* w, Kind kind, int32_t node, int64_t detail, int64_t len
     cdef uint64_t slot = hash_name(name, named, seed) % SLOTS
     cdef int32_t index
     cdef int64_t* entry
+    w.is_doubtful |= w.doubted >> kind & 1
     while w.slots[slot] >= 0:
         entry = w.findings + w.slots[slot] * 6
         if entry[0] == kind and entry[1] == node and entry[3] == length and (
@@ -204,6 +251,8 @@ cdef class FieldTree:
     fields : ndarray of int32, shape (m, 2)
         The nodes of a struct and of its field.
     names : list of bytes, of length m
+    hidden : ndarray of bool, shape (n,), optional
+        The nodes that are left out. All nodes below such a node must be hidden too.
     """
 
     cdef JsonNode[:] nodes
@@ -212,10 +261,12 @@ cdef class FieldTree:
     cdef int32_t[:] slots
     cdef int64_t longest
 
-    def __init__(self, shapes, limits, fields, names):
+    def __init__(self, shapes, limits, fields, names, hidden=None):
         cdef Py_ssize_t i
-        node_type = np.dtype([("shape", "i4"), ("item", "i4"), ("least", "u8"), ("most", "u8")], align=True)
-        nodes = np.zeros(len(shapes), node_type)
+        columns = [("shape", "i4"), ("item", "i4"), ("hidden", "i8"), ("least", "u8"), ("most", "u8")]
+        nodes = np.zeros(len(shapes), np.dtype(columns, align=True))
+        if hidden is not None:
+            nodes["hidden"] = hidden
         nodes["shape"], nodes["item"] = shapes.T
         nodes["least"], nodes["most"] = limits.T
         field_type = np.dtype([("parent", "i4"), ("child", "i4"), ("position", "i8"), ("length", "i8")], align=True)
@@ -299,8 +350,13 @@ cdef class FieldTree:
     cdef bint object(self, FitState* w, int32_t number, uint8_t* memory, int depth) noexcept nogil:
         cdef const uint8_t* key
         cdef const uint8_t* key_end
+        cdef const uint8_t* start
         cdef int32_t child
         cdef bint any_written = False
+        cdef uint8_t* began
+        cdef int64_t serial
+        w.objects += 1
+        serial = w.objects
         put(w, 0x7B)
         w.p = kb_skip_space(w.p + 1, w.end)
         if w.p < w.end and w.p[0] == 0x7D:
@@ -320,20 +376,36 @@ cdef class FieldTree:
             w.p = kb_skip_space(w.p + 1, w.end)
             child = self.named(number, key + 1, key_end - 1, memory)
             if child >= 0:
+                began = w.out
+                start = w.p
+                if w.finds_doubts:
+                    w.is_doubtful |= w.seen[child] == serial
+                    w.seen[child] = serial
                 if any_written:
                     put(w, 0x2C)
-                any_written = True
                 copy(w, key, key_end)
                 put(w, 0x3A)
                 if not self.value(w, child, memory, depth + 1):
                     return False
+                if not self.nodes[child].hidden:
+                    any_written = True
+                else:
+                    w.out = began
+                    if not self.nodes[number].hidden:
+                        w.is_doubtful |= may_be_refused(w, start, w.p)
             else:
+                start = w.p
                 # A null has no data that would be lost.
                 if w.p < w.end and w.p[0] != 0x6E:
                     note(w, UNKNOWN, number, key + 1 - w.content, key_end - key - 2)
                 w.p = kb_skip_value(w.p, w.end, depth + 1)
                 if w.p == NULL:
                     return False
+                # What is left out here is not left out of the whole text.
+                if w.doubted & 1 << UNKNOWN:
+                    w.is_doubtful = True
+                elif w.doubted and not self.nodes[number].hidden:
+                    w.is_doubtful |= may_be_refused(w, key, key_end) or may_be_refused(w, start, w.p)
             w.p = kb_skip_space(w.p, w.end)
             if w.p >= w.end or (w.p[0] != 0x2C and w.p[0] != 0x7D):
                 return False
@@ -371,6 +443,8 @@ cdef class FieldTree:
         int32_t[::1] out_offsets not None,
         int32_t[::1] marks not None,
         int64_t[:, ::1] findings not None,
+        uint8_t[::1] doubts=None,
+        int32_t doubted=0,
     ):
         """Write texts that fit the schema.
 
@@ -390,6 +464,12 @@ cdef class FieldTree:
             Gets the number of the first finding of a text that loses data, or -1.
         findings : ndarray of int64, shape (FINDINGS, FINDING_COLUMNS)
             Zeros; gets the findings. The last three count the unlisted ones, by kind.
+        doubts : ndarray of uint8, shape (m,), optional
+            Gets 1 for each doubtful text: it is not valid, repeats a field, or has something that is left out and that
+            a parser may refuse.
+        doubted : int
+            Bits of the kinds of findings that make a text doubtful. With any of them, unknown fields too must be such
+            that every parser takes them.
 
         Raises
         ------
@@ -405,6 +485,7 @@ cdef class FieldTree:
         cdef const uint8_t* start
         cdef uint8_t* began
         cdef uint8_t[::1] memory = np.empty(self.longest + 4, np.uint8)
+        cdef int64_t[::1] seen = np.zeros(self.nodes.shape[0], np.int64)
         for i in range(m):
             row = rows[i]
             if not (0 <= row < offsets.shape[0] - 1 and 0 <= offsets[row] <= offsets[row + 1] <= size):
@@ -415,10 +496,14 @@ cdef class FieldTree:
             raise IndexError("the memory for the result is too small")
         if findings.shape[0] != FINDINGS or findings.shape[1] != FINDING_COLUMNS:
             raise IndexError("findings has another shape")
+        if doubts is not None and doubts.shape[0] != m:
+            raise IndexError("doubts has another shape")
         out_offsets[0] = 0
         if not total:
             marks[:] = -1
             out_offsets[:] = 0
+            if doubts is not None:
+                doubts[:] = 1
             return
         with nogil:
             memset(slots, 0xFF, sizeof(slots))
@@ -427,6 +512,11 @@ cdef class FieldTree:
             w.findings = &findings[0, 0]
             w.slots = slots
             w.listed = 0
+            w.finds_doubts = doubts is not None
+            w.doubted = doubted
+            w.objects = 0
+            w.seen = &seen[0]
+            w.has_escapes = True
             for i in range(m):
                 start = w.content + offsets[rows[i]]
                 length = offsets[rows[i] + 1] - offsets[rows[i]]
@@ -435,12 +525,18 @@ cdef class FieldTree:
                 w.p = kb_skip_space(start, w.end)
                 w.row = rows[i]
                 w.first = -1
+                w.is_doubtful = False
+                if w.finds_doubts:
+                    w.has_escapes = memchr(start, 0x5C, length) != NULL
                 # An escaped character has two bytes, and a null has four in place of a digit.
                 valid = 3 * length <= slack and self.value(&w, 0, &memory[0], 0)
                 if not valid or kb_skip_space(w.p, w.end) != w.end:
                     w.out = began
                     w.first = -1
+                    w.is_doubtful = True
                     copy(&w, start, w.end)
                 slack -= w.out - began - length
                 marks[i] = w.first
+                if w.finds_doubts:
+                    doubts[i] = 1 if w.is_doubtful else 0
                 out_offsets[i + 1] = <int32_t> (w.out - &out[0])

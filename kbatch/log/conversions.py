@@ -17,13 +17,15 @@ from kbatch.format import COLUMNS, VIEW_COLUMNS
 from kbatch.log.counting import counted_options, records_counted
 from kbatch.log.log_bounds import BoundedLog, LogBound
 from kbatch.log.ranges import LogSelection
-from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
+from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions, ViewOptions
+from kbatch.log.record_view import BadValues, RecordView, value_columns_of
+from kbatch.log.segment import Segment
 from kbatch.options import Binary
 from kbatch.quantities import callers_stacklevel
-from kbatch.records.arrow import requested_binary, to_arrow, view_schema
-from kbatch.records.data import checked_columns
+from kbatch.records.arrow import requested_binary, view_schema
 from kbatch.records.display import shown_time
 from kbatch.table import RecordTable
+from kbatch.value_options import ValueOptions
 
 if TYPE_CHECKING:
     import pandas
@@ -39,6 +41,8 @@ _MIN_HEAD_BYTES = 64 << 10
 
 class ReadableLog(BoundedLog, Protocol):
     """A log whose records can be read."""
+
+    segments: list[Segment]
 
     def _selection(self, arguments: ReadArguments, start: LogBound, stop: LogBound) -> LogSelection:
         """Return what is read of the log within its bounds."""
@@ -68,7 +72,7 @@ class Conversions(ABC):
         MissingDependencyError
             Without pyarrow.
         """
-        return view_schema(self._columns(None))
+        return view_schema(self._default_columns())
 
     @suggests_names(READ_HINTS)
     def reader(
@@ -76,7 +80,7 @@ class Conversions(ABC):
         *,
         columns: Sequence[str] | None = None,
         binary: Binary = "binary",
-        **options: Unpack[TableOptions],
+        **options: Unpack[ViewOptions],
     ) -> pyarrow.RecordBatchReader:
         """Return a reader of the records as Arrow record batches, in bounded memory.
 
@@ -114,8 +118,8 @@ class Conversions(ABC):
         """
         check_types(Conversions.reader, locals())
         pa = require("pyarrow", "arrow", "reader()")
-        schema = view_schema(self._columns(columns), binary=binary)
-        return pa.RecordBatchReader.from_batches(schema, self._arrow_batches(schema, binary, options))
+        view, arguments = self._view(columns, binary, options)
+        return pa.RecordBatchReader.from_batches(view.schema, _as_batches(self._tables(arguments), view))
 
     @suggests_names(READ_HINTS)
     def to_arrow(
@@ -123,7 +127,7 @@ class Conversions(ABC):
         *,
         columns: Sequence[str] | None = None,
         binary: Binary = "binary",
-        **options: Unpack[TableOptions],
+        **options: Unpack[ViewOptions],
     ) -> pyarrow.Table:
         """Return the records as an Arrow table; `reader` streams them.
 
@@ -131,11 +135,22 @@ class Conversions(ABC):
         ----------
         columns : sequence of str, optional
             As for `tables`: some of offset, timestamp, timestampType, key, value, headers, topic and partition, in
-            the order of the result. Default is all of them; topic and partition only if they are known.
+            the order of the result. Default is all of them; topic and partition only if they are known. With a format
+            also fields, such as ``value.user.id``, and ``value_bad``, ``value_error`` and ``value_schema_id``: only
+            what is named is parsed.
         binary : {"binary", "large_binary", "binary_view"}
             As for `RecordTable.to_arrow`. A view may keep the decompressed bytes of all batches in memory.
         **options
-            As for `tables`, such as `start`, `end`, `key` and `isolation`.
+            As for `tables`, such as `start`, `end`, `key` and `isolation`; and the formats:
+
+            - `values` is ``"json"``, ``"avro"``, ``"protobuf"``, ``"struct"`` or ``"string"``, or a parser of
+              `kbatch.values`. The column ``value`` then has the type of the schema, and a value that does not fit is
+              null: its bytes and the reason are in ``value_bad`` and ``value_error``.
+            - `value_schema` is the schema: for JSON text in Spark's DDL, a dictionary of types by field, a type of
+              Arrow, or a file. By default it is inferred once, from a sample of all records of the logs.
+            - `value_framing`, `value_message`, `value_reader_schema` and `value_unknown` are as `framing`, `message`,
+              `reader_schema` and `unknown` of `RecordTable.values_avro`, `values_protobuf` and `values_json`.
+            - `keys`, `key_schema` and so on are the same for keys.
 
         Returns
         -------
@@ -153,7 +168,7 @@ class Conversions(ABC):
         -----
         RuntimeWarning
             If damaged bytes were skipped, which requires ``on_error="skip"`` or ``"stop"``. The tables of `tables` list
-            them in ``losses``. Also as for `tables`.
+            them in ``losses``. If values do not fit and the columns about them are not requested. Also as for `tables`.
 
         Examples
         --------
@@ -164,8 +179,8 @@ class Conversions(ABC):
         """
         check_types(Conversions.to_arrow, locals())
         pa = require("pyarrow", "arrow", "to_arrow()")
-        schema = view_schema(self._columns(columns), binary=binary)
-        return pa.Table.from_batches(self._arrow_batches(schema, binary, options), schema=schema)
+        view, arguments = self._view(columns, binary, options)
+        return pa.Table.from_batches(_as_batches(self._tables(arguments), view), schema=view.schema)
 
     @suggests_names(READ_HINTS)
     def head(
@@ -174,7 +189,7 @@ class Conversions(ABC):
         *,
         columns: Sequence[str] | None = None,
         binary: Binary = "binary",
-        **options: Unpack[TableOptions],
+        **options: Unpack[ViewOptions],
     ) -> pyarrow.Table:
         """Return the first `n` records, of all logs together; only the batches with them are decoded.
 
@@ -192,14 +207,13 @@ class Conversions(ABC):
         """
         check_types(Conversions.head, locals())
         pa = require("pyarrow", "arrow", "head()")
-        schema = view_schema(self._columns(columns), binary=binary)
-        arguments = ReadArguments.of(schema.names, options)
+        view, arguments = self._view(columns, binary, options)
         if not arguments.decode.is_strict:
             # The tables of a smaller limit would refuse batches.
             size = max(_record_count(n) * _HEAD_ROW_BYTES, _MIN_HEAD_BYTES)
             arguments = replace(arguments, max_bytes=min(size, arguments.max_bytes))
         tables = _first_rows(self._tables(arguments), _record_count(n))
-        return pa.Table.from_batches(_as_batches(_reporting_losses(tables), schema, binary), schema=schema)
+        return pa.Table.from_batches(_as_batches(tables, view), schema=view.schema)
 
     @suggests_names(READ_HINTS)
     def tail(
@@ -208,7 +222,7 @@ class Conversions(ABC):
         *,
         columns: Sequence[str] | None = None,
         binary: Binary = "binary",
-        **options: Unpack[TableOptions],
+        **options: Unpack[ViewOptions],
     ) -> pyarrow.Table:
         """Return the last `n` records, of all logs together; ``last=n`` of `to_arrow` returns the last `n` of each log.
 
@@ -227,8 +241,7 @@ class Conversions(ABC):
         check_types(Conversions.tail, locals())
         pa = require("pyarrow", "arrow", "tail()")
         rest = _record_count(n)
-        schema = view_schema(self._columns(columns), binary=binary)
-        arguments = ReadArguments.of(schema.names, options)
+        view, arguments = self._view(columns, binary, options)
         logs = self._logs_to_read()
         bounds = arguments.bounds(logs)
         found: list[RecordTable] = []
@@ -239,9 +252,8 @@ class Conversions(ABC):
             tables = list(log._selection(replace(arguments, last=last), *ends).tables())
             found[:0] = tables
             rest -= sum(map(len, tables))
-        made = _as_batches(_reporting_losses(_explaining(found, logs, bounds)), schema, binary)
-        table = pa.Table.from_batches(made, schema=schema)
-        return table.slice(max(0, len(table) - n))
+        made = _as_batches(_explaining(_last_rows(found, n), logs, bounds), view)
+        return pa.Table.from_batches(made, schema=view.schema)
 
     @suggests_names(READ_HINTS)
     def to_pandas(
@@ -249,7 +261,7 @@ class Conversions(ABC):
         *,
         columns: Sequence[str] | None = None,
         dtype_backend: Literal["numpy", "pyarrow"] = "numpy",
-        **options: Unpack[TableOptions],
+        **options: Unpack[ViewOptions],
     ) -> pandas.DataFrame:
         """Return the records as a pandas DataFrame.
 
@@ -281,16 +293,17 @@ class Conversions(ABC):
         if dtype_backend == "pyarrow":
             frame = self.to_arrow(columns=columns, **options).to_pandas(types_mapper=pd.ArrowDtype)
             return frame
-        names = self._columns(columns)
-        tables = _reporting_losses(self._tables(ReadArguments.of(names, options)))
-        frames = [table.to_pandas() for table in tables if len(table)]
+        view, arguments = self._view(columns, "binary", options)
+        bad = BadValues(view.schema.names)
+        frames = [view.frame(table, bad) for table in _reporting_losses(self._tables(arguments)) if len(table)]
+        bad.warn()
         if not frames:
-            return RecordTable._empty(names).to_pandas()
+            return view.frame(RecordTable._empty(view.columns), bad)
         frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
         return frame
 
     @suggests_names(READ_HINTS)
-    def to_polars(self, *, columns: Sequence[str] | None = None, **options: Unpack[TableOptions]) -> polars.DataFrame:
+    def to_polars(self, *, columns: Sequence[str] | None = None, **options: Unpack[ViewOptions]) -> polars.DataFrame:
         """Return the records as a Polars DataFrame.
 
         Parameters
@@ -376,12 +389,11 @@ class Conversions(ABC):
         another. Errors of the read reach the reader through Arrow, as its own exceptions with the same message.
         """
         pa = require("pyarrow", "arrow", "the Arrow C stream")
-        if requested_schema is None:
-            schema = view_schema(self._columns(None))
-        else:
-            schema = pa.Schema._import_from_c_capsule(requested_schema)
-        batches = self._arrow_batches(schema, requested_binary(schema), {})
-        return pa.RecordBatchReader.from_batches(schema, batches).__arrow_c_stream__()
+        schema = self.schema if requested_schema is None else pa.Schema._import_from_c_capsule(requested_schema)
+        view, arguments = self._view(schema.names, requested_binary(schema), {})
+        batches = _as_batches(self._tables(arguments), view)
+        made = (each if each.schema.equals(schema) else each.cast(schema) for each in batches)
+        return pa.RecordBatchReader.from_batches(schema, made).__arrow_c_stream__()
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
         # Libraries that do not read Arrow streams, such as pandas, would make an array of Python objects.
@@ -389,10 +401,18 @@ class Conversions(ABC):
             f"a {type(self).__name__} is not an array: to_pandas(), to_polars() and to_arrow() return its records"
         )
 
-    def _columns(self, columns: Sequence[str] | None) -> tuple[str, ...]:
-        if columns is not None:
-            return checked_columns(columns)
+    def _default_columns(self) -> tuple[str, ...]:
         return VIEW_COLUMNS if self._has_topic() else COLUMNS
+
+    def _view(
+        self, columns: Sequence[str] | None, binary: Binary, options: ViewOptions
+    ) -> tuple[RecordView, ReadArguments]:
+        """Return the columns and the arguments of a read; all are checked at once."""
+        formats = ValueOptions.of(options)
+        arguments = ReadArguments.of(None, options)
+        values = value_columns_of(formats, self._logs_to_read, arguments.decode.crc)
+        view = RecordView.of(columns, self._default_columns(), binary, values)
+        return view, arguments.replaced(columns=view.columns)
 
     def _tables(self, arguments: ReadArguments) -> Iterator[RecordTable]:
         """Return the tables of all logs; the bounds are resolved at once, and bytes are read when they are needed."""
@@ -401,13 +421,6 @@ class Conversions(ABC):
         selections = (log._selection(arguments, *ends) for log, ends in zip(logs, bounds, strict=True))
         tables = _chained(selections)
         return _explaining(tables, logs, bounds) if any(start.is_before_now for start, _ in bounds) else tables
-
-    def _arrow_batches(
-        self, schema: pyarrow.Schema, binary: Binary, options: TableOptions
-    ) -> Iterator[pyarrow.RecordBatch]:
-        """Return the records as batches of `schema`; the arguments are checked at once."""
-        arguments = ReadArguments.of(schema.names, options)
-        return _as_batches(_reporting_losses(self._tables(arguments)), schema, binary)
 
 
 def _chained(selections: Iterable[LogSelection]) -> Iterator[RecordTable]:
@@ -422,14 +435,16 @@ def _record_count(n: int) -> int:
     return n
 
 
-def _as_batches(tables: Iterable[RecordTable], schema: pyarrow.Schema, binary: Binary) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the records as batches of `schema`."""
-    for table in tables:
-        made = to_arrow(table, binary=binary)
+def _as_batches(tables: Iterable[RecordTable], view: RecordView) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the records as batches, and warn of losses and of bad values at the end."""
+    bad = BadValues(view.schema.names)
+    for table in _reporting_losses(tables):
+        made = view.batches(table, bad)
         # Frees the table before the next one is decoded.
         del table
-        yield from (made if made.schema.equals(schema) else made.cast(schema)).to_batches()
+        yield from made
         del made
+    bad.warn()
 
 
 def _first_rows(tables: Iterator[RecordTable], count: int) -> Iterator[RecordTable]:
@@ -438,6 +453,14 @@ def _first_rows(tables: Iterator[RecordTable], count: int) -> Iterator[RecordTab
         count -= len(table)
         yield table if count >= 0 else table[:count]
         del table
+
+
+def _last_rows(tables: Sequence[RecordTable], count: int) -> Iterator[RecordTable]:
+    """Yield the last `count` records; tables keep their losses."""
+    rest = max(0, sum(map(len, tables)) - count)
+    for table in tables:
+        yield table[min(rest, len(table)) :]
+        rest = max(0, rest - len(table))
 
 
 def _reporting_losses(tables: Iterable[RecordTable]) -> Iterator[RecordTable]:

@@ -196,11 +196,11 @@ class TablesOfLog(Conversions):
         facts = [
             ("", f"{counted(len(self.segments), 'segment')}, {counted(sum(s.size for s in self.segments), 'byte')}")
         ]
-        head = RecordTable._empty(self._columns(None))
+        head = RecordTable._empty(self._default_columns())
         try:
             facts += self._shown_facts()
             # Each table has one batch. The first batches may have no records: transaction markers, or compacted away.
-            options = DecodeOptions(columns=self._columns(None), start_offset=self.start_checkpoint)
+            options = DecodeOptions(columns=self._default_columns(), start_offset=self.start_checkpoint)
             names = (self.topic, self.partition)
             tables = LogSelection(self.segments, options, 1, RowFilter(), self.use_indexes, *names).tables()
             head = next((table for table in itertools.islice(tables, _HEAD_BATCHES) if len(table)), head)

@@ -14,12 +14,14 @@ from kbatch.log.row_filter import RowFilter, key_bytes
 from kbatch.quantities import SizeLike, TimeLike
 from kbatch.read.budget import checked_table_bytes
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.value_options import ARGUMENTS, ValueArguments
 
-__all__ = ["READ_HINTS", "ReadArguments", "TableOptions"]
+__all__ = ["READ_HINTS", "ReadArguments", "TableOptions", "ViewOptions"]
 
 _FIRST = "head(n) returns the first records, last=n the last ones"
 _TIME = "use {0}, which takes a time or an offset, or {1}_timestamp"
 _CHOICE = 'find_logs(topics=...) and logs["topic", 0] choose logs'
+_VALUES = "to_arrow, reader and the other conversions take it; a table has values_json and similar methods"
 # What to use in place of the names that callers of other libraries expect.
 READ_HINTS = {
     **dict.fromkeys(("limit", "n", "n_rows", "nrows", "count", "max_records", "max_rows", "first"), _FIRST),
@@ -28,6 +30,10 @@ READ_HINTS = {
     **dict.fromkeys(("end_offset", "stop"), "use end, which is exclusive, or stop_offset"),
     **dict.fromkeys(("offset", "offsets", "starting_offset"), "use start and end, or start_offset and stop_offset"),
     **dict.fromkeys(("topic", "topics", "partition", "partitions"), _CHOICE),
+    **dict.fromkeys(("value_format", "format", "parse"), "use values, the format of the values"),
+    **dict.fromkeys(("schema", "value_type"), "use value_schema, with values"),
+    **{"key_format": "use keys, the format of the keys", "value_unknown_fields": "use value_unknown"},
+    **dict.fromkeys((name for names in ARGUMENTS.values() for name in names.values()), _VALUES),
     **dict.fromkeys(("batch_size", "chunk_size", "max_table_bytes"), "use max_bytes, the most memory of a table"),
 }
 
@@ -50,6 +56,10 @@ class TableOptions(TypedDict, total=False):
     limits: Limits | None
     threads: int
     max_bytes: SizeLike | None
+
+
+class ViewOptions(TableOptions, ValueArguments, total=False):
+    """The arguments of reads that make columns: those of `Log.tables`, and the formats of values and keys."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from kbatch import options as opts
 from kbatch.arguments import check_fields
 from kbatch.bounds import Bound, PerPartition, Pruning
 from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError, OptionError, Overflow, ValueKind, option
-from kbatch.plan.value_options import ValueOptions
 from kbatch.quantities import INT64_MAX, MAX_DECOMPRESSED_BYTES, parse_time
+from kbatch.value_options import ValueOptions
 
 if TYPE_CHECKING:
     from kbatch.log.selection import Selection

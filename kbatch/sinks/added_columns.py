@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from kbatch.plan.value_columns import spark_type
+from kbatch.plan.spark_types import spark_type
 
 __all__ = ["columns_that_differ"]
 

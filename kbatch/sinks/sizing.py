@@ -10,8 +10,8 @@ import pyarrow as pa
 from kbatch.errors import KbatchError
 from kbatch.format import Limits
 from kbatch.log import Log
+from kbatch.log.sampling import places_at
 from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES
-from kbatch.plan.sampling import places_at
 from kbatch.read.decoding import decode
 from kbatch.records.kafka_columns import spark_batches
 from kbatch.sinks.files import file_size
@@ -59,7 +59,7 @@ def output_ratio(logs: Sequence[Log], job: ExportJob) -> float | None:
     targets = [size * (2 * place + 1) // (2 * SIZING_PLACES) for place in range(SIZING_PLACES if size else 0)]
     # Samples that overlap would look more compressible than the logs are.
     length = min(SIZING_BYTES, size // SIZING_PLACES)
-    for _, segment, position, is_batch in places_at(logs, targets):
+    for segment, position, is_batch in places_at(logs, targets):
         with contextlib.suppress(KbatchError, OSError, ValueError):
             data = segment.window(position, min(segment.size, position + length))
             table = decode(

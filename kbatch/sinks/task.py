@@ -31,7 +31,6 @@ from kbatch.plan.positions import known_epoch, record_checksum
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split
 from kbatch.plan.tasks import task_tables
-from kbatch.plan.value_columns import ValueColumns, ValueCounts
 from kbatch.quantities import smallest
 from kbatch.records.display import changed_fields
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
@@ -41,6 +40,7 @@ from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.table import RecordTable
+from kbatch.values.typed_columns import ValueColumns, ValueCounts
 
 __all__ = ["ExportJob", "TaskReport", "output_schema", "reports_of", "written_columns"]
 

@@ -15,7 +15,7 @@ from kbatch.plan.planner import plan_or_defer, plan_ranges, splits_of
 from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.tasks import task_options, task_tables
 from kbatch.plan.transaction_rows import transaction_batches
-from kbatch.plan.value_columns import ValueColumns, parsers_of
+from kbatch.plan.value_columns import parsers_of
 from kbatch.spark.datasink import KbatchWriter
 from kbatch.spark.driver.shipping import Shipped
 from kbatch.spark.source_api import (
@@ -32,6 +32,7 @@ from kbatch.spark.stream_source import KbatchStreamReader
 from kbatch.spark.table_options import created_options, read_table_options, with_options
 from kbatch.spark.table_schemas import columns_of, kafka_schema, table_schema
 from kbatch.spark.value_schema import columns_for, value_schema
+from kbatch.values.typed_columns import ValueColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +70,7 @@ class KbatchDataSource(Shipped, DataSource):
     ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) returns
     parsed values in place of bytes, and as the last columns ``value_bad`` and ``value_error``, the bytes of values that
     cannot be parsed completely and the reason, and ``value_schema_id``, a registry's id with Confluent framing. See
-    `kbatch.plan.value_options.ValueOptions.parse` for the options. If neither ``valueSchema`` nor a user's schema gives
+    `kbatch.value_options.ValueOptions.parse` for the options. If neither ``valueSchema`` nor a user's schema gives
     the schema of json, it is inferred from a sample of the logs, once, when the DataFrame is created.
 
     Options prune the read; the filters of a query do not, because PySpark reuses a reader with the filters of one

@@ -10,17 +10,19 @@ from pyspark.sql.types import StructField, StructType
 from kbatch.log import Log
 from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.value_columns import ValueColumns, parsers_of, spark_type
-from kbatch.plan.value_options import SIDES, ValueOptions
+from kbatch.plan.spark_types import SparkParser
+from kbatch.plan.value_columns import parsers_of
 from kbatch.spark.table_schemas import columns_of, kafka_schema
+from kbatch.value_options import SIDES, ValueOptions
 from kbatch.values.parsed import Parser, bad_types
+from kbatch.values.typed_columns import ValueColumns
 
 __all__ = ["columns_for", "value_schema"]
 
 
 def value_schema(schema: StructType, parsers: Mapping[On, Parser]) -> StructType:
     """Return a schema of records with values in place of bytes, and then the columns about bad ones."""
-    parsed = {str(on): StructField(on, from_arrow_type(spark_type(parser.type))) for on, parser in parsers.items()}
+    parsed = {str(on): StructField(on, from_arrow_type(parser.type)) for on, parser in parsers.items()}
     fields = [parsed.get(field.name, field) for field in schema]
     more = [(f"{on}_{name}", kind) for on in parsers for name, kind in bad_types().items()]
     return StructType([*fields, *(StructField(name, from_arrow_type(kind)) for name, kind in more)])
@@ -51,7 +53,7 @@ def columns_for(
             continue
         of_side = getattr(options.values, on)
         if of_side.format == "json" and on in requested:
-            parsers[on] = of_side.json_parser(to_arrow_type(requested[on].dataType, timezone="UTC"))
+            parsers[on] = SparkParser(of_side.json_parser(to_arrow_type(requested[on].dataType, timezone="UTC")))
         else:
             parsers |= parsers_of(ValueOptions(**{on: of_side}), logs(), options)
     whole = {field.name: field.dataType for field in value_schema(kafka_schema(headers=True), parsers)}

@@ -24,6 +24,7 @@ from kbatch.kernels.avro import Columns
 from kbatch.options import Framing
 from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
+from kbatch.values.avro_projection import KeptFields, kept_fields, pruned_node
 from kbatch.values.avro_resolution import SchemaResolver
 from kbatch.values.avro_schema import AVRO_PRIMITIVES, AVRO_SCHEMA, AvroCompiler, AvroNode, NodeKind
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, memory_of_type
@@ -71,26 +72,45 @@ class _SchemaDecoder:
             self.root = AvroCompiler(self.pa).node(_loaded(schema), "")
         except UnicodeEncodeError as error:
             raise ValueError(f"not an Avro schema: a name that is not text: {error}") from None
+        self._build(None)
+
+    def _build(self, kept: KeptFields | None) -> None:
+        """Make the table of nodes. Fields of records that are not kept are decoded, but get no columns."""
         # One row per node of the type. Each reference has separate nodes.
         rows: list[tuple[int, ...]] = []
         limits: list[tuple[int, int]] = []
         children: list[int] = []
         self.below: list[list[int]] = []
 
-        def add(node: AvroNode) -> int:
+        def add(node: AvroNode, kept: KeptFields | None, hidden: bool) -> int:
             number = len(rows)
             rows.append(())
             limits.append((node.limit & (2**64 - 1), node.limit >> 64))
             self.below.append([])
-            self.below[number] = numbers = [add(child) for child in node.children]
+            numbers = []
+            for place, child in enumerate(node.children):
+                # Null and another type have one column.
+                of_child = kept if node.kind == NodeKind.NULLABLE else None if kept is None else kept.get(place)
+                is_hidden = hidden or (node.kind == NodeKind.RECORD and kept is not None and place not in kept)
+                numbers.append(add(child, of_child, is_hidden))
+                if not is_hidden:
+                    self.below[number].append(numbers[-1])
             least = min(node.least, 1 << 30)
-            rows[number] = (node.kind, node.size, len(children), len(numbers), least, node.null_branch)
+            rows[number] = (node.kind, node.size, len(children), len(numbers), least, node.null_branch, hidden)
             children.extend(numbers)
             return number
 
-        add(self.root)
+        add(self.root, kept, False)
+        self.root = pruned_node(self.pa, self.root, kept)
         self.row_bytes = memory_of_type(self.root.type).row
         self.table = (np.array(rows, np.int32), np.array(limits, np.uint64), np.array(children, np.int32))
+
+    def projected(self, kept: KeptFields | None) -> _SchemaDecoder:
+        """Return a decoder of some fields."""
+        made = object.__new__(_SchemaDecoder)
+        made.pa, made.root = self.pa, self.root
+        made._build(kept)
+        return made
 
     def decode(
         self, slices: ByteSlices, chosen: npt.NDArray[np.bool_], skip: int, budget: MemoryBudget
@@ -215,6 +235,10 @@ def _text_of(path: str) -> str:
     return text
 
 
+def _restored_avro(cls: type[AvroParser], arguments: tuple[Any, ...], kept: pa.DataType) -> AvroParser:
+    return cls(*arguments)._projected(kept)
+
+
 @dataclass(frozen=True)
 class AvroParser:
     """Parser of Avro's binary encoding.
@@ -277,7 +301,24 @@ class AvroParser:
                 raise type(error)(f"schema{'' if key is None else f' {key}'}: {error}") from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return AvroParser, (self.schema, self.framing, self.reader_schema)
+        made = AvroParser, (self.schema, self.framing, self.reader_schema)
+        kept = getattr(self, "_kept", None)
+        return made if kept is None else (_restored_avro, (*made, kept))
+
+    def _projected(self, kind: pa.DataType) -> AvroParser:
+        """Return a parser of the fields of `kind`; below lists, maps and unions it has all fields."""
+        made = object.__new__(AvroParser)
+        made.__dict__.update(self.__dict__)
+        reader: _SchemaDecoder = self._reader  # type: ignore[attr-defined]
+        decoders: dict[int | None, _SchemaDecoder] = self._decoders  # type: ignore[attr-defined]
+        parts = {key: each.projected(kept_fields(each.root, reader.root, kind)) for key, each in decoders.items()}
+        made.__dict__.update(
+            _kept=kind,
+            _decoders=parts,
+            _reader=reader.projected(kept_fields(reader.root, reader.root, kind)),
+            _resolver=SchemaResolver(reader.pa),
+        )
+        return made
 
     def _reader_decoder(self, schema: Schema) -> _SchemaDecoder:
         try:

@@ -12,12 +12,12 @@ from kbatch.arguments import check_fields, check_types, numpy_dtype
 from kbatch.extras import require
 from kbatch.quantities import SizeLike
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, memory_of_type
-from kbatch.values.parsed import Parsed, slices_of
+from kbatch.values.parsed import Parsed, empty_structs, slices_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FixedParser", "parse_dtype"]
+__all__ = ["FixedParser", "parse_dtype", "pruned_dtype"]
 
 
 # The memory of the position, the length and the verdict of a row.
@@ -116,8 +116,21 @@ class FixedParser:
         return Parsed(_fixed_array(pa, made, None if good.all() else ~good), bad, errors)
 
 
+def pruned_dtype(dtype: npt.DTypeLike, kind: pa.DataType) -> np.dtype[Any]:
+    """Return the part of a struct's dtype with the fields of an Arrow type, of the same size."""
+    whole = np.dtype(dtype)
+    if whole.fields is None or not hasattr(kind, "field"):
+        return whole
+    parts = {each.name: whole.fields[each.name] for each in kind}
+    formats = [pruned_dtype(part[0], kind.field(name).type) for name, part in parts.items()]
+    offsets = [part[1] for part in parts.values()]
+    return np.dtype({"names": list(parts), "formats": formats, "offsets": offsets, "itemsize": whole.itemsize})
+
+
 def _fixed_array(pa: Any, array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> Any:
     """Return an array as an Arrow array in the machine's byte order, null where `mask` is True."""
+    if array.dtype.names == ():
+        return empty_structs(np.ones(len(array), np.bool_) if mask is None else ~mask)
     if array.dtype.names is not None:
         fields = [_fixed_array(pa, array[name], mask) for name in array.dtype.names]
         names = list(array.dtype.names)

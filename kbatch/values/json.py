@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +25,13 @@ from kbatch.records.display import short_repr
 from kbatch.values.deviations import FieldDeviation
 from kbatch.values.json_fields import fit_texts
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, TypeMemory, memory_of_type
-from kbatch.values.parsed import ByteSlices, Parsed, expand, one_array, slices_of
+from kbatch.values.parsed import ByteSlices, Parsed, empty_structs, expand, one_array, slices_of
 from kbatch.values.schema_limits import MAX_NESTING, check_type, shortened_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MAX_DEPTH", "JsonParser", "infer_json", "type_of"]
+__all__ = ["MAX_DEPTH", "CheckedTexts", "JsonParser", "checked_texts", "infer_json"]
 
 # Rows that Arrow refuses are parsed again in this number of parts. Arrow takes 50 us for a few rows, Python 10 us per
 # row.
@@ -68,20 +68,30 @@ _JSON_ERRORS = (
 )
 
 
-def type_of(schema: pa.Schema | pa.DataType) -> pa.DataType:
-    """Return the type of values with the fields of a schema; a type is itself."""
-    pa = require("pyarrow", "arrow", "values_json()")
-    if isinstance(schema, pa.Schema):
-        return pa.struct(list(schema))
-    if not isinstance(schema, pa.DataType):
-        raise TypeError(f"schema must be a pyarrow.Schema or DataType, got {type(schema).__name__}")
-    return schema
-
-
 # The memory of the number, the place, the length and the verdict of a row, and of Arrow's row.
 _JSON_ROW_BYTES = 64
 # The most memory of a text as Python objects, for each of its bytes: ``[0,0]``.
 _OBJECT_RATIO = 80
+
+
+class CheckedTexts(NamedTuple):
+    """A column of texts: its memory, the rows that may be valid, and the errors of the others that are not null."""
+
+    slices: ByteSlices
+    rows: npt.NDArray[np.int64]
+    bad: dict[int, str]
+
+
+def checked_texts(column: pa.Array, budget: MemoryBudget) -> CheckedTexts:
+    """Check that no text of a column extends beyond its line."""
+    slices = slices_of(column)
+    rows = np.flatnonzero(slices.valid).astype(np.int64, copy=False)
+    verdicts = np.zeros(len(rows), np.uint8)
+    check_texts(slices.offsets, slices.content, rows, verdicts, MAX_DEPTH)
+    budget.take(_JSON_ROW_BYTES * len(column))
+    budget.take_errors(int(np.count_nonzero(verdicts)))
+    found = zip(rows[verdicts != 0].tolist(), verdicts[verdicts != 0].tolist(), strict=True)
+    return CheckedTexts(slices, rows[verdicts == 0], {row: _JSON_ERRORS[verdict] for row, verdict in found})
 
 
 @dataclass(frozen=True)
@@ -132,22 +142,12 @@ class JsonParser:
         """Parse a binary array; LimitExceededError if the values take more than `max_bytes` of memory."""
         check_types(JsonParser.parse, locals())
         pa = require("pyarrow", "arrow", "values_json()")
-        slices = slices_of(column)
-        rows = np.flatnonzero(slices.valid).astype(np.int64, copy=False)
-        verdicts = np.zeros(len(rows), np.uint8)
-        check_texts(slices.offsets, slices.content, rows, verdicts, MAX_DEPTH)
         budget = MemoryBudget(max_bytes)
-        budget.take(_JSON_ROW_BYTES * len(column))
-        budget.take_errors(int(np.count_nonzero(verdicts)))
-        bad = {
-            row: _JSON_ERRORS[verdict]
-            for row, verdict in zip(rows[verdicts != 0].tolist(), verdicts[verdicts != 0].tolist(), strict=True)
-        }
-        rows = rows[verdicts == 0]
+        slices, rows, bad = checked_texts(column, budget)
         deviations: list[FieldDeviation] = []
         incomplete: dict[int, str] = {}
         if self.unknown == "keep":
-            slices, incomplete, deviations = fit_texts(self.type, slices, rows)
+            slices, incomplete, deviations, _ = fit_texts(self.type, slices, rows)
         budget.take_errors(len(incomplete))
         self._check_memory(slices, budget)
         good: list[tuple[npt.NDArray[np.int64], Any]] = []
@@ -289,7 +289,7 @@ def _cast_fields(pa: Any, array: Any, kind: Any) -> Any:
         children = [_cast_fields(pa, array.field(field.name), field.type) for field in kind]
         mask = array.is_null() if array.null_count else None
         if not children:
-            return pa.array([None if not ok else {} for ok in array.is_valid().to_pylist()], kind)
+            return empty_structs(np.asarray(array.is_valid()))
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if pa.types.is_list(kind) and pa.types.is_list(array.type):
         items = _cast_fields(pa, array.values, kind.value_type)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,11 +59,14 @@ class FittedTexts(NamedTuple):
     errors : dict of int to str
         The reason for each row that has lost data.
     deviations : list of FieldDeviation
+    doubtful : ndarray of bool
+        For each chosen row, whether a parser may accept or refuse the text for something that was left out.
     """
 
     texts: ByteSlices
     errors: dict[int, str]
     deviations: list[FieldDeviation]
+    doubtful: npt.NDArray[np.bool_]
 
 
 class _Tree(NamedTuple):
@@ -82,14 +86,34 @@ class _Tree(NamedTuple):
         return "".join(reversed(parts)).removeprefix(".")
 
 
-def fit_texts(kind: pa.DataType, slices: ByteSlices, rows: npt.NDArray[np.int64]) -> FittedTexts:
-    """Change texts so that they fit a type, and describe the fields that did not. Invalid JSON is not changed."""
-    compiled = _tree_of(kind)
+def fit_texts(
+    kind: pa.DataType,
+    slices: ByteSlices,
+    rows: npt.NDArray[np.int64],
+    kept: pa.DataType | None = None,
+    doubted: Iterable[DeviationKind] = (),
+) -> FittedTexts:
+    """Change texts so that they fit a type, and describe the fields that did not. Invalid JSON is not changed.
+
+    Parameters
+    ----------
+    kind : pyarrow.DataType
+    slices : ByteSlices
+    rows : ndarray of int64
+        The chosen rows.
+    kept : pyarrow.DataType, optional
+        The part of `kind` that the texts are to have: a struct of some fields. The others are checked and left out.
+    doubted : iterable of {"unknown", "conflict", "text"}
+        The deviations that make a text doubtful.
+    """
+    compiled = _tree_of(kind, kind if kept is None else kept)
+    doubts = np.zeros(len(rows), np.uint8)
+    bits = sum(1 << _DEVIATION_KINDS.index(each) for each in doubted)
     lengths = slices.offsets[rows + 1].astype(np.int64) - slices.offsets[rows]
     out = np.empty(min(4 * int(lengths.sum()), INT32_MAX), np.uint8)
     offsets, marks = np.zeros(len(rows) + 1, np.int32), np.zeros(len(rows), np.int32)
     findings = np.zeros((FINDINGS, FINDING_COLUMNS), np.int64)
-    compiled.tree.fit(slices.offsets, slices.content, rows, out, offsets, marks, findings)
+    compiled.tree.fit(slices.offsets, slices.content, rows, out, offsets, marks, findings, doubts, bits)
     sizes = np.zeros(len(slices.offsets) - 1, np.int32)
     sizes[rows] = np.diff(offsets)
     starts = np.zeros(len(sizes) + 1, np.int32)
@@ -103,7 +127,7 @@ def fit_texts(kind: pa.DataType, slices: ByteSlices, rows: npt.NDArray[np.int64]
     reasons = {number: _error(each) for number, each in described.items()}
     lost = np.flatnonzero(marks >= 0)
     errors = dict(zip(rows[lost].tolist(), map(reasons.__getitem__, marks[lost].tolist()), strict=True))
-    return FittedTexts(texts, errors, list(described.values()))
+    return FittedTexts(texts, errors, list(described.values()), doubts.view(np.bool_))
 
 
 def _deviation_of(
@@ -140,7 +164,7 @@ def _shown_field(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _tree_of(kind: pa.DataType) -> _Tree:
+def _tree_of(kind: pa.DataType, kept: pa.DataType) -> _Tree:
     types = require("pyarrow", "arrow", "values_json()").types
     shapes: list[tuple[int, int]] = []
     limits: list[tuple[int, int]] = []
@@ -149,9 +173,11 @@ def _tree_of(kind: pa.DataType) -> _Tree:
     parents: list[int] = []
     parts: list[str] = []
     shown: list[str] = []
+    hidden: list[bool] = []
 
-    def add(each: pa.DataType, parent: int, part: str) -> int:
+    def add(each: pa.DataType, of_kept: pa.DataType | None, parent: int, part: str) -> int:
         number = len(shapes)
+        hidden.append(of_kept is None)
         shape, *of_shape = _shape(types, each)
         shapes.append((shape, 0))
         limits.append((of_shape[0], of_shape[1]))
@@ -159,16 +185,22 @@ def _tree_of(kind: pa.DataType) -> _Tree:
         parts.append(part)
         shown.append(_CONTAINERS[shape] if shape in _CONTAINERS else str(each))
         if shape == NodeShape.LIST:
-            shapes[number] = (shape, add(each.value_type, number, "[]"))
+            shapes[number] = (shape, add(each.value_type, of_kept and of_kept.value_type, number, "[]"))
         elif shape == NodeShape.STRUCT:
+            parts_kept = {} if of_kept is None else {field.name: field.type for field in of_kept}
             for field in each:
-                fields.append((number, add(field.type, number, f".{_shown_field(field.name)}")))
+                below = add(field.type, parts_kept.get(field.name), number, f".{_shown_field(field.name)}")
+                fields.append((number, below))
                 names.append(field.name.encode())
         return number
 
-    add(kind, 0, "")
+    add(kind, kept, 0, "")
     tree = FieldTree(
-        np.array(shapes, np.int32), np.array(limits, np.uint64), np.array(fields, np.int32).reshape(-1, 2), names
+        np.array(shapes, np.int32),
+        np.array(limits, np.uint64),
+        np.array(fields, np.int32).reshape(-1, 2),
+        names,
+        np.array(hidden, np.bool_),
     )
     return _Tree(tree, parents, parts, shown)
 

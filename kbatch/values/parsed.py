@@ -35,10 +35,12 @@ __all__ = [
     "TextParser",
     "bad_columns",
     "bad_types",
+    "empty_structs",
     "expand",
     "one_array",
     "parse_column",
     "sample",
+    "selected_fields",
     "slices_of",
 ]
 
@@ -251,6 +253,25 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0, column.type)
     return array
+
+
+def empty_structs(valid: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return structs without fields, null where they are not valid."""
+    pa = require("pyarrow", "arrow", "parsing values")
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.struct([]), len(valid), [bits], len(valid) - np.count_nonzero(valid), children=[])
+
+
+def selected_fields(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a struct array with only the fields that a type has."""
+    pa = require("pyarrow", "arrow", "parsing values")
+    if not pa.types.is_struct(kind) or values.type.equals(kind):
+        return values
+    mask = values.is_null() if values.null_count else None
+    if not kind.num_fields:
+        return empty_structs(np.asarray(values.is_valid()))
+    children = [selected_fields(values.field(each.name), each.type) for each in kind]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
 
 
 def bad_types() -> dict[str, pa.DataType]:

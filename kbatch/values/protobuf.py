@@ -7,6 +7,7 @@ members of a ``oneof``, all fields of proto2) are null if they are not set.
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from kbatch.options import Framing
 from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget
-from kbatch.values.parsed import Parsed, slices_of
+from kbatch.values.parsed import Parsed, empty_structs, slices_of
 from kbatch.values.protobuf_memory import MessageMemory
 from kbatch.values.schema_framing import PREFIX_BYTES, check_framing, message_path, read_prefixes
 from kbatch.values.schema_limits import (
@@ -162,7 +163,22 @@ class ProtobufParser:
         object.__setattr__(self, "_class", message_factory.GetMessageClass(found))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ProtobufParser, (self.descriptors, self.message, self.framing)
+        made = ProtobufParser, (self.descriptors, self.message, self.framing)
+        kept = getattr(self, "_kept", None)
+        return made if kept is None else (_restored, (*made, kept))
+
+    def _projected(self, kind: pa.DataType) -> ProtobufParser:
+        """Return a parser of the fields of `kind`, and of those with strings that only their columns check."""
+        from google.protobuf import descriptor_pb2
+
+        files = descriptor_pb2.FileDescriptorSet.FromString(self.descriptors).file
+        # The parser checks the strings of proto3. Files with editions may change that for each field.
+        checked = {file.name for file in files if file.syntax == "proto3"}
+        pa = require("pyarrow", "arrow", "parsing values")
+        made = object.__new__(ProtobufParser)
+        kept = _kept_message(pa, self._class.DESCRIPTOR, self.type, kind, checked)  # type: ignore[attr-defined]
+        made.__dict__.update(self.__dict__, _kept=kind, _type=kept)
+        return made
 
     @property
     def type(self) -> pa.DataType:
@@ -309,6 +325,33 @@ def _is_map(field: Any) -> bool:
     return bool(field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry)
 
 
+def _restored(cls: type[ProtobufParser], arguments: tuple[Any, ...], kept: pa.DataType) -> ProtobufParser:
+    return cls(*arguments)._projected(kept)
+
+
+def _kept_message(pa: Any, descriptor: Any, whole: Any, kind: Any | None, checked: Set[str]) -> Any | None:
+    """Return the part of a message's type that has to be read: what is requested, and unchecked strings; or None."""
+    fields = []
+    for of_field in whole:
+        field = descriptor.fields_by_name[of_field.name]
+        index = -1 if kind is None else kind.get_field_index(of_field.name)
+        part = None if kind is None or index < 0 else kind.field(index).type
+        if field.message_type is not None and not field.is_repeated:
+            part = _kept_message(pa, field.message_type, of_field.type, part, checked)
+        elif part is not None or _has_unchecked_text(field, checked):
+            part = of_field.type
+        if part is not None:
+            fields.append(of_field.with_type(part))
+    return None if kind is None and not fields else pa.struct(fields)
+
+
+def _has_unchecked_text(field: Any, checked: Set[str]) -> bool:
+    """Whether a field may have strings that the parser accepts although they are not UTF-8."""
+    if field.message_type is not None:
+        return any(_has_unchecked_text(each, checked) for each in field.message_type.fields)
+    return field.type == field.TYPE_STRING and field.file.name not in checked
+
+
 class _Columns:
     """Makes Arrow columns from messages. The names of an enum's numbers are collected once."""
 
@@ -317,11 +360,12 @@ class _Columns:
         self.enums: dict[str, dict[int, str]] = {}
 
     def messages(self, messages: list[Any], descriptor: Any, kind: Any) -> Any:
-        """Return messages, some of them None, as a struct array."""
+        """Return messages, some of them None, as a struct array with the fields of a type."""
         mask = np.array([message is None for message in messages], np.bool_)
         children = []
-        for field, of_field in zip(descriptor.fields, kind, strict=True):
-            name = field.name
+        for of_field in kind:
+            name = of_field.name
+            field = descriptor.fields_by_name[name]
             if _is_map(field) or field.is_repeated:
                 children.append(self._repeated(messages, field, of_field.type))
             elif field.has_presence:
@@ -332,7 +376,7 @@ class _Columns:
                 children.append(self._field(column, field, of_field.type))
         missing = self.pa.array(mask) if mask.any() else None
         if not children:
-            return self.pa.array([None if m is None else {} for m in messages], kind)
+            return empty_structs(~mask)
         return self.pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
 
     def _field(self, values: list[Any], field: Any, kind: Any) -> Any:

@@ -27,8 +27,9 @@ import kbatch
 from kbatch.bounds import Bound
 from kbatch.log import LogList, LogWriter, compare_logs
 from kbatch.log.conversions import Conversions
-from kbatch.log.read_arguments import TableOptions
+from kbatch.log.read_arguments import TableOptions, ViewOptions
 from kbatch.log.store.local_files import bytes_read
+from kbatch.value_options import ValueArguments
 
 KEYS = [b"a", b"b", b"", b"\xff"]
 # Of topic and partition, in the order of `find_logs`.
@@ -289,7 +290,8 @@ METHODS = ("tables", "reader", "to_arrow", "to_pandas", "to_polars", "head", "ta
         ("start_time", "use start, which takes a time or an offset, or start_timestamp"),
         ("end_timestamp", "use end, which takes a time or an offset, or stop_timestamp"),
         ("topic", r'logs\["topic", 0\] choose logs'),
-        ("keys", "did you mean 'key'?"),
+        ("keyz", "did you mean 'key"),
+        ("value_format", "use values, the format of the values"),
         ("isolation_level", "did you mean 'isolation'?"),
         ("xyzzy", ""),
     ],
@@ -309,7 +311,9 @@ def test_all_methods_have_the_same_arguments() -> None:
     assert named == {*TableOptions.__annotations__}
     for method in METHODS[1:]:
         parameters = inspect.signature(getattr(Conversions, method)).parameters
-        assert parameters["options"].annotation == "Unpack[TableOptions]"
+        # What returns columns takes the formats of values too.
+        assert parameters["options"].annotation == f"Unpack[{'TableOptions' if method == 'count' else 'ViewOptions'}]"
+    assert {*ViewOptions.__annotations__} == named | {*ValueArguments.__annotations__}
 
 
 def test_head_and_tail_are_of_all_logs_and_last_is_of_each(logs: LogList, rows: list[Row]) -> None:

@@ -14,7 +14,7 @@ from log_batches import NOW
 
 import kbatch
 from kbatch.plan.read_options import Bound, ReadOptions
-from kbatch.plan.value_options import FormatOptions, ValueOptions
+from kbatch.value_options import FormatOptions, ValueOptions
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

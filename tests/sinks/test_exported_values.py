@@ -22,8 +22,8 @@ from local_export import export  # noqa: E402
 from kbatch.cli.export import summary_lines  # noqa: E402
 from kbatch.errors import LogDirectoryError  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
-from kbatch.plan.value_options import FormatOptions, ValueOptions  # noqa: E402
 from kbatch.sinks import parquet  # noqa: E402
+from kbatch.value_options import FormatOptions, ValueOptions  # noqa: E402
 
 JSON = ReadOptions(values=ValueOptions(value=FormatOptions("json")))
 
@@ -53,10 +53,10 @@ def deviating(count: int, every: int) -> list[bytes | None]:
 
 def unsampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Infer the schema from the first value of each log only."""
-    from kbatch.plan import value_columns
+    from kbatch.log import sampling
 
-    monkeypatch.setattr(value_columns, "_SAMPLED_PLACES", 1)
-    monkeypatch.setattr(value_columns, "_SAMPLED_ROWS", 1)
+    monkeypatch.setattr(sampling, "SAMPLED_PLACES", 1)
+    monkeypatch.setattr(sampling, "SAMPLED_ROWS", 1)
 
 
 def test_values_with_unknown_fields_and_other_types_keep_their_data(

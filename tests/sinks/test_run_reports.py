@@ -23,7 +23,7 @@ import kbatch
 from kbatch.cli import main
 from kbatch.log.store.storage import filesystem
 from kbatch.plan.read_options import Bound, ReadOptions
-from kbatch.plan.value_options import FormatOptions, ValueOptions
+from kbatch.value_options import FormatOptions, ValueOptions
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -16,7 +16,7 @@ from value_tables import table_of, write_log
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.cli.value_flags import add_value_arguments, value_options
-from kbatch.plan.value_options import FormatOptions, ValueOptions
+from kbatch.value_options import FormatOptions, ValueOptions
 
 AVRO = {
     "type": "record",
@@ -241,11 +241,10 @@ def test_a_schema_is_inferred_from_a_batch_of_any_size(tmp_path: Path) -> None:
     from support.bombs import batch, record
 
     from kbatch import Log
-    from kbatch.plan.read_options import ReadOptions
-    from kbatch.plan.value_columns import sample_logs
+    from kbatch.log.sampling import sample_logs
     from kbatch.tuning import MIN_SPLIT_TABLE
 
     value = b"{}" + b" " * MIN_SPLIT_TABLE
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "00000000000000000000.log").write_bytes(batch(record(value), 1, "zstd"))
-    assert sample_logs([Log(tmp_path / "t-0")], ReadOptions(), "value") == [value]
+    assert sample_logs([Log(tmp_path / "t-0")], "value") == [value]

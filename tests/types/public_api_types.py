@@ -198,6 +198,13 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     assert_type(log.last_timestamp, int | None)
     log.head(limit=5)  # type: ignore[call-arg]
     log.count(start=1.5)  # type: ignore[arg-type]
+    assert_type(log.to_arrow(values="json", value_schema={"id": "bigint"}, columns=["value.id"]), pa.Table)
+    assert_type(logs.to_polars(values="json", value_schema="id bigint", keys="string"), polars.DataFrame)
+    assert_type(log.to_pandas(values="avro", value_schema=Path("a.avsc"), value_framing="confluent"), pandas.DataFrame)
+    assert_type(log.reader(values=kbatch.values.TextParser(), keys="struct", key_schema=">i8"), pa.RecordBatchReader)
+    assert_type(log.head(3, values="protobuf", value_schema=b"", value_message="shop.Order"), pa.Table)
+    log.to_arrow(values="jsn")  # type: ignore[arg-type]
+    log.to_arrow(values="json", value_unknown="drop")  # type: ignore[arg-type]
     log.to_arrow(start_ofset=5)  # type: ignore[call-arg]
     log.to_arrow(isolation="serializable")  # type: ignore[arg-type]
     assert_type(log.tables(), Iterator[kbatch.RecordTable])

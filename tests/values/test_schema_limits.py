@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from kbatch.plan.value_options import FormatOptions
+from kbatch.value_options import FormatOptions
 from kbatch.values import AvroParser, JsonParser, infer_json
 from kbatch.values.avro import read_schemas
 from kbatch.values.ddl import parse_ddl

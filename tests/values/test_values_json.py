@@ -257,8 +257,8 @@ def test_strings_and_numbers_are_converted_to_the_type() -> None:
     assert parsed.values[6].as_py() == dict.fromkeys(first)
     with pytest.raises(TypeError, match="JSON can't be read as"):
         table_of([b"{}"]).values_json(parse_ddl("m map<string,int>"))
-    with pytest.raises(TypeError, match=r"pyarrow\.Schema"):
-        table_of([b"{}"]).values_json("a int")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"pyarrow.*Schema"):
+        table_of([b"{}"]).values_json(["a int"])  # type: ignore[arg-type]
 
 
 def test_deep_brackets_do_not_crash() -> None:

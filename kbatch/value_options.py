@@ -1,0 +1,284 @@
+"""Formats of keys and values: arguments, Spark's options and flags -> parsers.
+
+This module must not import NumPy: the command line makes its flags from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
+
+from kbatch import options as opts
+from kbatch.options import Framing, Option, OptionError, Unknown, ValueKind, option
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from kbatch.options import On
+    from kbatch.values.parsed import Parser
+
+    # The forms of a schema in Python; `FormatOptions.schema` says which format takes which.
+    ValueSchema: TypeAlias = (
+        str | bytes | os.PathLike[str] | Mapping[Any, Any] | list[Any] | np.dtype[Any] | pa.Schema | pa.DataType
+    )
+
+__all__ = ["ARGUMENTS", "SIDES", "FormatOptions", "ValueArguments", "ValueFormat", "ValueOptions"]
+
+ValueFormat = Literal["binary", "string", "json", "avro", "protobuf", "struct"]
+SIDES: tuple[On, ...] = ("value", "key")
+
+# The options that a format takes.
+_TAKES = {
+    "json": {"schema", "schema_file", "unknown"},
+    "avro": {"schema", "schema_file", "reader_schema", "framing"},
+    "protobuf": {"schema", "schema_file", "framing", "message"},
+    "struct": {"schema", "schema_file"},
+}
+
+
+class ValueArguments(TypedDict, total=False):
+    """The arguments of reads that give typed columns: the fields of `FormatOptions` for values and for keys."""
+
+    values: ValueFormat | Parser
+    value_schema: ValueSchema | None
+    value_reader_schema: ValueSchema | None
+    value_framing: Framing
+    value_message: str | None
+    value_unknown: Unknown | None
+    keys: ValueFormat | Parser
+    key_schema: ValueSchema | None
+    key_reader_schema: ValueSchema | None
+    key_framing: Framing
+    key_message: str | None
+    key_unknown: Unknown | None
+
+
+def _check_format(value: Any) -> None:
+    """Check the name of a format. Anything else must be a parser; `FormatOptions` holds it as it is."""
+    if not (hasattr(value, "type") and callable(getattr(value, "parse", None))):
+        _FORMATS.check(value)
+
+
+_FORMATS = opts.choice(*get_args(ValueFormat))
+_FORMAT_OR_PARSER = ValueKind(_FORMATS.parse, _FORMATS.example, _check_format, _FORMATS.choices, _FORMATS.metavar)
+
+
+@opts.documented
+@dataclass(frozen=True)
+class FormatOptions:
+    """The format of keys or of values. Instances can be pickled; files are read where the parser is made.
+
+    In Python, a format may also be a parser of `kbatch.values`, and a schema an object: for json a dictionary of DDL
+    types by field, or a type of Arrow; for avro the parsed JSON, or schemas by id; for protobuf the bytes of a
+    descriptor set; for struct a dtype, a dictionary of NumPy's codes by field, or a type of Arrow.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    format: ValueFormat | Parser = option(
+        _FORMAT_OR_PARSER, "binary", spark="{side}Format", flag="--{side}s",
+        help="the format; binary leaves bytes as they are",
+    )  # fmt: skip
+    schema: ValueSchema | None = option(
+        ValueKind(str, "id bigint", metavar="SCHEMA"), None, spark="{side}Schema", flag="--{side}-schema",
+        help="json: Spark's DDL, such as 'id bigint, tags array<string>', or a file of it (default: inferred from a "
+        "sample of the logs); avro: JSON, an .avsc file, or a directory of <id>.avsc; protobuf: a descriptor set of "
+        "protoc, or a .proto file; struct: NumPy's codes, such as 'id:>i8,price:>f8'",
+    )  # fmt: skip
+    schema_file: str | None = option(opts.TEXT, None, spark="{side}SchemaFile", help="a file that has the schema")
+    reader_schema: ValueSchema | None = option(
+        ValueKind(str, "reader.avsc", metavar="FILE"), None, spark="{side}ReaderSchema", flag="--{side}-reader-schema",
+        help="avro: the schema to which values of all other schemas are resolved, as JSON or a file",
+    )  # fmt: skip
+    framing: Framing = option(
+        opts.choice(*get_args(Framing)), "none", spark="{side}Framing", flag="--{side}-framing",
+        help="avro and protobuf: the prefix that a schema registry's serializer writes",
+    )  # fmt: skip
+    message: str | None = option(
+        ValueKind(str, "shop.Order", metavar="NAME"), None, spark="{side}Message", flag="--{side}-message",
+        help="protobuf: full name of the message",
+    )  # fmt: skip
+    unknown: Unknown | None = option(
+        opts.choice(*get_args(Unknown)), None, spark="{side}UnknownFields", flag="--{side}-unknown-fields",
+        help="json: ignore fields that the schema does not have, treat the whole value as bad, or keep its other "
+        "fields and also its bytes (default: ignore with a given schema, else keep)",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        opts.check_options(self)
+        if self.schema is not None and self.schema_file is not None:
+            raise OptionError("{schema} and {schema_file} exclude each other")
+        # A dtype of NumPy can't be compared with None.
+        given = [
+            each.name
+            for each in opts.options_of(FormatOptions)
+            if (value := getattr(self, each.name)) is not each.default
+            and (each.default is None or value != each.default)
+        ]
+        name = self._name
+        wrong = [each for each in given if each != "format" and each not in _TAKES.get(name, ())]
+        if wrong:
+            raise OptionError("{format} {0} does not take " + " and ".join(f"{{{each}}}" for each in wrong), name)
+        if name in ("avro", "protobuf", "struct") and "schema" not in given and "schema_file" not in given:
+            raise OptionError("{format} {0} requires {schema}", name)
+
+    @property
+    def _name(self) -> str:
+        return self.format if isinstance(self.format, str) else type(self.format).__name__
+
+    @property
+    def _source(self) -> Any:
+        """The schema, or the path of its file."""
+        from pathlib import Path
+
+        return self.schema if self.schema_file is None else Path(self.schema_file)
+
+    def parser(self, sample: Callable[[], list[bytes]]) -> Parser | None:
+        """Return the parser, or None for binary. `sample` returns values to infer the schema of json from.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If the schema is invalid.
+        MissingDependencyError
+        """
+        from kbatch.values.avro import AvroParser, read_schema, read_schemas
+        from kbatch.values.fixed import FixedParser
+        from kbatch.values.json import JsonParser, infer_json
+        from kbatch.values.parsed import TextParser
+        from kbatch.values.protobuf import ProtobufParser, read_descriptors
+        from kbatch.values.schemas import json_type, struct_dtype
+
+        if not isinstance(self.format, str):
+            return self.format
+        if self.format == "binary":
+            return None
+        if self.format == "string":
+            return TextParser()
+        if self.format == "avro":
+            reader = None if self.reader_schema is None else read_schema(self.reader_schema)  # type: ignore[arg-type]
+            return AvroParser(read_schemas(self._source), self.framing, reader)
+        if self.format == "protobuf":
+            return ProtobufParser(read_descriptors(self._source), self.message, self.framing)
+        if self.format == "struct":
+            return FixedParser(struct_dtype(self._source))
+        if self.inferred:
+            return JsonParser(infer_json(sample()), self.unknown or "keep")
+        return JsonParser(json_type(self._source), self.unknown or "ignore")
+
+    @property
+    def inferred(self) -> bool:
+        """Whether the schema is inferred from values."""
+        return self.format == "json" and self.schema is None and self.schema_file is None
+
+    def json_parser(self, kind: pa.DataType) -> Parser:
+        """Return the parser of json for a type that is already known."""
+        from kbatch.values.json import JsonParser
+
+        return JsonParser(kind, self.unknown or ("keep" if self.inferred else "ignore"))
+
+
+def _argument(side: On, name: str) -> str:
+    """Return the name of the argument for a field of `FormatOptions`."""
+    return f"{side}s" if name == "format" else f"{side}_{name}"
+
+
+# By side, the arguments of reads by the field of `FormatOptions`. A file is given as the schema.
+ARGUMENTS: dict[On, dict[str, str]] = {
+    side: {each.name: _argument(side, each.name) for each in opts.options_of(FormatOptions) if each.flags}
+    for side in SIDES
+}
+
+
+@dataclass(frozen=True)
+class ValueOptions:
+    """The formats of keys and of values."""
+
+    key: FormatOptions = FormatOptions()
+    value: FormatOptions = FormatOptions()
+
+    @property
+    def parsed(self) -> tuple[On, ...]:
+        """The sides that are parsed."""
+        # A parser may have any kind of equality.
+        sides: tuple[On, ...] = ("key", "value")
+        return tuple(on for on in sides if getattr(self, on)._name != "binary")
+
+    def parsers(
+        self, sample: Callable[[On], list[bytes]], known: Mapping[On, pa.DataType] | None = None
+    ) -> dict[On, Parser]:
+        """Return the parsers of the sides that are parsed.
+
+        A schema of json that is not given has a type in `known`, or is inferred from what `sample` returns for a side.
+        """
+        made: dict[On, Parser] = {}
+        for on in self.parsed:
+            given: FormatOptions = getattr(self, on)
+            parser = given.json_parser(known[on]) if known and on in known else given.parser(partial(sample, on))
+            if parser is not None:
+                made[on] = parser
+        return made
+
+    @classmethod
+    def options(cls) -> list[Option]:
+        """Return the definitions for values and for keys."""
+        return [each for side in SIDES for each in opts.options_of(FormatOptions, side=side)]
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ValueOptions:
+        """Parse the options of Spark that are about values and keys; names in any case, others are ignored.
+
+        Parameters
+        ----------
+        options : mapping of str to str
+
+        Raises
+        ------
+        ValueError
+            For options that do not fit the format.
+
+        Examples
+        --------
+        >>> from kbatch.value_options import ValueOptions
+        >>> ValueOptions.parse({"valueFormat": "json", "valueSchema": "id bigint"}).value.schema
+        'id bigint'
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        return cls.build(lambda side: opts.from_strings(opts.options_of(FormatOptions, side=side), given))
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> ValueOptions:
+        """Return the options of the arguments of a read (`ValueArguments`); others are ignored.
+
+        Raises
+        ------
+        ValueError
+            For arguments that do not fit the format.
+
+        Examples
+        --------
+        >>> from kbatch.value_options import ValueOptions
+        >>> ValueOptions.of({"values": "json", "value_schema": {"id": "bigint"}, "last": 3}).parsed
+        ('value',)
+        """
+
+        def of_side(side: On) -> tuple[dict[str, Any], dict[str, str]]:
+            names = ARGUMENTS[side]
+            return {field: arguments[name] for field, name in names.items() if name in arguments}, names
+
+        return cls.build(of_side)
+
+    @classmethod
+    def build(cls, parse: Callable[[On], tuple[dict[str, Any], dict[str, str]]]) -> ValueOptions:
+        """Build both sides from the values and the names that `parse` returns for each."""
+        sides = {}
+        for side in SIDES:
+            values, names = parse(side)
+            sides[side] = opts.as_named(partial(FormatOptions, **values), names)
+        return cls(**sides)
