@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from kbatch.arguments import is_integer
@@ -123,3 +123,7 @@ class ReadArguments:
     def rows(self, start: LogBound, stop: LogBound) -> RowFilter:
         """Return the choice of records within the offsets of one log."""
         return RowFilter(start.timestamp, stop.timestamp, self.keys)
+
+    def replaced(self, **decode: Any) -> ReadArguments:
+        """Return the arguments with other options of decoding."""
+        return replace(self, decode=replace(self.decode, **decode))
