@@ -36,6 +36,7 @@ _NAMES = {
         "TruncatedBatchError",
         "UnsupportedFormatError",
     ),
+    "kbatch.exporting": ("export",),
     "kbatch.format": (
         "ABORTED_DTYPE",
         "BATCH_DTYPE",
@@ -65,6 +66,7 @@ _NAMES = {
     "kbatch.rewrite.conversion": ("convert",),
     "kbatch.rewrite.recompression": ("recompress",),
     "kbatch.rewrite.rewriter": ("RewriteReport",),
+    "kbatch.sinks.summary": ("ExportSummary",),
     "kbatch.table": ("RecordTable",),
     "kbatch.transactions": (
         "OpenTransaction",

@@ -27,6 +27,7 @@ from kbatch.errors import RefusedError as RefusedError
 from kbatch.errors import TransactionStateError as TransactionStateError
 from kbatch.errors import TruncatedBatchError as TruncatedBatchError
 from kbatch.errors import UnsupportedFormatError as UnsupportedFormatError
+from kbatch.exporting import export as export
 from kbatch.format import ABORTED_DTYPE as ABORTED_DTYPE
 from kbatch.format import BATCH_DTYPE as BATCH_DTYPE
 from kbatch.format import CONTROL_DTYPE as CONTROL_DTYPE
@@ -50,6 +51,7 @@ from kbatch.records.loss_list import Loss as Loss
 from kbatch.rewrite.conversion import convert as convert
 from kbatch.rewrite.recompression import recompress as recompress
 from kbatch.rewrite.rewriter import RewriteReport as RewriteReport
+from kbatch.sinks.summary import ExportSummary as ExportSummary
 from kbatch.table import RecordTable as RecordTable
 from kbatch.transactions import OpenTransaction as OpenTransaction
 from kbatch.transactions import Transactions as Transactions

@@ -32,6 +32,7 @@ __all__ = [
     "ON_ERROR",
     "TEXT",
     "Crc",
+    "EngineName",
     "Framing",
     "Isolation",
     "Match",
@@ -75,6 +76,7 @@ Framing = Literal["none", "confluent"]
 On = Literal["key", "value"]
 Unknown = Literal["ignore", "bad", "keep"]
 Binary = Literal["binary", "large_binary", "binary_view"]
+EngineName = Literal["auto", "local", "spark"]
 
 
 class OptionError(ValueError):

@@ -49,11 +49,12 @@ LAYERS = [
     "log.check",
     "log.write",
     "log.__init__",
-    "__init__",
     "plan",
     "sinks",
     "spark.driver",
     "spark",
+    "exporting",
+    "__init__",
     "cli",
     "__main__",
 ]

@@ -80,7 +80,7 @@ def run(found: list[Block], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 # -- code
 
 
-@pytest.mark.parametrize("mark", ["main command", "test command"])
+@pytest.mark.parametrize("mark", ["main command", "local command", "test command"])
 def test_commands_for_ci_are_single_lines(mark: str) -> None:
     command = re.findall(rf"^<!-- {mark} -->\n```\n(.*)\n```$", README.read_text(), re.MULTILINE)
     assert len(command) == 1

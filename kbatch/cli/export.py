@@ -1,4 +1,4 @@
-"""``kbatch export LOGDIR OUT``: write a broker's log directory as Parquet or Arrow files or a table, on Spark."""
+"""``kbatch export LOGDIR OUT``: write a broker's log directory as Parquet or Arrow files, or as a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, NAME_AND_VALUE, STORAGE, add_flags, given_options, given_storage, given_values, usage
@@ -25,7 +25,7 @@ from kbatch.cli.terminal import (
     table_lines,
 )
 from kbatch.cli.value_flags import add_value_arguments, value_options
-from kbatch.options import TEXT, as_named, documented, option, options_of
+from kbatch.options import TEXT, EngineName, as_named, choice, documented, option, options_of, whole_number
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.sinks.write_options import WriteOptions
 
@@ -69,6 +69,7 @@ all reports, and exports nothing.
 
 examples:
   kbatch export /var/lib/kafka/data /lake/raw
+  kbatch export /var/lib/kafka/data /lake/raw --engine spark --master spark://host:7077
   kbatch export --report /lake/raw
   kbatch export /backup/kafka /lake/orders --topic orders --times 2026-03-01:2026-03-02 --values json --by-day
   kbatch export /var/lib/kafka/data /lake/table --format delta
@@ -113,6 +114,14 @@ class ExportFlags:
         replace(TEXT, metavar="NAME"), None, flag="--catalog",
         help="with --format iceberg: the catalog in pyiceberg's configuration",
     )  # fmt: skip
+    engine: EngineName = option(
+        choice(*get_args(EngineName)), "auto", flag="--engine",
+        help="what runs the tasks: threads of this process; Spark; or auto: Spark with --master or --conf, or if the "
+        "logs have 1 TiB or more and PySpark is installed, else this process. Rows, files and commits are the same",
+    )  # fmt: skip
+    threads: int | None = option(
+        whole_number(1), None, flag="--threads", help="with the local engine: tasks at a time (default: all cores)"
+    )
     master: str | None = option(
         replace(TEXT, metavar="URL"), None, flag="--master", help="Spark master (default: this machine, all cores)"
     )
@@ -137,7 +146,7 @@ def add_parser(commands: Any) -> None:
         commands,
         "export",
         run,
-        help="log directories to Parquet, on Spark",
+        help="log directories to Parquet or tables, in this process or on Spark",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         statuses=_STATUSES,
@@ -169,28 +178,29 @@ def add_parser(commands: Any) -> None:
         add_flags(groups[title], [reading[name] for name in names])
     add_value_arguments(groups["formats of keys and values"])
     add_flags(groups["files"], [*options_of(WriteOptions), own["table"], own["catalog"]])
-    add_flags(groups["running"], [own["master"], own["conf"], *STORAGE])
+    add_flags(groups["running"], [*(own[name] for name in ("engine", "threads", "master", "conf")), *STORAGE])
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     if arguments.report is not None:
         return print_record(arguments)
-    from kbatch.spark.export_job import export
+    from kbatch.exporting import engine_choice
+    from kbatch.sinks.exports import run_export
 
     flags = given_options(ExportFlags, arguments)
     with usage():
-        options, writing = _read_options(arguments), _write_options(arguments)
-        if writing.flatten and not options.values.parsed:
+        reading, writing = _read_options(arguments), _write_options(arguments)
+        if writing.flatten and not reading.values.parsed:
             raise ValueError("--flatten needs --values or --keys")
-    with ProgressLine("starting Spark ...") as line:
-        summary = export(
+        choose = engine_choice(flags.engine, threads=flags.threads, master=flags.master, conf=dict(flags.conf))
+    with ProgressLine("planning ...") as line:
+        summary = run_export(
             arguments.logdirs,
             arguments.out,
-            master=flags.master,
-            conf=dict(flags.conf),
-            options=options,
-            writing=writing,
+            choose,
+            reading,
+            writing,
             table=flags.table,
             catalog=flags.catalog,
             progress=line.show_bytes,
@@ -266,8 +276,9 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         f"  lost       {lost_text(summary, summary.out)}",
         f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, "
         f"{format_size(round(log_rate))}/s",
-        f"             start of Spark {summary.start_seconds:.1f} s, planning {summary.plan_seconds:.1f} s, "
+        f"             start {summary.start_seconds:.1f} s, planning {summary.plan_seconds:.1f} s, "
         f"tasks {summary.task_seconds:.1f} s, commit {summary.commit_seconds:.1f} s",
+        f"  engine     {summary.engine}: {summary.engine_reason}",
     ]
     lines += [f"  missing    {each['reason']}" for each in summary.missing_offsets]
     removed = sum(part.removed_offsets for part in summary.partitions)

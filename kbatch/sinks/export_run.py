@@ -1,4 +1,4 @@
-"""A run of an export, from the lock of its output to the commit; Spark or another executor runs its tasks.
+"""A run of an export, from the lock of its output to the commit; threads or Spark run its tasks.
 
 The driver plans splits (`kbatch.plan`), tasks decode them and write files (`kbatch.sinks.task`), and the driver commits
 the files of the tasks' reports together with the positions of the logs.
@@ -146,6 +146,8 @@ class ExportRun:
     options : ReadOptions
     writing : WriteOptions
     transform : Transform or None
+    engine : (str, str)
+        The name of the engine, for the summary, and why it was chosen.
 
     Raises
     ------
@@ -162,8 +164,10 @@ class ExportRun:
         options: ReadOptions,
         writing: WriteOptions,
         transform: Transform | None,
+        engine: tuple[str, str] = ("", ""),
     ) -> None:
         self._logdir = logdir
+        self._engine = engine
         self._target = target
         self._logs = logs
         self._options = options
@@ -342,6 +346,8 @@ class ExportRun:
             too_many_bad=not self._writing.tolerates(counts.bad, parsed),
             missing_offsets=[each._asdict() for each in self._missing],
             mode=mode,
+            engine=self._engine[0],
+            engine_reason=self._engine[1],
             run=self._target.run,
             action=action if is_new else "unchanged",
             changes=[change._asdict() for change in self._changes],

@@ -222,7 +222,8 @@ class DataFiles:
             An estimate of the number of rows that follow, as a multiple of the rows so far. The last few rows do not
             get a file of their own.
         """
-        numbers = offsets.to_numpy()
+        # Unlike `to_numpy`, this does not import pandas, which takes 0.3 s.
+        numbers = np.from_dlpack(offsets)
         if not self._options.by_day:
             self._given += batch.nbytes
             self._hold(None, batch, numbers, timestamps, self._given * left)

@@ -69,8 +69,8 @@ class PartitionSummary:
 
     Examples
     --------
-    >>> import kbatch.spark
-    >>> summary = kbatch.spark.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
+    >>> import kbatch
+    >>> summary = kbatch.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
     >>> [(each.topic, each.partition, each.last_offset) for each in summary.partitions]  # doctest: +SKIP
     [('codec-zstd', 0, 3143)]
     """
@@ -173,14 +173,16 @@ class ExportSummary:
     unseen_reports : list of dict
         The reports of earlier runs that died after their commit, before anybody saw their summary: ``report``, and the
         attributes of `kbatch.sinks.run_record.RunReport`.
+    engine, engine_reason : str
+        What ran the tasks, "local" or "spark", and why.
     seconds, start_seconds, plan_seconds, task_seconds, commit_seconds : float
         Time of reading and writing, and of its parts: starting Spark (not included), planning, the tasks, and the
         commit of their files. The manifest is written before the commit ends, so there the last is 0.
 
     Examples
     --------
-    >>> import kbatch.spark
-    >>> summary = kbatch.spark.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
+    >>> import kbatch
+    >>> summary = kbatch.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
     >>> summary.records, summary.lost_bytes  # doctest: +SKIP
     (3144, 0)
     """
@@ -228,6 +230,8 @@ class ExportSummary:
     gaps: list[dict[str, Any]] = field(default_factory=list)
     report: str = ""
     unseen_reports: list[dict[str, Any]] = field(default_factory=list)
+    engine: str = ""
+    engine_reason: str = ""
 
     def __post_init__(self) -> None:
         # Not a field: it is no part of the result.
@@ -239,7 +243,7 @@ class ExportSummary:
     def mark_seen(self) -> None:
         """Mark the reports of this run and of `unseen_reports` as seen, so that the next export does not repeat them.
 
-        `kbatch.spark.export` does it, unless its argument ``mark_seen`` is False: a job can store the summary first.
+        `kbatch.export` does it, unless its argument ``mark_seen`` is False: a job can store the summary first.
         """
         if self._record is not None:
             self._record.mark_seen(

@@ -11,7 +11,7 @@ import contextlib
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -256,10 +256,16 @@ class ExportJob:
             for report in self.run(task, splits):
                 yield report.to_json()
 
-    def run(self, task: int, splits: Sequence[Split]) -> list[TaskReport]:
-        """Run a task; return a report for each of its topic-partitions."""
+    def run(
+        self, task: int, splits: Sequence[Split], count: Callable[[Counts], None] | None = None
+    ) -> list[TaskReport]:
+        """Run a task; return a report for each of its topic-partitions.
+
+        `count` is called with the counts of each table that was written, in place of `counters`.
+        """
         try:
-            return self._export(task, splits)
+            with TaskCounter(self.counters if count is None else None, task) as counter:
+                return self._export(task, splits, counter.add if count is None else count)
         except KbatchError:
             raise
         except Exception as error:
@@ -267,7 +273,7 @@ class ExportJob:
             files = ", ".join(sorted({split.path for split in splits})[:3])
             raise KbatchError(f"while exporting {files}: {type(error).__name__}: {one_line(error)}") from error
 
-    def _export(self, task: int, splits: Sequence[Split]) -> list[TaskReport]:
+    def _export(self, task: int, splits: Sequence[Split], count: Callable[[Counts], None]) -> list[TaskReport]:
         place = self.names.place
         if place.local and not place.exists():
             raise LogDirectoryError(
@@ -278,11 +284,10 @@ class ExportJob:
         reports: list[TaskReport] = []
         gaps: list[SegmentGap] = []
         tables = task_tables(splits, self.options, self.columns, gaps)
-        with TaskCounter(self.counters, task) as counter:
-            for log, of_log in groupby(tables, lambda each: each[0].log):
-                losses = _LossFile(self.names.place, self.names.losses_file(task, len(reports) + 1))
-                chosen = [each for each in splits if each.log == log]
-                reports.append(self._export_log(task, chosen, of_log, gaps, losses, counter))
+        for log, of_log in groupby(tables, lambda each: each[0].log):
+            losses = _LossFile(self.names.place, self.names.losses_file(task, len(reports) + 1))
+            chosen = [each for each in splits if each.log == log]
+            reports.append(self._export_log(task, chosen, of_log, gaps, losses, count))
         return reports
 
     def _export_log(
@@ -292,7 +297,7 @@ class ExportJob:
         tables: Iterable[tuple[Split, RecordTable]],
         gaps: list[SegmentGap],
         losses: _LossFile,
-        counter: TaskCounter,
+        count: Callable[[Counts], None],
     ) -> TaskReport:
         """Write the tables of a log's splits; `gaps` has the missing offsets that belong to the current table."""
         topic, partition = splits[0].topic, splits[0].partition
@@ -315,7 +320,7 @@ class ExportJob:
                 losses.write(split, table)
                 self._write(files, values, table, reading)
                 reading.done += table.consumed
-                counter.add(Counts(read_bytes=table.consumed, records=len(table)))
+                count(Counts(read_bytes=table.consumed, records=len(table)))
                 del table
         return report.with_files(files.written, losses.written, values)
 

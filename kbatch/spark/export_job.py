@@ -1,7 +1,4 @@
-"""`export`: log directories -> Parquet files or tables on Spark, all or nothing.
-
-`kbatch.sinks.export_run` has the steps of a run; this module starts Spark and runs the tasks on it.
-"""
+"""`export` on Spark, and the engine that runs the tasks of an export as a Spark job."""
 
 from __future__ import annotations
 
@@ -16,29 +13,20 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
 from kbatch.arguments import check_types
-from kbatch.batches.framing import scan_part
-from kbatch.errors import LogDirectoryError, finding_to_error
-from kbatch.interrupts import HeldInterrupts
-from kbatch.log import Log
-from kbatch.log.discovery import root_list
-from kbatch.log.selection import choose_logs, map_logs
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.planner import Mapper
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split, Task
-from kbatch.plan.value_columns import value_columns
 from kbatch.sinks.counts import Counts, Progress, running_counts
-from kbatch.sinks.export_run import ExportRun, open_target
-from kbatch.sinks.outputs import open_place
+from kbatch.sinks.exports import Engine, run_export
 from kbatch.sinks.summary import ExportSummary
-from kbatch.sinks.table_target import check_parent
 from kbatch.sinks.task import ExportJob, TaskReport, reports_of
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.driver.jobs import run_job
 from kbatch.spark.driver.session import active_session, is_connect, spark_session
 from kbatch.spark.driver.shipping import shipped
 
-__all__ = ["SparkExecutor", "export"]
+__all__ = ["SparkExecutor", "export", "spark_engine"]
 
 # Logs or segments per task of a job that plans, and their bytes.
 PLAN_TASK_ITEMS = 1024
@@ -148,51 +136,34 @@ def export(
     3144
     """
     check_types(export, locals())
-    options, writing = options or ReadOptions(), writing or WriteOptions()
-    _check_options(options, writing, transform, has_table=table is not None or catalog is not None)
-    logdirs = [os.fspath(each) for each in root_list(logdir, "logdir")]
-    place = open_place(os.fspath(out), writing.storage)
+    chosen = spark_engine(master, conf, "requested")
+    return run_export(
+        logdir,
+        out,
+        lambda size: chosen,
+        options or ReadOptions(),
+        writing or WriteOptions(),
+        table=table,
+        catalog=catalog,
+        transform=transform,
+        progress=progress,
+        mark_seen=mark_seen,
+    )
+
+
+def spark_engine(master: str | None, conf: Mapping[str, str] | None, reason: str) -> Engine:
+    """Return the engine that runs tasks as a Spark job; raise for a session of Spark Connect."""
     _refuse_connect(master)
-    target = open_target(place, writing, table=table, catalog=catalog)
-    check_parent(place)
-    logs = _export_logs(logdirs, options)
-    if transform is None and options.values.parsed:
-        earlier = target.data_schema() if writing.mode == "continue" else None
-        transform = value_columns(options.values, logs, options, flatten=writing.flatten, earlier=earlier)
-    run = ExportRun(",".join(logdirs), target, logs, options, writing, transform)
-    # The run releases them before it commits.
-    del logs
-    with contextlib.ExitStack() as to_the_end, run:
-        # An export that continues and finds nothing new takes a second instead of ten.
-        idle = run.has_nothing_to_read()
-        with contextlib.nullcontext() if idle else _session(master, conf) as spark:
-            run.run(None if spark is None else SparkExecutor(spark), progress)
-            # An interrupt in the middle of a table's commit would leave unknown whether it succeeded, and one while
-            # Spark stops would report that nothing was written.
-            held = to_the_end.enter_context(HeldInterrupts())
-            summary = run.commit()
-            held.finish()
-    if mark_seen:
-        summary.mark_seen()
-    return summary
+    return Engine("spark", reason, lambda: _started(master, conf))
 
 
-def _check_options(
-    options: ReadOptions, writing: WriteOptions, transform: Transform | None, *, has_table: bool
-) -> None:
-    """Raise for options that conflict with each other."""
-    if transform is not None and not hasattr(transform, "schema"):
-        raise TypeError(f"transform must have the methods schema and apply, got {type(transform).__name__}")
-    if options.table != "records":
-        raise ValueError(
-            f"table={options.table} is for the data source: an export writes records and a side table of losses"
-        )
-    if has_table and writing.format != "iceberg":
-        raise ValueError("table and catalog are valid with format iceberg only")
-    if transform is not None and options.values.parsed:
-        raise ValueError("give either a transform or formats of keys and values, not both")
-    if writing.flatten and not options.values.parsed:
-        raise ValueError("flatten needs a format of keys or values, such as json")
+@contextlib.contextmanager
+def _started(master: str | None, conf: Mapping[str, str] | None) -> Iterator[SparkExecutor]:
+    """Yield the executor of a session, without the warning about new versions of pandas, which it does not use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+        with spark_session(master, app_name="kbatch export", conf=conf) as spark:
+            yield SparkExecutor(spark)
 
 
 def _refuse_connect(master: str | None) -> None:
@@ -204,46 +175,6 @@ def _refuse_connect(master: str | None) -> None:
             "installed, with the master of the cluster (kbatch export --master spark://...), or write a DataFrame: "
             "kbatch.spark.read_logs(spark, path).write.parquet(...)"
         )
-
-
-def _export_logs(logdirs: Sequence[str], options: ReadOptions) -> list[Log]:
-    logs = choose_logs(logdirs, options.selection, options.storage)
-    if not logs:
-        raise LogDirectoryError(
-            f"{', '.join(logdirs)}: the options exclude all of the topic-partitions", source=logdirs[0]
-        )
-    for log in logs:
-        if log.topic is None:
-            raise LogDirectoryError(
-                f"{log.path}: its directory is not named 'topic-partition', so the topic is unknown",
-                source=log.path,
-            )
-    if options.on_error == "raise":
-        _check_first_batches(logs)
-    return logs
-
-
-def _check_first_batches(logs: Sequence[Log]) -> None:
-    """Raise before Spark is started if the first batch of a log cannot be read."""
-
-    def check(log: Log) -> None:
-        segment = log.segments[0]
-        scan = scan_part(segment.window(0, min(segment.size, 1 << 16)), max_batches=1)
-        if scan.finding is not None:
-            with segment.open() as file:
-                if file.tail_at(0).kind == "damaged" or not segment.live:
-                    raise finding_to_error(scan.finding, source=segment.path, position=0)
-
-    map_logs(logs, check, logs)
-
-
-@contextlib.contextmanager
-def _session(master: str | None, conf: Mapping[str, str] | None) -> Iterator[SparkSession]:
-    """Yield a session, without PySpark's warning about new versions of pandas, which the export does not use."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
-        with spark_session(master, app_name="kbatch export", conf=conf) as spark:
-            yield spark
 
 
 class SparkExecutor:

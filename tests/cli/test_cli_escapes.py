@@ -10,7 +10,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from log_batches import batch, write_segment
@@ -97,8 +96,6 @@ COMMANDS = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_escapes_names(name: str, logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments, expected, shown = COMMANDS[name]
-    if arguments[0] == "export":
-        pytest.importorskip("kbatch.spark", exc_type=ImportError)
     places = {
         "log": f"{logs}/{EVIL}-0",
         "root": str(logs),
@@ -111,12 +108,8 @@ def test_every_command_escapes_names(name: str, logs: Path, capfd: pytest.Captur
     assert shown in out + err
 
 
-@pytest.mark.spark
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["text", "json"])
-def test_an_export_escapes_names(
-    arguments: list[str], spark: Any, logs: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_export_escapes_names(arguments: list[str], logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # The bytes of paths in Java and Arrow must be UTF-8.
     name = EVIL.replace("\udcff", "")
     root = logs.parent / f"e{name}"

@@ -20,6 +20,7 @@ import kbatch
 from kbatch.cli import main
 from kbatch.cli.terminal import ProgressLine
 from kbatch.log.store.storage import Storage
+from kbatch.sinks.local_engine import LocalExecutor
 
 SUPPORT = Path(__file__).parents[1] / "support"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -142,8 +143,7 @@ def test_an_output_directory_without_permission_is_an_error(name: str, log: Path
     assert os.listdir(tmp_path / "closed") == []
 
 
-def test_an_export_without_permission_is_an_error_before_spark_starts(log: Path, tmp_path: Path) -> None:
-    pytest.importorskip("kbatch.spark", exc_type=ImportError)
+def test_an_export_without_permission_is_an_error_before_the_engine_starts(log: Path, tmp_path: Path) -> None:
     first = log / "t-0" / f"{0:020d}.log"
     first.chmod(0)
     done = run(command_of("export", log, tmp_path / "out"), preexec_fn=without_privileges)
@@ -201,22 +201,25 @@ def test_a_batch_that_is_being_written_is_not_damage(name: str, log: Path, capsy
         assert "note: " in printed.out
 
 
-@pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
 @pytest.mark.parametrize("fault", ["truncated", "deleted", "second writer"])
 def test_an_export_fails_at_faults_of_other_processes(
     fault: str,
-    spark: Any,
+    engine: str,
+    request: pytest.FixtureRequest,
     log: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """After the plan and before the tasks, a segment is truncated or deleted, or OUT is created."""
-    from kbatch.spark import export_job
-
+    executor: Any = LocalExecutor
+    if engine == "spark":
+        request.getfixturevalue("spark")
+        from kbatch.spark.export_job import SparkExecutor as executor
     second = log / "t-0" / f"{300:020d}.log"
-    run_tasks = export_job.SparkExecutor.run
+    run_tasks = executor.run
 
     def meanwhile(*arguments: Any) -> Any:
         if fault == "truncated":
@@ -228,8 +231,8 @@ def test_an_export_fails_at_faults_of_other_processes(
             (tmp_path / "out" / "theirs").touch()
         return run_tasks(*arguments)
 
-    monkeypatch.setattr(export_job.SparkExecutor, "run", meanwhile)
-    assert main(command_of("export", log, tmp_path / "out")) == 1
+    monkeypatch.setattr(executor, "run", meanwhile)
+    assert main([*command_of("export", log, tmp_path / "out"), "--engine", engine]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert str(tmp_path / "out" if fault == "second writer" else second) in error

@@ -175,7 +175,7 @@ def test_an_export_ends_at_once(when: str, long_log: Path, tmp_path: Path, monke
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
-    with start("export", long_log, tmp_path / "out") as process:
+    with start("export", "--engine", "spark", long_log, tmp_path / "out") as process:
         reached = {
             "java": lambda: True,
             "spark": lambda: any(log.stat().st_size for log in scratch.glob("kbatch-spark-*/spark.log")),
@@ -187,6 +187,16 @@ def test_an_export_ends_at_once(when: str, long_log: Path, tmp_path: Path, monke
         interrupt(process, 0.5)
     assert os.listdir(tmp_path) == ["scratch"]
     assert [name for name in os.listdir(scratch) if name.startswith("kbatch-")] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_export_without_spark_ends_at_once(number: signal.Signals, long_log: Path, tmp_path: Path) -> None:
+    with start("export", "--engine", "local", long_log, tmp_path / "out") as process:
+        while not list(tmp_path.glob("out.tmp-*/new/*/*/*")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        interrupt(process, 0.3, number)
+    assert os.listdir(tmp_path) == []
 
 
 def arguments_of(name: str, source: Path, out: Path) -> list[str]:

@@ -119,11 +119,11 @@ def test_dump_prints_json_lines(logs: Path, capsys: pytest.CaptureFixture[str]) 
 def test_export_has_the_same_outline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = pytest.importorskip("kbatch.spark.export_job", exc_type=ImportError)
+    from kbatch.sinks import exports
     from kbatch.sinks.summary import ExportSummary, PartitionSummary
 
     summary = ExportSummary("logs", "out", records=7, partitions=[PartitionSummary("t", 1, 7)], loss_count=1)
-    monkeypatch.setattr(job, "export", lambda *_, **__: summary)
+    monkeypatch.setattr(exports, "run_export", lambda *_, **__: summary)
     assert main(["export", "--json", "logs", str(tmp_path / "out")]) == 3
     found = json.loads(capsys.readouterr().out)
     (part,) = found.pop("logs")

@@ -27,9 +27,11 @@ import local_export  # noqa: E402
 from killed_exports import grow  # noqa: E402
 from local_export import export, export_killed_at, log_offsets  # noqa: E402
 
+from kbatch import exporting  # noqa: E402
 from kbatch.publishing import Journal  # noqa: E402
 from kbatch.sinks import working  # noqa: E402
 from kbatch.sinks.export_run import ExportRun, open_target  # noqa: E402
+from kbatch.sinks.local_engine import LocalExecutor  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
@@ -280,14 +282,14 @@ def full_disk(*arguments: Any) -> None:
 def test_files_that_the_driver_cannot_see_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is published if the driver cannot see the files, for example on the local disks of workers."""
 
-    class Elsewhere(local_export.LocalExecutor):
+    class Elsewhere(LocalExecutor):
         def run(self, job: Any, tasks: Any, progress: Any) -> Any:
             reports = list(super().run(job, tasks, progress))
             job.names.place.remove(reports[0].files[0].name)
             return reports
 
     grow(tmp_path / "logs", 0, 0)
-    monkeypatch.setattr(local_export, "LocalExecutor", Elsewhere)
+    monkeypatch.setattr(exporting, "LocalExecutor", Elsewhere)
     for kind in ("parquet", "delta"):
         with pytest.raises(kbatch.LogDirectoryError, match="not found by the driver"):
             local_export.export(tmp_path / "logs", tmp_path / "out", format=kind)

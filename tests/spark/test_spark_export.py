@@ -23,7 +23,9 @@ pytestmark = pytest.mark.spark
 
 import local_export  # noqa: E402
 
+from kbatch import exporting  # noqa: E402
 from kbatch.sinks.file_names import FileNames  # noqa: E402
+from kbatch.sinks.local_engine import LocalExecutor  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
@@ -264,13 +266,13 @@ def test_a_task_that_runs_twice_duplicates_nothing(
 ) -> None:
     """Spark may run a task more than once; only the files of the report that reached the driver count."""
 
-    class Twice(local_export.LocalExecutor):
+    class Twice(LocalExecutor):
         def run(self, job: Any, tasks: Any, progress: Any) -> Any:
             first, second = (super(Twice, self).run(job, tasks, progress) for _ in range(2))
             assert first != second
             return second
 
-    monkeypatch.setattr(local_export, "LocalExecutor", Twice)
+    monkeypatch.setattr(exporting, "LocalExecutor", Twice)
     for kind in ("parquet", "delta"):
         out = tmp_path / kind
         chosen = options(topics=None)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_export import LocalExecutor
 from log_batches import NOW, batch, write_segment
 
 import kbatch
@@ -25,6 +24,7 @@ from kbatch.log.selection import choose_logs  # noqa: E402
 from kbatch.plan import planner  # noqa: E402
 from kbatch.plan.read_options import Bound, ReadOptions  # noqa: E402
 from kbatch.sinks.export_run import ExportRun, open_target  # noqa: E402
+from kbatch.sinks.local_engine import LocalExecutor  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 from kbatch.spark.datasource import KbatchReader  # noqa: E402

@@ -1,0 +1,295 @@
+"""`kbatch.export`: log directories -> Parquet files or tables, all or nothing, by the engine that the caller chooses.
+
+`kbatch.sinks.export_run` has the steps of a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from importlib.util import find_spec
+from typing import Any, TypedDict, get_args
+
+from typing_extensions import Unpack
+
+from kbatch.arguments import check_types
+from kbatch.extras import require
+from kbatch.options import Crc, EngineName, Isolation, OnError, Overflow, did_you_mean
+from kbatch.plan.arrow_batches import Transform
+from kbatch.plan.read_options import Bound, OnGap, ReadOptions
+from kbatch.plan.value_options import ValueOptions
+from kbatch.quantities import TimeLike
+from kbatch.sinks.counts import Progress
+from kbatch.sinks.exports import Engine, run_export
+from kbatch.sinks.local_engine import LocalExecutor
+from kbatch.sinks.summary import ExportSummary
+from kbatch.sinks.write_options import ExportMode, OutputFormat, WriteOptions
+
+__all__ = ["ExportOptions", "engine_choice", "export"]
+
+# From this number of bytes on, `auto` chooses Spark.
+SPARK_BYTES = 1 << 40
+
+
+class ExportOptions(TypedDict, total=False):
+    """The options of `export`: of the selection, of reading, and of `WriteOptions`."""
+
+    topics: Sequence[str] | None
+    topic_pattern: str | None
+    assign: Mapping[str, Sequence[int]] | None
+    partitions: Collection[int] | None
+    start_offset: int | None
+    stop_offset: int | None
+    start_timestamp: TimeLike | None
+    stop_timestamp: TimeLike | None
+    starting: Bound
+    ending: Bound
+    latest_if_no_timestamp: bool
+    isolation: Isolation
+    key: bytes | None
+    key_partitions: int | None
+    include_headers: bool | None
+    include_control: bool
+    values: ValueOptions
+    crc: Crc
+    on_error: OnError
+    on_gap: OnGap
+    fail_on_data_loss: bool
+    timestamp_overflow: Overflow
+    max_decompressed_bytes: int
+    max_record_bytes: int
+    split_bytes: int
+    format: OutputFormat
+    mode: ExportMode
+    compression: str
+    row_group_rows: int
+    row_group_bytes: int
+    file_bytes: int
+    by_day: bool
+    dictionary: Sequence[str]
+    max_bad: str
+    flatten: bool
+
+
+def export(
+    logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    engine: EngineName = "auto",
+    threads: int | None = None,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    table: str | None = None,
+    catalog: str | None = None,
+    transform: Transform | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+    mark_seen: bool = True,
+    **options: Unpack[ExportOptions],
+) -> ExportSummary:
+    """Write the records of log directories as Parquet, partitioned by topic and partition.
+
+    Parameters
+    ----------
+    logdir : str or path, or iterable of them
+        A broker's log directory, a topic-partition directory, or one ``.log`` file in such a directory.
+    out : str or path
+        A directory, or a URL such as ``s3://bucket/directory``. If it has the data of earlier exports, `mode` decides:
+        by default the export continues after them, whichever engine they used. If it fails or is interrupted,
+        everything that it has written is removed.
+    engine : {"auto", "local", "spark"}
+        What runs the tasks: threads of this process, or Spark. Rows, files, commits and the summary are the same.
+        ``"auto"`` takes Spark if `master` is given, if a session is active, or if the logs have 1 TiB or more and
+        PySpark is installed; otherwise this process.
+    threads : int, optional
+        For the local engine: the number of tasks at a time, by default one for each processor.
+    master : str, optional
+        Spark's master URL. None is the active session if there is one, else ``local[*]``. On a cluster, log directory
+        and output must be on a file system that all workers can access.
+    conf : mapping of str to str, optional
+        Spark's settings, for a session that the export starts.
+    table, catalog : str, optional
+        For ``format="iceberg"``: the table, as ``namespace.name``, and the name of the catalog in pyiceberg's
+        configuration.
+    transform : Transform, optional
+        Applied to each batch of records before it is written, in the tasks. To parse keys and values, use `values`
+        instead.
+    storage_options : mapping of str to str, optional
+        For URLs; see `kbatch.log.store.storage.filesystem`.
+    progress : callable, optional
+        Called from time to time with three numbers: the bytes of the logs that were read, all bytes to read, and the
+        records written.
+    mark_seen : bool
+        Whether the reports of this run and of earlier ones count as seen when this function returns. Otherwise
+        `ExportSummary.mark_seen` marks them, or the next export repeats them.
+    start_offset, stop_offset, start_timestamp, stop_timestamp : optional
+        The range to export, in the forms of `kbatch.Log.tables`. As in Spark's Kafka source, a time means the offset
+        of the first record with this time or a later one.
+    **options
+        The other fields of `kbatch.spark.ReadOptions` and `kbatch.spark.WriteOptions`, such as ``topics``,
+        ``isolation``, ``on_error``, ``values``, ``format``, ``mode``, ``compression`` and ``by_day``.
+
+    Returns
+    -------
+    ExportSummary
+
+    Raises
+    ------
+    LogDirectoryError
+        If no log exists, `out` cannot be written, another export is writing to it, or a log has changed since the last
+        export (deleted, truncated or created again); raised before the engine is started.
+    CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, ...
+        For damage, with ``on_error="raise"``. Everything written is removed.
+    MissingDependencyError, SparkStartError
+        If pyarrow, PySpark or the library of a format is not installed, or Spark cannot be started.
+    TableCommitError
+        If a Delta or Iceberg table does not accept the files.
+    TypeError
+        For an unknown option.
+    ValueError
+        For options that conflict with each other, with the engine or with the logs, and for a session of Spark
+        Connect, which has no RDDs.
+
+    Notes
+    -----
+    Files are ``topic=T/partition=N/part-<first offset>-<task>-<run>-<id>.parquet``, with rows in the order of the log,
+    and columns key, value, offset, timestamp, timestampType (and headers) as in Spark's Kafka source; topic and
+    partition are in the path, and with ``by_day`` also ``date=YYYY-MM-DD`` below them: the day of the timestamp in UTC,
+    or ``__HIVE_DEFAULT_PARTITION__`` for records without a timestamp. Offsets increase within a file, and from file to
+    file of a run in the order of their names. ``_manifest.json`` holds the summary, the offset at which the next run
+    continues for each topic-partition, and the list of files.
+
+    If anything was lost, ``_losses/part-*.parq`` are Parquet files with one row per loss, in the order of the
+    logs: topic, partition, file, position, length, reason, base_offset. If read_committed withheld records,
+    ``_transactions/part-<run>.parq`` lists the transactions that are the reason, with the columns of the data source's
+    table ``transactions`` and state ``open`` or ``undecided``. Readers do not take them for data: Spark, pyarrow and
+    pandas ignore directories of such names, and ``**/*.parquet`` in DuckDB and Polars does not match the files.
+
+    On a mounted file system the first export appears complete, with one rename; later ones rename their files into
+    place one after the other, and then replace the manifest. A run that is killed meanwhile is finished by the next.
+    An object store has no rename: tasks write files in their final place, and the manifest lists them when all are
+    complete. A reader that does not use the manifest sees the files of unfinished exports. (A worker that is killed may
+    leave an incomplete multipart upload, which is invisible and which the store's lifecycle rules remove.)
+
+    What a run has lost, withheld, or found missing or changed is also in ``_reports``: a file for each such run, which
+    remains when the data is replaced. ``summary.unseen_reports`` has the reports of runs that died after their commit,
+    before anybody saw them, and the exit status is that of the worst run.
+
+    A Delta or Iceberg table gets the files and the positions in one transaction. The files of a run are below
+    ``OUT/run-<run>/``, its manifest and side tables in ``OUT/_export-<run>/``. Iceberg tables are partitioned by topic,
+    partition and the day of ``timestamp``; their files have topic and partition as columns.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import kbatch
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     summary = kbatch.export("tests/golden/logs/codec-zstd-0", out, engine="local", compression="zstd:3")
+    >>> summary.records, len(summary.files), summary.engine
+    (3144, 1, 'local')
+    """
+    check_types(export, locals())
+    reading, writing = _split_options(options, storage_options)
+    choose = engine_choice(engine, threads=threads, master=master, conf=conf)
+    return run_export(
+        logdir,
+        out,
+        choose,
+        reading,
+        writing,
+        table=table,
+        catalog=catalog,
+        transform=transform,
+        progress=progress,
+        mark_seen=mark_seen,
+    )
+
+
+def engine_choice(
+    engine: EngineName, *, threads: int | None = None, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> Callable[[int], Engine]:
+    """Return the function that chooses the engine for logs of a number of bytes; see `export`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown engine, and arguments of the other one.
+    MissingDependencyError
+        If Spark is chosen, and PySpark is not installed.
+    """
+    if engine not in get_args(EngineName):
+        raise ValueError(f"engine must be auto, local or spark, got {engine!r}")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads must be 1 or more, got {threads}")
+    of_spark = " and ".join(name for name, given in (("master", master), ("conf", conf)) if given)
+    if engine == "local" and of_spark:
+        raise ValueError(f"{of_spark}: for the engine spark, which engine=local excludes")
+    if threads is not None and (engine == "spark" or of_spark):
+        raise ValueError("threads: for the local engine; with Spark its master decides, such as local[4]")
+
+    def local(reason: str) -> Engine:
+        return Engine("local", reason, lambda: contextlib.nullcontext(LocalExecutor(threads)))
+
+    def spark(reason: str) -> Engine:
+        require("pyspark", "spark", "the engine spark")
+        from kbatch.spark.export_job import spark_engine
+
+        made: Engine = spark_engine(master, conf, reason)
+        return made
+
+    def by_size(size: int) -> Engine:
+        if size < SPARK_BYTES:
+            return local("no master, no active session, and few bytes")
+        if find_spec("pyspark") is None:
+            return local("PySpark is not installed")
+        return spark(f"the logs have {SPARK_BYTES:,} bytes or more")
+
+    if engine == "local" or threads is not None:
+        chosen = local("requested")
+    elif engine == "spark":
+        chosen = spark("requested")
+    elif of_spark:
+        chosen = spark(f"{of_spark} given")
+    elif _has_session():
+        chosen = spark("a session is active")
+    else:
+        return by_size
+    return lambda size: chosen
+
+
+def _split_options(options: ExportOptions, storage: Mapping[str, str] | None) -> tuple[ReadOptions, WriteOptions]:
+    """Return the options of reading and of writing."""
+    given: dict[str, Any] = dict(options)
+    unknown = sorted(given.keys() - ExportOptions.__annotations__.keys())
+    if unknown:
+        similar = did_you_mean(unknown[0], ExportOptions.__annotations__)
+        raise TypeError(f"export() got an unexpected keyword argument {unknown[0]!r}{similar}")
+    for side, word in ("starting", "start"), ("ending", "stop"):
+        offset, time = (given.pop(f"{word}_{kind}", None) for kind in ("offset", "timestamp"))
+        if offset is not None or time is not None:
+            if side in given:
+                raise ValueError(f"give either {side}, or {word}_offset and {word}_timestamp")
+            given[side] = Bound(offset=offset, timestamp=time)
+    written = {each.name for each in fields(WriteOptions)}
+    writing = {name: given.pop(name) for name in [*given] if name in written}
+    for name, kind in ("topics", tuple), ("partitions", frozenset):
+        if given.get(name) is not None:
+            given[name] = kind([given[name]] if isinstance(given[name], str | int) else given[name])
+    if "dictionary" in writing:
+        writing["dictionary"] = tuple(writing["dictionary"])
+    stored = dict(storage or {})
+    # A partition without a record at or after the starting time has nothing to export.
+    reading = ReadOptions(**{"latest_if_no_timestamp": True, **given}, storage=stored)
+    return reading, WriteOptions(**writing, storage=stored)
+
+
+def _has_session() -> bool:
+    """Whether a session of Spark is active; without its import there is none."""
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from kbatch.spark.driver.session import active_session
+
+    return active_session() is not None

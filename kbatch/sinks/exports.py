@@ -1,0 +1,136 @@
+"""An export from its arguments to its summary, with any engine: `kbatch.sinks.export_run` has the steps of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from kbatch.batches.framing import scan_part
+from kbatch.errors import LogDirectoryError, finding_to_error
+from kbatch.interrupts import HeldInterrupts
+from kbatch.log import Log
+from kbatch.log.discovery import root_list
+from kbatch.log.selection import choose_logs, map_logs
+from kbatch.plan.arrow_batches import Transform
+from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.value_columns import value_columns
+from kbatch.sinks.counts import Progress
+from kbatch.sinks.export_run import Executor, ExportRun, open_target
+from kbatch.sinks.outputs import open_place
+from kbatch.sinks.summary import ExportSummary
+from kbatch.sinks.table_target import check_parent
+from kbatch.sinks.write_options import WriteOptions
+
+__all__ = ["Engine", "run_export"]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What runs the tasks of an export.
+
+    Attributes
+    ----------
+    name, reason : str
+        For the summary: "local" or "spark", and why it was chosen.
+    start : callable
+        Returns the context in which the tasks run. It is called only if there is something to read.
+    """
+
+    name: str
+    reason: str
+    start: Callable[[], AbstractContextManager[Executor]]
+
+
+def run_export(
+    logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    engine: Callable[[int], Engine],
+    reading: ReadOptions,
+    writing: WriteOptions,
+    *,
+    table: str | None = None,
+    catalog: str | None = None,
+    transform: Transform | None = None,
+    progress: Progress | None = None,
+    mark_seen: bool = True,
+) -> ExportSummary:
+    """Export as `kbatch.export` does. `engine` is called with the bytes of the logs, and returns the engine."""
+    _check_options(reading, writing, transform, has_table=table is not None or catalog is not None)
+    logdirs = [os.fspath(each) for each in root_list(logdir, "logdir")]
+    place = open_place(os.fspath(out), writing.storage)
+    target = open_target(place, writing, table=table, catalog=catalog)
+    check_parent(place)
+    logs = _export_logs(logdirs, reading)
+    chosen = engine(sum(log.size for log in logs))
+    if transform is None and reading.values.parsed:
+        earlier = target.data_schema() if writing.mode == "continue" else None
+        transform = value_columns(reading.values, logs, reading, flatten=writing.flatten, earlier=earlier)
+    name = (chosen.name, chosen.reason)
+    run = ExportRun(",".join(logdirs), target, logs, reading, writing, transform, name)
+    # The run releases them before it commits.
+    del logs
+    with contextlib.ExitStack() as to_the_end, run:
+        # An export that continues and finds nothing new takes a second instead of ten.
+        idle = run.has_nothing_to_read()
+        with contextlib.nullcontext() if idle else chosen.start() as executor:
+            run.run(executor, progress)
+            # An interrupt in the middle of a table's commit would leave unknown whether it succeeded, and one while
+            # Spark stops would report that nothing was written.
+            held = to_the_end.enter_context(HeldInterrupts())
+            summary = run.commit()
+            held.finish()
+    if mark_seen:
+        summary.mark_seen()
+    return summary
+
+
+def _check_options(
+    options: ReadOptions, writing: WriteOptions, transform: Transform | None, *, has_table: bool
+) -> None:
+    """Raise for options that conflict with each other."""
+    if transform is not None and not hasattr(transform, "schema"):
+        raise TypeError(f"transform must have the methods schema and apply, got {type(transform).__name__}")
+    if options.table != "records":
+        raise ValueError(
+            f"table={options.table} is for the data source: an export writes records and a side table of losses"
+        )
+    if has_table and writing.format != "iceberg":
+        raise ValueError("table and catalog are valid with format iceberg only")
+    if transform is not None and options.values.parsed:
+        raise ValueError("give either a transform or formats of keys and values, not both")
+    if writing.flatten and not options.values.parsed:
+        raise ValueError("flatten needs a format of keys or values, such as json")
+
+
+def _export_logs(logdirs: Sequence[str], options: ReadOptions) -> list[Log]:
+    logs = choose_logs(logdirs, options.selection, options.storage)
+    if not logs:
+        raise LogDirectoryError(
+            f"{', '.join(logdirs)}: the options exclude all of the topic-partitions", source=logdirs[0]
+        )
+    for log in logs:
+        if log.topic is None:
+            raise LogDirectoryError(
+                f"{log.path}: its directory is not named 'topic-partition', so the topic is unknown",
+                source=log.path,
+            )
+    if options.on_error == "raise":
+        _check_first_batches(logs)
+    return logs
+
+
+def _check_first_batches(logs: Sequence[Log]) -> None:
+    """Raise before Spark is started if the first batch of a log cannot be read."""
+
+    def check(log: Log) -> None:
+        segment = log.segments[0]
+        scan = scan_part(segment.window(0, min(segment.size, 1 << 16)), max_batches=1)
+        if scan.finding is not None:
+            with segment.open() as file:
+                if file.tail_at(0).kind == "damaged" or not segment.live:
+                    raise finding_to_error(scan.finding, source=segment.path, position=0)
+
+    map_logs(logs, check, logs)

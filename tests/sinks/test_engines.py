@@ -1,0 +1,173 @@
+"""The engine of an export: which one runs, that both give the same, and how the local one ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet as pq  # noqa: E402
+from log_batches import batch, write_segment  # noqa: E402
+
+import kbatch  # noqa: E402
+from kbatch import exporting  # noqa: E402
+from kbatch.plan.split import Task  # noqa: E402
+from kbatch.sinks import local_engine  # noqa: E402
+from kbatch.sinks.local_engine import LocalExecutor  # noqa: E402
+
+SUMMARY_OF_A_RUN = {
+    "out", "run", "files", "engine", "engine_reason", "seconds", "start_seconds", "plan_seconds", "task_seconds",
+    "commit_seconds", "records_per_second", "report", "losses_table", "transactions_table", "file_bytes",
+}  # fmt: skip
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Three logs of four segments."""
+    for partition in range(3):
+        for first in range(0, 400, 100):
+            write_segment(
+                tmp_path / "logs" / f"t-{partition}", first, [batch(first + i, [first + i]) for i in range(100)]
+            )
+    return tmp_path / "logs"
+
+
+def rows(out: Path) -> list[tuple[str, Any]]:
+    """Return the rows of all data files of an output, in the order of partitions and offsets."""
+    found = [
+        (str(path.parent.relative_to(out)), row)
+        for path in out.rglob("part-*.parquet")
+        for row in pq.ParquetFile(path).read().to_pylist()
+    ]
+    return sorted(found, key=lambda each: (each[0], each[1]["offset"]))
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+def test_both_engines_write_equal_rows_and_summaries(golden: Path, tmp_path: Path, spark: Any) -> None:
+    options: Any = {"isolation": "read_committed", "on_error": "skip", "include_headers": True, "by_day": True}
+    summaries = {}
+    for engine in "local", "spark":
+        summary = kbatch.export(golden / "logs", tmp_path / engine, engine=engine, **options)
+        assert (summary.engine, summary.engine_reason) == (engine, "requested")
+        fields = {name: value for name, value in summary.to_dict().items() if name not in SUMMARY_OF_A_RUN}
+        summaries[engine] = json.loads(json.dumps(fields))
+    assert rows(tmp_path / "local") == rows(tmp_path / "spark") != []
+    assert summaries["local"] == summaries["spark"]
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.parametrize("first", ["local", "spark"])
+def test_one_engine_continues_what_the_other_began(first: Any, logs: Path, tmp_path: Path, spark: Any) -> None:
+    second: Any = "spark" if first == "local" else "local"
+    assert kbatch.export(logs, tmp_path / "out", engine=first).records == 1200
+    assert kbatch.export(logs, tmp_path / "out", engine=second).action == "unchanged"
+    write_segment(logs / "t-0", 400, [batch(400, [7])])
+    assert kbatch.export(logs, tmp_path / "out", engine=second).records == 1
+    assert [row["offset"] for name, row in rows(tmp_path / "out") if name.endswith("partition=0")] == list(range(401))
+
+
+def test_without_a_session_and_a_master_the_local_engine_runs_and_the_summary_names_why(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_has_session", lambda: False)
+    summary = kbatch.export(logs, tmp_path / "out")
+    assert (summary.engine, summary.records) == ("local", 1200)
+    assert summary.engine_reason == "no master, no active session, and few bytes"
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert manifest["engine"] == "local"
+
+
+@pytest.mark.parametrize("size", [0, exporting.SPARK_BYTES - 1, exporting.SPARK_BYTES])
+def test_auto_takes_spark_from_the_limit_on_if_pyspark_is_installed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "_has_session", lambda: False)
+    choose = exporting.engine_choice("auto")
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    assert choose(size).name == "local"
+    if size >= exporting.SPARK_BYTES:
+        assert choose(size).reason == "PySpark is not installed"
+        pytest.importorskip("kbatch.spark", exc_type=ImportError)
+        monkeypatch.setattr(exporting, "find_spec", lambda name: object())
+        assert choose(size).name == "spark"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"engine": "local", "master": "local[2]"}, "master: for the engine spark, which engine=local excludes"),
+        ({"engine": "local", "master": "x", "conf": {"a": "b"}}, "master and conf: for the engine spark"),
+        ({"engine": "spark", "threads": 2}, "threads: for the local engine"),
+        ({"master": "local[2]", "threads": 2}, "threads: for the local engine"),
+        ({"threads": 0}, "threads must be 1 or more, got 0"),
+        ({"engine": "dask"}, "engine must be auto, local or spark, got 'dask'|engine must be"),
+        ({"start_offset": 1, "starting": kbatch.log.Log and exporting.Bound(offset=2)}, "give either starting, or"),
+    ],
+)
+def test_arguments_of_the_other_engine_are_refused_before_anything_is_read(
+    arguments: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        kbatch.export(tmp_path / "missing", tmp_path / "out", **arguments)
+
+
+def test_an_unknown_option_is_refused_with_a_suggestion(logs: Path, tmp_path: Path) -> None:
+    unknown: Any = {"compresion": "zstd"}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'compresion', did you mean 'compression'"):
+        kbatch.export(logs, tmp_path / "out", **unknown)
+
+
+def test_bounds_have_the_names_of_the_selection(logs: Path, tmp_path: Path) -> None:
+    summary = kbatch.export(logs, tmp_path / "out", engine="local", start_offset=100, stop_offset=-100, partitions=[1])
+    assert (summary.records, summary.partitions[0].first_offset) == (200, 100)
+    summary = kbatch.export(logs, tmp_path / "times", engine="local", start_timestamp=250, topics="t")
+    assert summary.records == 450
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_rows_and_progress_do_not_depend_on_the_number_of_threads(threads: int, logs: Path, tmp_path: Path) -> None:
+    shown: list[tuple[int, int, int]] = []
+    summary = kbatch.export(
+        logs, tmp_path / "out", engine="local", threads=threads, split_bytes=1000,
+        progress=lambda *counts: shown.append(counts),
+    )  # fmt: skip
+    assert summary.records == 1200
+    assert len(rows(tmp_path / "out")) == 1200
+    size = sum(log.size for log in kbatch.find_logs(logs))
+    assert shown[-1] == (size, size, 1200)
+    assert shown == sorted(shown)
+
+
+def test_an_error_of_a_task_stops_the_others_and_leaves_nothing(logs: Path, tmp_path: Path) -> None:
+    broken = next((logs / "t-1").glob("*0100.log"))
+    data = bytearray(broken.read_bytes())
+    data[-1] ^= 1
+    broken.write_bytes(data)
+    before = threading.active_count()
+    with pytest.raises(kbatch.CrcMismatchError, match="t-1"):
+        kbatch.export(logs, tmp_path / "out", engine="local", threads=2, split_bytes=1000)
+    assert not (tmp_path / "out").exists()
+    assert threading.active_count() == before
+
+
+def test_after_an_error_no_other_task_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_engine, "POLL_SECONDS", 0.01)
+    started: list[int] = []
+
+    class Job:
+        def run(self, number: int, task: Any, count: Any) -> list[Any]:
+            started.append(number)
+            if number == 1:
+                raise kbatch.KbatchError("broken")
+            while number == 0:
+                count(local_engine.Counts(records=1))
+            return []
+
+    job: Any = Job()
+    with pytest.raises(kbatch.KbatchError, match="broken"):
+        list(LocalExecutor(2).run(job, [Task() for _ in range(100)], None))
+    assert started == [0, 1]
