@@ -113,7 +113,6 @@ def test_snippets_are_found() -> None:
     assert {name_of(page) for page in CODE if snippets(page)} >= {"README.md", "docs/reading.md", "docs/writing.md"}
     assert {name_of(page) for page in CODE if any(map(needs_spark, snippets(page)))} == {
         "README.md",
-        "docs/export.md",
         "docs/spark.md",
     }
 

@@ -53,7 +53,9 @@ def test_usage_errors_have_exit_status_two(arguments: list[str], capsys: pytest.
 def test_a_missing_pyspark_is_an_error_of_one_line(golden: Path, tmp_path: Path) -> None:
     code = "import sys; sys.modules['pyspark'] = None; from kbatch.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
-        [sys.executable, "-c", code, "export", golden / "logs", tmp_path / "out"], capture_output=True, text=True
+        [sys.executable, "-c", code, "export", "--engine", "spark", golden / "logs", tmp_path / "out"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1
     assert "pip install '.[spark]'" in done.stderr
