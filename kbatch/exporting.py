@@ -11,22 +11,23 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
-from typing import Any, TypedDict, get_args
+from typing import Any, get_args
 
 from typing_extensions import Unpack
 
-from kbatch.arguments import check_types
+from kbatch.arguments import check_types, suggests_names
+from kbatch.bounds import BoundLike, given_bounds
 from kbatch.extras import require
-from kbatch.options import Crc, EngineName, Isolation, OnError, Overflow, did_you_mean
+from kbatch.options import Crc, EngineName, Isolation, OnError, Overflow
 from kbatch.plan.arrow_batches import Transform
-from kbatch.plan.read_options import Bound, OnGap, ReadOptions
-from kbatch.plan.value_options import ValueOptions
+from kbatch.plan.read_options import OnGap, ReadOptions
 from kbatch.quantities import TimeLike
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.exports import Engine, run_export
 from kbatch.sinks.local_engine import LocalExecutor
 from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.write_options import ExportMode, OutputFormat, WriteOptions
+from kbatch.value_options import ValueArguments, ValueOptions
 
 __all__ = ["ExportOptions", "engine_choice", "export"]
 
@@ -34,26 +35,36 @@ __all__ = ["ExportOptions", "engine_choice", "export"]
 SPARK_BYTES = 1 << 40
 
 
-class ExportOptions(TypedDict, total=False):
+# The arguments that state where the read of a log begins and ends.
+_BOUNDS = ("start", "end", "start_offset", "stop_offset", "start_timestamp", "stop_timestamp")
+# What to use in place of the names that callers of other libraries expect.
+_HINTS = {
+    **dict.fromkeys(("options", "writing"), "their fields are arguments here, such as topics, isolation and by_day"),
+    "storage": "use storage_options",
+    **dict.fromkeys(("topic", "partition"), "use topics and partitions"),
+    **dict.fromkeys(("value_format", "schema"), "use values, the format of the values, and value_schema"),
+}
+
+
+class ExportOptions(ValueArguments, total=False):
     """The options of `export`: of the selection, of reading, and of `WriteOptions`."""
 
     topics: Sequence[str] | None
     topic_pattern: str | None
     assign: Mapping[str, Sequence[int]] | None
     partitions: Collection[int] | None
+    start: BoundLike | None
+    end: BoundLike | None
     start_offset: int | None
     stop_offset: int | None
     start_timestamp: TimeLike | None
     stop_timestamp: TimeLike | None
-    starting: Bound
-    ending: Bound
     latest_if_no_timestamp: bool
     isolation: Isolation
-    key: bytes | None
+    key: bytes | str | None
     key_partitions: int | None
     include_headers: bool | None
     include_control: bool
-    values: ValueOptions
     crc: Crc
     on_error: OnError
     on_gap: OnGap
@@ -74,6 +85,7 @@ class ExportOptions(TypedDict, total=False):
     flatten: bool
 
 
+@suggests_names(_HINTS)
 def export(
     logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     out: str | os.PathLike[str],
@@ -125,12 +137,14 @@ def export(
     mark_seen : bool
         Whether the reports of this run and of earlier ones count as seen when this function returns. Otherwise
         `ExportSummary.mark_seen` marks them, or the next export repeats them.
-    start_offset, stop_offset, start_timestamp, stop_timestamp : optional
+    start, end, start_offset, stop_offset, start_timestamp, stop_timestamp : optional
         The range to export, in the forms of `kbatch.Log.tables`. As in Spark's Kafka source, a time means the offset
         of the first record with this time or a later one.
+    values, keys, value_schema, key_schema, ... : optional
+        The formats of values and keys, as for `kbatch.Log.to_arrow`.
     **options
         The other fields of `kbatch.spark.ReadOptions` and `kbatch.spark.WriteOptions`, such as ``topics``,
-        ``isolation``, ``on_error``, ``values``, ``format``, ``mode``, ``compression`` and ``by_day``.
+        ``isolation``, ``key``, ``on_error``, ``format``, ``mode``, ``compression`` and ``by_day``.
 
     Returns
     -------
@@ -263,26 +277,23 @@ def engine_choice(
 def _split_options(options: ExportOptions, storage: Mapping[str, str] | None) -> tuple[ReadOptions, WriteOptions]:
     """Return the options of reading and of writing."""
     given: dict[str, Any] = dict(options)
-    unknown = sorted(given.keys() - ExportOptions.__annotations__.keys())
-    if unknown:
-        similar = did_you_mean(unknown[0], ExportOptions.__annotations__)
-        raise TypeError(f"export() got an unexpected keyword argument {unknown[0]!r}{similar}")
-    for side, word in ("starting", "start"), ("ending", "stop"):
-        offset, time = (given.pop(f"{word}_{kind}", None) for kind in ("offset", "timestamp"))
-        if offset is not None or time is not None:
-            if side in given:
-                raise ValueError(f"give either {side}, or {word}_offset and {word}_timestamp")
-            given[side] = Bound(offset=offset, timestamp=time)
+    start, end = given_bounds(given)
+    values = ValueOptions.of(given)
+    for name in (*_BOUNDS, *ValueArguments.__annotations__):
+        given.pop(name, None)
     written = {each.name for each in fields(WriteOptions)}
     writing = {name: given.pop(name) for name in [*given] if name in written}
     for name, kind in ("topics", tuple), ("partitions", frozenset):
         if given.get(name) is not None:
             given[name] = kind([given[name]] if isinstance(given[name], str | int) else given[name])
+    if isinstance(given.get("key"), str):
+        given["key"] = given["key"].encode()
     if "dictionary" in writing:
         writing["dictionary"] = tuple(writing["dictionary"])
     stored = dict(storage or {})
     # A partition without a record at or after the starting time has nothing to export.
-    reading = ReadOptions(**{"latest_if_no_timestamp": True, **given}, storage=stored)
+    given.setdefault("latest_if_no_timestamp", True)
+    reading = ReadOptions(**given, starting=start, ending=end, values=values, storage=stored)
     return reading, WriteOptions(**writing, storage=stored)
 
 

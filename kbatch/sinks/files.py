@@ -223,7 +223,7 @@ class DataFiles:
             get a file of their own.
         """
         # Unlike `to_numpy`, this does not import pandas, which takes 0.3 s.
-        numbers = np.from_dlpack(offsets)
+        numbers: npt.NDArray[np.int64] = np.from_dlpack(offsets)  # type: ignore[assignment]
         if not self._options.by_day:
             self._given += batch.nbytes
             self._hold(None, batch, numbers, timestamps, self._given * left)
