@@ -100,6 +100,7 @@ def export(
     storage_options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     mark_seen: bool = True,
+    metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[ExportOptions],
 ) -> ExportSummary:
     """Write the records of log directories as Parquet, partitioned by topic and partition.
@@ -137,6 +138,9 @@ def export(
     mark_seen : bool
         Whether the reports of this run and of earlier ones count as seen when this function returns. Otherwise
         `ExportSummary.mark_seen` marks them, or the next export repeats them.
+    metrics : str or path, optional
+        A file for Prometheus's node exporter, which is replaced at the end of the run, also of one that fails: records,
+        bytes, losses and lag by topic, seconds and success. Needs prometheus_client.
     start, end, start_offset, stop_offset, start_timestamp, stop_timestamp : optional
         The range to export, in the forms of `kbatch.Log.tables`. As in Spark's Kafka source, a time means the offset
         of the first record with this time or a later one.
@@ -219,6 +223,7 @@ def export(
         transform=transform,
         progress=progress,
         mark_seen=mark_seen,
+        metrics=metrics,
     )
 
 

@@ -128,6 +128,11 @@ class ExportFlags:
     conf: tuple[tuple[str, str], ...] = option(
         NAME_AND_VALUE, (), flag="--conf", help="a setting of Spark; may be given more than once"
     )
+    metrics: str | None = option(
+        replace(TEXT, metavar="FILE"), None, flag="--metrics",
+        help="replace this file, such as kbatch.prom, at the end of the run with metrics for Prometheus's node "
+        "exporter: records, bytes, losses and lag by topic, seconds, success",
+    )  # fmt: skip
 
 
 class _ReportAction(argparse.Action):
@@ -178,7 +183,9 @@ def add_parser(commands: Any) -> None:
         add_flags(groups[title], [reading[name] for name in names])
     add_value_arguments(groups["formats of keys and values"])
     add_flags(groups["files"], [*options_of(WriteOptions), own["table"], own["catalog"]])
-    add_flags(groups["running"], [*(own[name] for name in ("engine", "threads", "master", "conf")), *STORAGE])
+    add_flags(
+        groups["running"], [*(own[name] for name in ("engine", "threads", "master", "conf", "metrics")), *STORAGE]
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -205,6 +212,7 @@ def run(arguments: argparse.Namespace) -> int:
             catalog=flags.catalog,
             progress=line.show_bytes,
             mark_seen=False,
+            metrics=flags.metrics,
         )
     if arguments.json:
         totals = summary.to_dict()

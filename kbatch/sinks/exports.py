@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kbatch.batches.framing import scan_part
 from kbatch.errors import LogDirectoryError, finding_to_error
-from kbatch.interrupts import HeldInterrupts
+from kbatch.interrupts import INTERRUPTED, HeldInterrupts
 from kbatch.log import Log
 from kbatch.log.discovery import root_list
 from kbatch.log.selection import choose_logs, map_logs
@@ -19,6 +19,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.value_columns import value_columns
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.export_run import Executor, ExportRun, open_target
+from kbatch.sinks.metrics import MetricsFile
 from kbatch.sinks.outputs import open_place
 from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.table_target import check_parent
@@ -56,8 +57,35 @@ def run_export(
     transform: Transform | None = None,
     progress: Progress | None = None,
     mark_seen: bool = True,
+    metrics: str | os.PathLike[str] | None = None,
 ) -> ExportSummary:
     """Export as `kbatch.export` does. `engine` is called with the bytes of the logs, and returns the engine."""
+    file = None if metrics is None else MetricsFile(os.fspath(metrics), os.fspath(out))
+    try:
+        summary = _committed_run(logdir, out, engine, reading, writing, table, catalog, transform, progress)
+    except BaseException as error:
+        if file is not None:
+            file.write(None, INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
+        raise
+    if file is not None:
+        file.write(summary, summary.exit_status)
+    if mark_seen:
+        summary.mark_seen()
+    return summary
+
+
+def _committed_run(
+    logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    engine: Callable[[int], Engine],
+    reading: ReadOptions,
+    writing: WriteOptions,
+    table: str | None,
+    catalog: str | None,
+    transform: Transform | None,
+    progress: Progress | None,
+) -> ExportSummary:
+    """Run an export to the end of its commit."""
     _check_options(reading, writing, transform, has_table=table is not None or catalog is not None)
     logdirs = [os.fspath(each) for each in root_list(logdir, "logdir")]
     place = open_place(os.fspath(out), writing.storage)
@@ -82,8 +110,6 @@ def run_export(
             held = to_the_end.enter_context(HeldInterrupts())
             summary = run.commit()
             held.finish()
-    if mark_seen:
-        summary.mark_seen()
     return summary
 
 

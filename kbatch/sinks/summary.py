@@ -66,6 +66,8 @@ class PartitionSummary:
         the reason.
     gap_offsets : int
         Offsets that are missing between two segments for an unknown reason.
+    end_offset : int or None
+        The offset after the last complete batch of the log when it was listed.
 
     Examples
     --------
@@ -100,6 +102,14 @@ class PartitionSummary:
     next_offset: int | None = None
     removed_offsets: int = 0
     gap_offsets: int = 0
+    end_offset: int | None = None
+
+    @property
+    def lag_offsets(self) -> int:
+        """The number of offsets from the position after the run to the end of the log."""
+        if self.next_offset is None or self.end_offset is None:
+            return 0
+        return max(0, self.end_offset - self.next_offset)
 
     def __repr__(self) -> str:
         return changed_repr(self)
@@ -324,6 +334,7 @@ class LogFacts:
             self.topic_ids.append(None if topic_id is None else ids.setdefault(topic_id, topic_id))
         self._partitions = np.fromiter((log.partition for log in logs), np.int64, len(logs))
         tails = (log.incomplete_tail for log in logs)
+        self._ends = np.fromiter((log.end_offset for log in logs), np.int64, len(logs))
         self._unfinished = np.fromiter((tail.size * (tail.kind == "partial") for tail in tails), np.int64, len(logs))
 
     @property
@@ -339,10 +350,10 @@ class LogFacts:
         ends: dict[tuple[str, int], int | None],
     ) -> Iterator[PartitionSummary]:
         """Yield the summaries of the logs; those whose counts are missing were not read."""
-        rows = zip(self.names, self._unfinished.tolist(), transactions, starts, strict=True)
+        rows = zip(self.names, self._unfinished.tolist(), self._ends.tolist(), transactions, starts, strict=True)
         # One list for all: 100,000 partitions would have 11 MB of empty ones.
         none: list[dict[str, int]] = []
-        for name, unfinished, known, start in rows:
+        for name, unfinished, end, known, start in rows:
             read = counts.pop(name, Counts())
             part = PartitionSummary(
                 *name,
@@ -351,6 +362,7 @@ class LogFacts:
                 continued_from=start,
                 next_offset=ends[name],
                 unfinished_bytes=unfinished,
+                end_offset=end,
                 open_transactions=none,
                 undecided_transactions=none,
             )
