@@ -77,7 +77,7 @@ NOT_CHECKED = {
             "kbatch.protocol.Request",
             "kbatch.protocol.Response",
             "kbatch.protocol.UnknownMessage",
-            "kbatch.spark.ExportSummary",
+            "kbatch.ExportSummary",
             "kbatch.spark.MapInArrow",
             "kbatch.spark.PartitionSummary",
             "kbatch.values.FieldDeviation",

@@ -166,6 +166,7 @@ def _log_cases(log: str) -> None:
         _method(f"kbatch.log.LogList.{name}", lambda: kbatch.find_logs(log))
     _method("kbatch.log.LogList.tables", lambda: kbatch.find_logs(log))
     _case("kbatch.find_logs", kbatch.find_logs, root=lambda: log)
+    _case("kbatch.export", kbatch.export, logdir=lambda: log, out=_out, engine=lambda: "local")
     _case("kbatch.Segment", kbatch.Segment, path=lambda: segment)
     needed: dict[str, dict[str, Callable[[], Any]]] = {
         "window": {"start": lambda: 0, "stop": lambda: 9},
