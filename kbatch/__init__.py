@@ -65,6 +65,10 @@ _NAMES = {
     "kbatch.rewrite.conversion": ("convert",),
     "kbatch.rewrite.recompression": ("recompress",),
     "kbatch.rewrite.rewriter": ("RewriteReport",),
+    "kbatch.scans.scans": (
+        "Scan",
+        "scan_logs",
+    ),
     "kbatch.table": ("RecordTable",),
     "kbatch.transactions": (
         "OpenTransaction",

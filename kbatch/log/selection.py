@@ -71,10 +71,13 @@ class LogChooser:
     Parameters
     ----------
     selection : Selection
+    excludes : callable, optional
+        Called with a topic and a partition: whether no record of it is needed. Such a log is not missing.
     """
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, excludes: Callable[[str | None, int | None], bool] | None = None) -> None:
         self._selection = selection
+        self._excludes = excludes
         pattern = selection.topic_pattern
         given = selection.topics if pattern is None else re.compile(pattern)
         self._topics = None if given is None else TopicFilter(given)
@@ -94,7 +97,9 @@ class LogChooser:
                 f"keyPartitions is {count}, but there is {topic}-{partition}: set it to the number of partitions that "
                 "the topic was written with, or omit it"
             )
-        return not self._selection.leaves_out(topic, partition)
+        return not self._selection.leaves_out(topic, partition) and not (
+            self._excludes is not None and self._excludes(topic, partition)
+        )
 
     def _matches(self, topic: str | None, partition: int | None) -> bool:
         if self._assigned is not None:
@@ -153,9 +158,15 @@ def open_selected(
 
 
 def choose_logs(
-    paths: Iterable[str], selection: Selection, storage_options: Mapping[str, str] | None = None
+    paths: Iterable[str],
+    selection: Selection,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    excludes: Callable[[str | None, int | None], bool] | None = None,
 ) -> list[Log]:
     """Open the logs that a selection chooses under each path; other directories are not listed.
+
+    `excludes` is as for `LogChooser`.
 
     Raises
     ------
@@ -164,7 +175,7 @@ def choose_logs(
     ValueError
         If a topic or an assigned partition does not exist, or a partition does that ``keyPartitions`` excludes.
     """
-    chooser = LogChooser(selection)
+    chooser = LogChooser(selection, excludes)
     logs = [
         log for log in open_selected(paths, storage_options, predicate=chooser) if chooser(log.topic, log.partition)
     ]

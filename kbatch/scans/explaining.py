@@ -1,0 +1,88 @@
+"""What a scan reads, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from kbatch.escaping import counted
+from kbatch.log import Log
+from kbatch.plan.split import records_per_byte
+from kbatch.scans.reading import PlannedLog, Reading
+
+__all__ = ["explained"]
+
+
+def explained(reading: Reading, columns: Sequence[str]) -> str:
+    """Plan a read, and return what `Scan.explain` returns."""
+    logs = [request.log for request in replace(reading, row_filter=None).requests()]
+    planned = [reading.planned(request) for request in reading.requests()]
+    return "\n".join([f"SCAN {reading.source.describe()}", *_lines(reading, columns, logs, planned)])
+
+
+def _lines(reading: Reading, columns: Sequence[str], logs: list[Log], planned: list[PlannedLog]) -> Iterator[str]:
+    chosen, options = reading.row_filter, reading.options
+    yield f"columns: {', '.join(columns)}"
+    if chosen is not None:
+        exact = all(each.pruned is not None and each.pruned.is_always_true for each in planned)
+        where = "true for all records that are read" if exact and planned else "evaluated for each record"
+        yield f"filter: {chosen.expression}; {where}"
+        if chosen.key is not None:
+            yield "key: only records with the key of the filter become columns"
+    others = len(logs) - len(planned)
+    yield f"logs: {len(planned)} of {len(logs)}" + (f"; {others} have another topic or partition" if others else "")
+    yield _segments(planned)
+    size = sum(split.bytes for each in planned for split in each.read.splits)
+    yield f"bytes: {size:,} of {sum(log.size for log in logs):,}"
+    records = _records(planned)
+    yield f"records: {'unknown' if records is None else f'about {records:,}'} before the filter"
+    yield from _ranges(planned)
+    if options.isolation == "read_committed":
+        yield "isolation: read_committed, with the markers of the whole logs"
+    if chosen is not None and options.on_error == "stop":
+        yield "on_error='stop': read from the start, since earlier damage ends the read"
+
+
+def _segments(planned: list[PlannedLog]) -> str:
+    total = sum(len(each.log.segments) for each in planned)
+    read = sum(len({split.path for split in each.read.splits}) for each in planned)
+    skipped = sum(each.skipped for each in planned)
+    text = f"segments: {read} of {total}"
+    reasons = []
+    if total - read - skipped:
+        reasons.append(f"{total - read - skipped} outside of the ranges of offsets and times")
+    if skipped:
+        reasons.append(f"{skipped} within them have no offset of the filter")
+    return text + (f"; {', '.join(reasons)}" if reasons else "")
+
+
+def _ranges(planned: list[PlannedLog]) -> Iterator[str]:
+    """Yield the range of offsets that is read, of the logs with the same range."""
+    found: dict[str, int] = {}
+    for each in planned:
+        if each.pruned is None:
+            continue
+        offset, since = each.pruned.pruning.offset, each.pruned.pruning.since
+        parts = [] if offset.low is None else [f"offset >= {offset.low}"]
+        parts += [] if offset.high is None else [f"offset <= {offset.high}"]
+        parts += [] if since is None else [f"batches from the first timestamp >= {since} ms on"]
+        if parts:
+            text = ", ".join(parts)
+            found[text] = found.get(text, 0) + 1
+    for text, count in list(found.items())[:5]:
+        yield f"pruned by: {text} ({counted(count, 'log')})"
+    if len(found) > 5:
+        yield f"pruned by: {len(found) - 5} more ranges"
+
+
+def _records(planned: list[PlannedLog]) -> int | None:
+    """Estimate the records of the bytes that are read; None if nothing is known of a log."""
+    total = 0
+    for each in planned:
+        size = sum(split.bytes for split in each.read.splits)
+        density = records_per_byte(each.log)
+        if density is None and size:
+            # A log of one segment: its last offset is in the header of its last batch.
+            density = (each.log.end_offset - (each.log.segments[0].base_offset or 0)) / max(1, each.log.size)
+        total += round((density or 0) * size)
+    return total

@@ -1,0 +1,278 @@
+"""A filter of records as an Arrow expression: the rows for which it is true, and what it excludes.
+
+Arrow itself decides what a filter excludes. A file of a dataset may have a guarantee, an expression that is true for
+all of its rows, and `pyarrow.dataset.Dataset.get_fragments` leaves out the files whose guarantee contradicts a filter. A
+file that does not exist serves as well. So any function that Arrow simplifies prunes, and what it cannot decide is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.bounds import Domain, Pruning
+from kbatch.extras import require
+from kbatch.format import INT64_MAX, VIEW_COLUMNS
+from kbatch.records.arrow import to_arrow, view_schema
+from kbatch.table import RecordTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+__all__ = ["LogPruning", "RowFilter"]
+
+INT64_MIN = -INT64_MAX - 1
+# A condition on more keys than these excludes no row before Arrow evaluates it.
+_MAX_KEYS = 16
+_HEXADECIMAL = re.compile(r"(?<![\w.:-])(?:[0-9A-F]{2})+(?![\w.:-])")
+
+
+class LogPruning(NamedTuple):
+    """What a filter excludes of the records of one log.
+
+    Attributes
+    ----------
+    pruning : Pruning
+        The range of offsets, and the time before which no record is needed.
+    is_empty : bool
+        Whether the filter is true for no record of the log.
+    is_always_true : bool
+        Whether the filter is true for every record of the log within the range of offsets.
+    """
+
+    pruning: Pruning
+    is_empty: bool = False
+    is_always_true: bool = False
+
+
+class RowFilter:
+    """A condition on the columns of records.
+
+    Parameters
+    ----------
+    expression : pyarrow.compute.Expression
+
+    Raises
+    ------
+    TypeError
+        If it is not an expression, or its result is not a boolean.
+    ValueError
+        If it uses a column that records do not have, or compares types that Arrow does not compare.
+
+    Examples
+    --------
+    >>> import pyarrow.compute as pc
+    >>> from kbatch.scans.row_filter import RowFilter
+    >>> found = RowFilter((pc.field("offset") >= 5) & (pc.field("topic") == "orders"))
+    >>> found.columns
+    ('offset', 'topic')
+    >>> found.of_log("orders", 0).pruning.offset.low, found.may_select("users", 0)
+    (5, False)
+    """
+
+    def __init__(self, expression: pc.Expression) -> None:
+        pa, compute = require("pyarrow", "arrow", "a filter"), require("pyarrow.compute", "arrow", "a filter")
+        if not isinstance(expression, compute.Expression):
+            raise TypeError(
+                f"a filter must be a pyarrow.compute.Expression, such as pc.field('offset') > 5, got {expression!r}"
+            )
+        self.expression = expression
+        self._field = compute.field
+        self._schema = view_schema(VIEW_COLUMNS)
+        try:
+            found = _evaluated(expression, self._schema.empty_table()).type
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            names = ", ".join(VIEW_COLUMNS)
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"the filter {expression} does not fit the columns {names}: {reason}") from None
+        if not (pa.types.is_boolean(found) or pa.types.is_null(found)):
+            raise TypeError(f"a filter must have a boolean result, got {expression}, which is {found}")
+
+    def __and__(self, other: RowFilter) -> RowFilter:
+        return RowFilter(self.expression & other.expression)
+
+    @functools.cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the condition uses."""
+        return tuple(name for name in VIEW_COLUMNS if not self._is_bound_without(name))
+
+    def _is_bound_without(self, name: str) -> bool:
+        pa = require("pyarrow", "arrow", "a filter")
+        rest = pa.schema([each for each in self._schema if each.name != name])
+        try:
+            _evaluated(self.expression, rest.empty_table())
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+    def mask(self, table: RecordTable) -> npt.NDArray[np.bool_]:
+        """Return for each record whether the condition is true; null counts as false."""
+        # A condition without columns needs some column for the number of rows.
+        columns = self.columns or ("offset",)
+        found = _evaluated(self.expression, to_arrow(table, columns=columns)).combine_chunks()
+        if found.null_count == len(found):
+            return np.zeros(len(table), np.bool_)
+        mask: npt.NDArray[np.bool_] = found.fill_null(False).to_numpy(zero_copy_only=False)
+        return mask
+
+    # -- what the filter excludes
+
+    def may_select(self, topic: str | None, partition: int | None) -> bool:
+        """Whether the condition can be true for a record of a topic-partition."""
+        if not {"topic", "partition"} & set(self.columns):
+            return True
+        return self._topic_may_be(topic) and self._is_possible(self._named(topic, partition))
+
+    @functools.cached_property
+    def key(self) -> bytes | None:
+        """The only key with which the condition can be true, if there is one."""
+        if "key" not in self.columns:
+            return None
+        # A key that the expression compares with is in its text.
+        found = {bytes.fromhex(each) for each in _HEXADECIMAL.findall(str(self.expression))}
+        keys = sorted(found)
+        key = self._field("key")
+        if not keys or len(keys) > _MAX_KEYS or self._is_possible(key.is_null()):
+            return None
+        gaps = [key < keys[0], *((key > a) & (key < b) for a, b in itertools.pairwise(keys)), key > keys[-1]]
+        if any(map(self._is_possible, gaps)):
+            return None
+        possible = [each for each in keys if self._is_possible(key == each)]
+        return possible[0] if len(possible) == 1 else None
+
+    @functools.cached_property
+    def pruning(self) -> Pruning:
+        """What the filter excludes of every log: offsets and times."""
+        return self._range_of(None)
+
+    def of_log(self, topic: str | None, partition: int | None) -> LogPruning:
+        """Return what the filter excludes of a log."""
+        named = self._named(topic, partition)
+        names, ranges = {"topic", "partition"} & set(self.columns), {"offset", "timestamp"} & set(self.columns)
+        pruning = self.pruning
+        if not self._is_possible(named):
+            return LogPruning(pruning, is_empty=True)
+        # The range of one log is smaller only if the condition differs between logs.
+        if names and ranges and not self._reaches_ends(named, pruning):
+            pruning = self._range_of(named)
+        if pruning.offset.high is not None and (pruning.offset.low or 0) > pruning.offset.high:
+            return LogPruning(pruning, is_empty=True)
+        inverse = RowFilter.__new__(RowFilter)
+        inverse.expression, inverse._schema = ~self.expression | self.expression.is_null(), self._schema
+        return LogPruning(pruning, False, not inverse._is_possible(named & self._within(pruning.offset)))
+
+    def may_have(self, topic: str | None, partition: int | None, offsets: Domain) -> bool:
+        """Whether the condition can be true for a record of a topic-partition with an offset in a range."""
+        return self._is_possible(self._named(topic, partition) & self._within(offsets))
+
+    def _named(self, topic: str | None, partition: int | None) -> pc.Expression:
+        names, numbers = self._field("topic"), self._field("partition")
+        return (names.is_null() if topic is None else names == topic) & (
+            numbers.is_null() if partition is None else numbers == _int32(partition)
+        )
+
+    def _within(self, offsets: Domain) -> pc.Expression:
+        offset = self._field("offset")
+        low, high = INT64_MIN if offsets.low is None else offsets.low, offsets.high
+        return (offset >= low) & (offset <= (INT64_MAX if high is None else high))
+
+    @functools.lru_cache(maxsize=1 << 14)  # noqa: B019
+    def _topic_may_be(self, topic: str | None) -> bool:
+        names = self._field("topic")
+        return self._is_possible(names.is_null() if topic is None else names == topic)
+
+    def _range_of(self, named: pc.Expression | None) -> Pruning:
+        """Return the offsets and the time that the condition excludes, of logs of a name or of all."""
+
+        def possible(guarantee: pc.Expression) -> bool:
+            return self._is_possible(guarantee if named is None else named & guarantee)
+
+        low = high = since = None
+        if "offset" in self.columns:
+            offset = self._field("offset")
+            low = _smallest(lambda x: possible(offset <= x))
+            high = -_smallest(lambda x: possible(offset >= -x), -INT64_MAX, INT64_MAX)
+            if high == INT64_MAX:
+                high = None
+        if "timestamp" in self.columns:
+            since = _smallest(lambda x: possible(self._not_after(x)))
+        # As the bounds of a read, which have no negative offsets.
+        low = None if low is None or low <= 0 else low
+        high = None if high is None else max(high, -1)
+        return Pruning(offset=Domain(low, high), since=None if since == INT64_MIN else since)
+
+    def _reaches_ends(self, named: pc.Expression, pruning: Pruning) -> bool:
+        """Whether Arrow can exclude no more of a log of this name than of every log."""
+        offset, (low, high) = self._field("offset"), (pruning.offset.low, pruning.offset.high)
+        ends = [
+            offset <= (INT64_MIN if low is None else low),
+            offset >= (INT64_MAX if high is None else high),
+            self._not_after(INT64_MIN if pruning.since is None else pruning.since),
+        ]
+        return all(self._is_possible(named & end) for end in ends)
+
+    def _not_after(self, milliseconds: int) -> pc.Expression:
+        """Return that a timestamp is not later; a batch with such a largest timestamp can have null ones too."""
+        timestamp = self._field("timestamp")
+        return (timestamp <= _timestamp(milliseconds)) | timestamp.is_null()
+
+    def _is_possible(self, guarantee: pc.Expression) -> bool:
+        """Whether the condition can be true for rows with a guarantee, as far as Arrow can decide."""
+        dataset = require("pyarrow.dataset", "arrow", "a filter")
+        files = dataset.FileSystemDataset.from_paths(
+            ["x"], schema=self._schema, format=_format(), filesystem=_filesystem(), partitions=[guarantee]
+        )
+        return any(True for _ in files.get_fragments(filter=self.expression))
+
+
+@functools.cache
+def _format() -> object:
+    return require("pyarrow.dataset", "arrow", "a filter").IpcFileFormat()
+
+
+@functools.cache
+def _filesystem() -> object:
+    return require("pyarrow.fs", "arrow", "a filter").LocalFileSystem()
+
+
+def _int32(number: int) -> pa.Scalar:
+    pa = require("pyarrow", "arrow", "a filter")
+    return pa.scalar(number, pa.int32())
+
+
+def _timestamp(milliseconds: int) -> pa.Scalar:
+    pa = require("pyarrow", "arrow", "a filter")
+    return pa.scalar(milliseconds, view_schema(["timestamp"]).field(0).type)
+
+
+def _evaluated(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """Return the values of an expression for the rows of a table, in their order."""
+    acero = require("pyarrow.acero", "arrow", "a filter")
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["selected"]))
+    made: pa.Table = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)
+    return made.column(0)
+
+
+def _smallest(possible: Callable[[int], bool], low: int = INT64_MIN, high: int = INT64_MAX) -> int:
+    """Return the smallest number that is possible, by bisection; every smaller one has been excluded.
+
+    `possible` states whether a number up to its argument is possible. If none is, the result is the largest number.
+    """
+    if possible(low):
+        return low
+    # Numbers up to `low` are excluded.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if possible(middle):
+            high = middle
+        else:
+            low = middle
+    return high
