@@ -88,7 +88,8 @@ class LogSelection:
 
     def first_of_last(self) -> int:
         """Return the offset from which the last records are read: at least one of them, with `last`."""
-        assert self.last is not None and self.end_offset is not None
+        assert self.last is not None
+        assert self.end_offset is not None
         return replace(self, last=None)._with(columns=["offset"]).start_of_last(self.last, self.end_offset)
 
     def start_of_last(

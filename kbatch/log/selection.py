@@ -15,7 +15,7 @@ from kbatch.broker.partitioner import key_partition
 from kbatch.log.discovery import distinct_logs, find_logs
 from kbatch.log.logs import Log
 from kbatch.log.store.storage import absolute, is_url, locate
-from kbatch.log.topics import TopicFilter, first_names
+from kbatch.log.topics import TopicChoice, TopicFilter, first_names
 from kbatch.options import Crc, OnError
 
 __all__ = ["LogChooser", "Selection", "choose_logs", "map_logs", "open_selected"]
@@ -38,7 +38,7 @@ key_partitions, fail_on_data_loss, prune
         As for `kbatch.spark.ReadOptions`, of which it is a part.
     """
 
-    topics: tuple[str, ...] | None = None
+    topics: TopicChoice | None = None
     topic_pattern: str | None = None
     assign: Mapping[str, Sequence[int]] | None = None
     partitions: frozenset[int] | None = None

@@ -21,7 +21,7 @@ from kbatch.quantities import TimeLike
 from kbatch.read.decode_options import Crc, OnError
 from kbatch.transactions import Transactions
 
-__all__ = ["DirectoryTree", "OpenedLogs", "PartitionLog", "Source", "SourceLike", "source_of"]
+__all__ = ["DirectoryTree", "LogSource", "OpenedLogs", "PartitionLog", "SourceLike", "source_of"]
 
 # Whether no record of a topic-partition is needed, by its name.
 Excludes: TypeAlias = Callable[[str | None, int | None], bool]
@@ -73,7 +73,7 @@ class PartitionLog(Protocol):
 
 
 @runtime_checkable
-class Source(Protocol):
+class LogSource(Protocol):
     """Where the records of a scan are."""
 
     def logs(self, selection: Selection, excludes: Excludes | None = None) -> Sequence[Log]:
@@ -90,7 +90,7 @@ class Source(Protocol):
         """Return what the source is, for people."""
 
 
-SourceLike: TypeAlias = "str | os.PathLike[str] | Log | LogList | Source | Iterable[str | os.PathLike[str]]"
+SourceLike: TypeAlias = "str | os.PathLike[str] | Log | LogList | LogSource | Iterable[str | os.PathLike[str]]"
 
 
 class DirectoryTree:
@@ -120,7 +120,7 @@ class DirectoryTree:
                     raise LogDirectoryError(f"{text}: no such file or directory", source=text)
 
     def logs(self, selection: Selection, excludes: Excludes | None = None) -> Sequence[Log]:
-        """Open the logs that a selection chooses; see `Source.logs`."""
+        """Open the logs that a selection chooses; see `LogSource.logs`."""
         return _sorted(choose_logs(self._paths, selection, self._options, excludes=excludes))
 
     def describe(self) -> str:
@@ -140,7 +140,7 @@ class OpenedLogs:
         self._logs = list(logs)
 
     def logs(self, selection: Selection, excludes: Excludes | None = None) -> Sequence[Log]:
-        """Return the logs that a selection chooses; see `Source.logs`."""
+        """Return the logs that a selection chooses; see `LogSource.logs`."""
         chooser = LogChooser(selection, excludes)
         chosen = [log for log in self._logs if chooser(log.topic, log.partition)]
         chooser.check()
@@ -151,7 +151,7 @@ class OpenedLogs:
         return self._logs[0].path if len(self._logs) == 1 else f"{len(self._logs)} logs"
 
 
-def source_of(given: SourceLike, storage_options: Mapping[str, str] | None = None) -> Source:
+def source_of(given: SourceLike, storage_options: Mapping[str, str] | None = None) -> LogSource:
     """Return the source that a caller means: paths and URLs, a log, a list of logs, or a source.
 
     Raises
@@ -165,7 +165,7 @@ def source_of(given: SourceLike, storage_options: Mapping[str, str] | None = Non
         return OpenedLogs([given])
     if isinstance(given, LogList):
         return OpenedLogs(given)
-    if isinstance(given, Source):
+    if isinstance(given, LogSource):
         return given
     if isinstance(given, list | tuple) and given and all(isinstance(each, Log) for each in given):
         return OpenedLogs(given)

@@ -12,7 +12,7 @@ import pyarrow.fs
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-    from kbatch.scans.scans import Scan
+    from kbatch.scans.scanned_records import ScannedRecords
 
 __all__ = ["LogDataset", "LogScanner"]
 
@@ -28,7 +28,7 @@ class LogScanner:
     scan : Scan
     """
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: ScannedRecords) -> None:
         self._scan = scan
 
     @property
@@ -76,7 +76,7 @@ class LogDataset(ds.FileSystemDataset):  # type: ignore[misc]
     scan : Scan
     """
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: ScannedRecords) -> None:
         # Code of C++ that does not call the methods below finds one file, which does not exist, and raises.
         file_format, filesystem = ds.IpcFileFormat(), pyarrow.fs.LocalFileSystem()
         fragment = file_format.make_fragment(_NO_FILE, filesystem)
@@ -107,7 +107,7 @@ class LogDataset(ds.FileSystemDataset):  # type: ignore[misc]
         """
         if isinstance(columns, dict):
             raise TypeError("columns must be names; expressions are not supported")
-        scan = self._scan if filter is None else self._scan.filter(filter)
+        scan = self._scan if filter is None else self._scan._narrowed(filter)
         return LogScanner(scan if columns is None else scan.select(columns))
 
     def to_batches(
@@ -148,7 +148,7 @@ class LogDataset(ds.FileSystemDataset):  # type: ignore[misc]
 
     def filter(self, expression: pc.Expression) -> LogDataset:
         """Return a dataset of the rows for which a condition is true too."""
-        return LogDataset(self._scan.filter(expression))
+        return LogDataset(self._scan._narrowed(expression))
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
         """Raise: the schema of records is fixed."""

@@ -8,44 +8,44 @@ from dataclasses import replace
 from kbatch.escaping import counted
 from kbatch.log import Log
 from kbatch.plan.split import records_per_byte
-from kbatch.scans.reading import PlannedLog, Reading
+from kbatch.scans.scan_reading import PlannedLog, Reading
 
 __all__ = ["explained"]
 
 
 def explained(reading: Reading, columns: Sequence[str]) -> str:
     """Plan a read, and return what `Scan.explain` returns."""
-    logs = [request.log for request in replace(reading, row_filter=None).requests()]
-    planned = [reading.planned(request) for request in reading.requests()]
+    logs = [each.log for each in replace(reading, condition=None).chosen()]
+    planned = [reading.planned(each) for each in reading.chosen()]
     return "\n".join([f"SCAN {reading.source.describe()}", *_lines(reading, columns, logs, planned)])
 
 
 def _lines(reading: Reading, columns: Sequence[str], logs: list[Log], planned: list[PlannedLog]) -> Iterator[str]:
-    chosen, options = reading.row_filter, reading.options
+    condition, decode = reading.condition, reading.arguments.decode
     yield f"columns: {', '.join(columns)}"
-    if chosen is not None:
-        exact = all(each.pruned is not None and each.pruned.is_always_true for each in planned)
+    if condition is not None:
+        exact = all(each.excluded is not None and each.excluded.is_always_true for each in planned)
         where = "true for all records that are read" if exact and planned else "evaluated for each record"
-        yield f"filter: {chosen.expression}; {where}"
-        if chosen.key is not None:
-            yield "key: only records with the key of the filter become columns"
+        yield f"filter: {condition.expression}; {where}"
+        if condition.keys:
+            yield "key: only records with a key of the filter become columns"
     others = len(logs) - len(planned)
     yield f"logs: {len(planned)} of {len(logs)}" + (f"; {others} have another topic or partition" if others else "")
-    yield _segments(planned)
-    size = sum(split.bytes for each in planned for split in each.read.splits)
+    yield _segment_counts(planned)
+    size = sum(split.bytes for each in planned for split in each.splits)
     yield f"bytes: {size:,} of {sum(log.size for log in logs):,}"
-    records = _records(planned)
+    records = _estimated_records(planned)
     yield f"records: {'unknown' if records is None else f'about {records:,}'} before the filter"
-    yield from _ranges(planned)
-    if options.isolation == "read_committed":
+    yield from _pruned_ranges(planned)
+    if decode.isolation == "read_committed":
         yield "isolation: read_committed, with the markers of the whole logs"
-    if chosen is not None and options.on_error == "stop":
+    if condition is not None and decode.on_error == "stop":
         yield "on_error='stop': read from the start, since earlier damage ends the read"
 
 
-def _segments(planned: list[PlannedLog]) -> str:
+def _segment_counts(planned: list[PlannedLog]) -> str:
     total = sum(len(each.log.segments) for each in planned)
-    read = sum(len({split.path for split in each.read.splits}) for each in planned)
+    read = sum(len({split.path for split in each.splits}) for each in planned)
     skipped = sum(each.skipped for each in planned)
     text = f"segments: {read} of {total}"
     reasons = []
@@ -56,13 +56,13 @@ def _segments(planned: list[PlannedLog]) -> str:
     return text + (f"; {', '.join(reasons)}" if reasons else "")
 
 
-def _ranges(planned: list[PlannedLog]) -> Iterator[str]:
+def _pruned_ranges(planned: list[PlannedLog]) -> Iterator[str]:
     """Yield the range of offsets that is read, of the logs with the same range."""
     found: dict[str, int] = {}
     for each in planned:
-        if each.pruned is None:
+        if each.excluded is None:
             continue
-        offset, since = each.pruned.pruning.offset, each.pruned.pruning.since
+        offset, since = each.excluded.pruning.offset, each.excluded.pruning.since
         parts = [] if offset.low is None else [f"offset >= {offset.low}"]
         parts += [] if offset.high is None else [f"offset <= {offset.high}"]
         parts += [] if since is None else [f"batches from the first timestamp >= {since} ms on"]
@@ -75,11 +75,11 @@ def _ranges(planned: list[PlannedLog]) -> Iterator[str]:
         yield f"pruned by: {len(found) - 5} more ranges"
 
 
-def _records(planned: list[PlannedLog]) -> int | None:
+def _estimated_records(planned: list[PlannedLog]) -> int | None:
     """Estimate the records of the bytes that are read; None if nothing is known of a log."""
     total = 0
     for each in planned:
-        size = sum(split.bytes for split in each.read.splits)
+        size = sum(split.bytes for split in each.splits)
         density = records_per_byte(each.log)
         if density is None and size:
             # A log of one segment: its last offset is in the header of its last batch.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["arrow_counterpart", "conjuncts", "exact_counterpart", "is_polars_expression", "to_arrow_expression"]
 
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 # A test for null of a column is the same in both libraries. Of a function it is not: Arrow's `is_in` is never null.
 _NULL_OF_COLUMN = re.compile(r"\bis_null\(\w+, \{nan_is_null=\w+\}\)|\bis_valid\(\w+\)")
 _DEPENDS_ON_NULL = re.compile(r"\b(?:is_null|is_valid|invert|if_else|coalesce|xor)\(")
@@ -91,7 +91,7 @@ def exact_counterpart(condition: pl.Expr, translated: pc.Expression | None) -> p
     """Return an expression that Polars has translated if it is exact, or the comparison of a key with a constant."""
     if translated is None:
         return _key_comparison(condition)
-    text = _NULL_OF_COLUMN.sub("", _TEXT.sub('""', str(translated)))
+    text = _NULL_OF_COLUMN.sub("", _QUOTED.sub('""', str(translated)))
     if "is_in(" in text and (_DEPENDS_ON_NULL.search(text) or re.search(r"\bnull\b", text)):
         return None
     return translated

@@ -1,8 +1,4 @@
-"""A scan as a LazyFrame of Polars.
-
-A reader for `polars.scan_external_reader` gets slices from both ends and filters. Older versions of Polars have
-`register_io_source`, which has no slices from the end and asks for one predicate.
-"""
+"""The records of a scan as frames of Polars, as far as a query needs them."""
 
 from __future__ import annotations
 
@@ -13,44 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.extras import require
 from kbatch.records.arrow import view_schema
+from kbatch.scans.ahead import sliced_rows
 from kbatch.scans.polars_expressions import arrow_counterpart, conjuncts, exact_counterpart, is_dynamic
-from kbatch.scans.running import sliced_rows
 
 if TYPE_CHECKING:
     import polars as pl
     from polars.io.external_reader import FilterExpr
 
-    from kbatch.scans.scans import Scan
+    from kbatch.scans.scanned_records import ScannedRecords
 
-__all__ = ["lazy_frame"]
-
-
-def lazy_frame(scan: Scan) -> pl.LazyFrame:
-    """Return the LazyFrame of a scan, by the newest interface of the installed Polars.
-
-    Raises
-    ------
-    MissingDependencyError
-        Without Polars, or if it has neither interface.
-    """
-    polars = require("polars", "polars", "lazy()")
-    require("pyarrow", "polars", "lazy()")
-    schema = polars.from_arrow(view_schema(scan.columns, binary="binary_view").empty_table()).schema
-    if hasattr(polars, "scan_external_reader"):
-        from kbatch.scans.polars_reader import reader_builder
-
-        frame: pl.LazyFrame = polars.scan_external_reader(
-            reader_builder(scan, schema), sources=["kbatch"], schema=schema
-        )
-        return frame
-    plugins = require("polars.io.plugins", "polars", "lazy() with this version of Polars")
-    source = functools.partial(source_frames, scan)
-    registered: pl.LazyFrame = plugins.register_io_source(source, schema=schema)
-    return registered
+__all__ = ["counterparts", "scan_filtered", "scan_frames", "source_frames"]
 
 
 def source_frames(
-    scan: Scan, columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
+    scan: ScannedRecords,
+    columns: list[str] | None,
+    predicate: pl.Expr | None,
+    n_rows: int | None,
+    batch_size: int | None,
 ) -> Iterator[pl.DataFrame]:
     """Yield the frames that `register_io_source` asks for: of the first `n_rows`, those for which a predicate is true.
 
@@ -72,12 +48,12 @@ def source_frames(
         yield frame.select(names) if needed != list(names) else frame
 
 
-def scan_filtered(scan: Scan, conditions: Sequence[Any]) -> Scan:
+def scan_filtered(scan: ScannedRecords, conditions: Sequence[Any]) -> ScannedRecords:
     """Return a scan of the records for which all conditions of Arrow are true."""
-    return scan.filter(functools.reduce(operator.and_, conditions)) if conditions else scan
+    return scan._narrowed(functools.reduce(operator.and_, conditions)) if conditions else scan
 
 
-def scan_frames(scan: Scan, columns: Sequence[str], part: tuple[int, int] | None) -> Iterator[pl.DataFrame]:
+def scan_frames(scan: ScannedRecords, columns: Sequence[str], part: tuple[int, int] | None) -> Iterator[pl.DataFrame]:
     """Yield frames of some columns, of all records or of a slice; its offset is negative from the end.
 
     Without columns the frames have a height only.

@@ -11,18 +11,18 @@ from polars.io.external_reader import FileReader, FileReaderBuilder, FilterExpr,
 from kbatch.scans.polars_frames import counterparts, scan_filtered, scan_frames
 
 if TYPE_CHECKING:
-    from kbatch.scans.scans import Scan
+    from kbatch.scans.scanned_records import ScannedRecords
 
 __all__ = ["reader_builder"]
 
 
-def reader_builder(scan: Scan, schema: pl.Schema) -> FileReaderBuilder:
+def reader_builder(scan: ScannedRecords, schema: pl.Schema) -> FileReaderBuilder:
     """Return the builder of readers of a scan. A scan is one source, which is read in parallel and in order."""
     return _ScanBuilder(scan, schema)
 
 
 class _ScanBuilder(FileReaderBuilder):
-    def __init__(self, scan: Scan, schema: pl.Schema) -> None:
+    def __init__(self, scan: ScannedRecords, schema: pl.Schema) -> None:
         self._scan = scan
         self._schema = schema
 
@@ -38,7 +38,7 @@ class _ScanBuilder(FileReaderBuilder):
 
 
 class _ScanReader(FileReader):
-    def __init__(self, scan: Scan, schema: pl.Schema) -> None:
+    def __init__(self, scan: ScannedRecords, schema: pl.Schema) -> None:
         self._scan = scan
         self._schema = schema
 

@@ -1,8 +1,8 @@
 """A filter of records as an Arrow expression: the rows for which it is true, and what it excludes.
 
 Arrow itself decides what a filter excludes. A file of a dataset may have a guarantee, an expression that is true for
-all of its rows, and `pyarrow.dataset.Dataset.get_fragments` leaves out the files whose guarantee contradicts a filter. A
-file that does not exist serves as well. So any function that Arrow simplifies prunes, and what it cannot decide is read.
+all of its rows, and `pyarrow.dataset.Dataset.get_fragments` leaves out the files whose guarantee contradicts a filter.
+The file need not exist. So any function that Arrow simplifies prunes, and what it cannot decide is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-__all__ = ["LogPruning", "RowFilter"]
+__all__ = ["ExpressionFilter", "LogPruning"]
 
 INT64_MIN = -INT64_MAX - 1
 # A condition on more keys than these excludes no row before Arrow evaluates it.
@@ -52,7 +52,7 @@ class LogPruning(NamedTuple):
     is_always_true: bool = False
 
 
-class RowFilter:
+class ExpressionFilter:
     """A condition on the columns of records.
 
     Parameters
@@ -69,8 +69,8 @@ class RowFilter:
     Examples
     --------
     >>> import pyarrow.compute as pc
-    >>> from kbatch.scans.row_filter import RowFilter
-    >>> found = RowFilter((pc.field("offset") >= 5) & (pc.field("topic") == "orders"))
+    >>> from kbatch.scans.expression_filter import ExpressionFilter
+    >>> found = ExpressionFilter((pc.field("offset") >= 5) & (pc.field("topic") == "orders"))
     >>> found.columns
     ('offset', 'topic')
     >>> found.of_log("orders", 0).pruning.offset.low, found.may_select("users", 0)
@@ -95,8 +95,8 @@ class RowFilter:
         if not (pa.types.is_boolean(found) or pa.types.is_null(found)):
             raise TypeError(f"a filter must have a boolean result, got {expression}, which is {found}")
 
-    def __and__(self, other: RowFilter) -> RowFilter:
-        return RowFilter(self.expression & other.expression)
+    def __and__(self, other: ExpressionFilter) -> ExpressionFilter:
+        return ExpressionFilter(self.expression & other.expression)
 
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
@@ -131,21 +131,19 @@ class RowFilter:
         return self._topic_may_be(topic) and self._is_possible(self._named(topic, partition))
 
     @functools.cached_property
-    def key(self) -> bytes | None:
-        """The only key with which the condition can be true, if there is one."""
+    def keys(self) -> tuple[bytes, ...]:
+        """The only keys with which the condition can be true; none if other keys are possible."""
         if "key" not in self.columns:
-            return None
+            return ()
         # A key that the expression compares with is in its text.
-        found = {bytes.fromhex(each) for each in _HEXADECIMAL.findall(str(self.expression))}
-        keys = sorted(found)
+        found = sorted({bytes.fromhex(each) for each in _HEXADECIMAL.findall(str(self.expression))})
         key = self._field("key")
-        if not keys or len(keys) > _MAX_KEYS or self._is_possible(key.is_null()):
-            return None
-        gaps = [key < keys[0], *((key > a) & (key < b) for a, b in itertools.pairwise(keys)), key > keys[-1]]
+        if not 0 < len(found) <= _MAX_KEYS or self._is_possible(key.is_null()):
+            return ()
+        gaps = [key < found[0], *((key > a) & (key < b) for a, b in itertools.pairwise(found)), key > found[-1]]
         if any(map(self._is_possible, gaps)):
-            return None
-        possible = [each for each in keys if self._is_possible(key == each)]
-        return possible[0] if len(possible) == 1 else None
+            return ()
+        return tuple(each for each in found if self._is_possible(key == each))
 
     @functools.cached_property
     def pruning(self) -> Pruning:
@@ -164,7 +162,7 @@ class RowFilter:
             pruning = self._range_of(named)
         if pruning.offset.high is not None and (pruning.offset.low or 0) > pruning.offset.high:
             return LogPruning(pruning, is_empty=True)
-        inverse = RowFilter.__new__(RowFilter)
+        inverse = ExpressionFilter.__new__(ExpressionFilter)
         inverse.expression, inverse._schema = ~self.expression | self.expression.is_null(), self._schema
         return LogPruning(pruning, False, not inverse._is_possible(named & self._within(pruning.offset)))
 
@@ -227,18 +225,18 @@ class RowFilter:
         """Whether the condition can be true for rows with a guarantee, as far as Arrow can decide."""
         dataset = require("pyarrow.dataset", "arrow", "a filter")
         files = dataset.FileSystemDataset.from_paths(
-            ["x"], schema=self._schema, format=_format(), filesystem=_filesystem(), partitions=[guarantee]
+            ["x"], schema=self._schema, format=_any_format(), filesystem=_local_files(), partitions=[guarantee]
         )
         return any(True for _ in files.get_fragments(filter=self.expression))
 
 
 @functools.cache
-def _format() -> object:
+def _any_format() -> object:
     return require("pyarrow.dataset", "arrow", "a filter").IpcFileFormat()
 
 
 @functools.cache
-def _filesystem() -> object:
+def _local_files() -> object:
     return require("pyarrow.fs", "arrow", "a filter").LocalFileSystem()
 
 

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["map_ahead", "sliced_rows", "steps_ahead"]
 
-ItemT = TypeVar("ItemT")
-FoundT = TypeVar("FoundT")
+WorkItemT = TypeVar("WorkItemT")
+StepT = TypeVar("StepT")
 
 _END = object()
 
 
 def map_ahead(
-    pool: ThreadPoolExecutor, function: Callable[[ItemT], FoundT], items: Iterable[ItemT], count: int
-) -> Iterator[FoundT]:
+    pool: ThreadPoolExecutor, function: Callable[[WorkItemT], StepT], items: Iterable[WorkItemT], count: int
+) -> Iterator[StepT]:
     """Yield the results of a function in the order of the items; `count` items are submitted ahead."""
     waiting = iter(items)
     ahead = deque(pool.submit(function, item) for item in islice(waiting, count))
@@ -41,14 +41,14 @@ def map_ahead(
             future.cancel()
 
 
-def steps_ahead(pool: ThreadPoolExecutor, tasks: Iterable[Iterator[FoundT]], count: int) -> Iterator[FoundT]:
+def steps_ahead(pool: ThreadPoolExecutor, tasks: Iterable[Iterator[StepT]], count: int) -> Iterator[StepT]:
     """Yield what iterators yield, one iterator after the other.
 
     The first `count` of those that are not finished are advanced by one step each before the consumer needs it, so at
     most as many results are held. An error is raised in its place.
     """
     waiting = iter(tasks)
-    window: deque[tuple[Iterator[FoundT], Future[object]]] = deque()
+    window: deque[tuple[Iterator[StepT], Future[object]]] = deque()
     try:
         while True:
             for task in islice(waiting, count - len(window)):
@@ -61,7 +61,7 @@ def steps_ahead(pool: ThreadPoolExecutor, tasks: Iterable[Iterator[FoundT]], cou
             if found is _END:
                 continue
             window.appendleft((task, pool.submit(next, task, _END)))
-            yield cast(FoundT, found)
+            yield cast(StepT, found)
             del found
     finally:
         for _, future in window:
