@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from kbatch.escaping import counted
-from kbatch.log import Log
 from kbatch.plan.split import records_per_byte
 from kbatch.scans.scan_reading import PlannedLog, Reading
 
@@ -15,12 +13,12 @@ __all__ = ["explained"]
 
 def explained(reading: Reading, columns: Sequence[str]) -> str:
     """Plan a read, and return what `Scan.explain` returns."""
-    logs = [each.log for each in replace(reading, condition=None).chosen()]
-    planned = [reading.planned(each) for each in reading.chosen()]
-    return "\n".join([f"SCAN {reading.source.describe()}", *_lines(reading, columns, logs, planned)])
+    left_out: set[tuple[str | None, int | None]] = set()
+    planned = [reading.planned(each) for each in reading.chosen(left_out)]
+    return "\n".join([f"SCAN {reading.source.describe()}", *_lines(reading, columns, len(left_out), planned)])
 
 
-def _lines(reading: Reading, columns: Sequence[str], logs: list[Log], planned: list[PlannedLog]) -> Iterator[str]:
+def _lines(reading: Reading, columns: Sequence[str], left_out: int, planned: list[PlannedLog]) -> Iterator[str]:
     condition, decode = reading.condition, reading.arguments.decode
     yield f"columns: {', '.join(columns)}"
     if condition is not None:
@@ -29,30 +27,29 @@ def _lines(reading: Reading, columns: Sequence[str], logs: list[Log], planned: l
         yield f"filter: {condition.expression}; {where}"
         if condition.keys:
             yield "key: only records with a key of the filter become columns"
-    others = len(logs) - len(planned)
-    yield f"logs: {len(planned)} of {len(logs)}" + (f"; {others} have another topic or partition" if others else "")
+    reason = f"; {left_out:,} have a topic or partition that the filter excludes" if left_out else ""
+    yield f"logs: {len(planned):,} of {len(planned) + left_out:,}{reason}"
     yield _segment_counts(planned)
     size = sum(split.bytes for each in planned for split in each.splits)
-    yield f"bytes: {size:,} of {sum(log.size for log in logs):,}"
-    records = _estimated_records(planned)
-    yield f"records: {'unknown' if records is None else f'about {records:,}'} before the filter"
+    yield f"bytes: {size:,} of {sum(each.log.size for each in planned):,} of these logs"
+    yield f"records: about {_estimated_records(planned):,} in these bytes"
     yield from _pruned_ranges(planned)
     if decode.isolation == "read_committed":
-        yield "isolation: read_committed, with the markers of the whole logs"
+        yield "isolation: read_committed, by the markers of the whole logs"
     if condition is not None and decode.on_error == "stop":
-        yield "on_error='stop': read from the start, since earlier damage ends the read"
+        yield "on_error: stop, so that each log is read from its start: earlier damage ends the read"
 
 
 def _segment_counts(planned: list[PlannedLog]) -> str:
     total = sum(len(each.log.segments) for each in planned)
     read = sum(len({split.path for split in each.splits}) for each in planned)
     skipped = sum(each.skipped for each in planned)
-    text = f"segments: {read} of {total}"
+    text = f"segments: {read:,} of {total:,}"
     reasons = []
     if total - read - skipped:
-        reasons.append(f"{total - read - skipped} outside of the ranges of offsets and times")
+        reasons.append(f"{total - read - skipped:,} outside of the range of offsets and times")
     if skipped:
-        reasons.append(f"{skipped} within them have no offset of the filter")
+        reasons.append(f"{skipped:,} within them have no offset of the filter")
     return text + (f"; {', '.join(reasons)}" if reasons else "")
 
 
@@ -75,8 +72,8 @@ def _pruned_ranges(planned: list[PlannedLog]) -> Iterator[str]:
         yield f"pruned by: {len(found) - 5} more ranges"
 
 
-def _estimated_records(planned: list[PlannedLog]) -> int | None:
-    """Estimate the records of the bytes that are read; None if nothing is known of a log."""
+def _estimated_records(planned: list[PlannedLog]) -> int:
+    """Estimate the records of the bytes that are read, from the offsets of the segments."""
     total = 0
     for each in planned:
         size = sum(split.bytes for split in each.splits)

@@ -102,8 +102,13 @@ class Reading:
         """Return the reading of the records for which `more` is true too."""
         return replace(self, condition=more if self.condition is None else self.condition & more)
 
-    def chosen(self) -> list[ChosenLog]:
+    def chosen(self, left_out: set[tuple[str | None, int | None]] | None = None) -> list[ChosenLog]:
         """Choose the logs, without those that the condition excludes by their topic and partition.
+
+        Parameters
+        ----------
+        left_out : set, optional
+            The topics and partitions that the condition excludes are added to it.
 
         Raises
         ------
@@ -112,7 +117,10 @@ class Reading:
         """
 
         def excludes(topic: str | None, partition: int | None) -> bool:
-            return self.condition is not None and not self.condition.may_select(topic, partition)
+            is_excluded = self.condition is not None and not self.condition.may_select(topic, partition)
+            if is_excluded and left_out is not None:
+                left_out.add((topic, partition))
+            return is_excluded
 
         # The end of a topic is that of all partitions that the arguments choose.
         all_logs = self.arguments.has_topic_end or self.condition is None
@@ -131,6 +139,18 @@ class Reading:
             split_bytes=TASK_BYTES,
             latest_if_no_timestamp=True,
         )
+
+    def _options_of(self, log: Log) -> ReadOptions:
+        """Return the options with those of the storage of a log; the logs of a source share them."""
+        given = self._options_by_storage
+        key = tuple(sorted(log.storage_options.items()))
+        if key not in given:
+            given[key] = replace(self._options, storage=dict(key))
+        return given[key]
+
+    @functools.cached_property
+    def _options_by_storage(self) -> dict[tuple[tuple[str, str], ...], ReadOptions]:
+        return {}
 
     @property
     def _size(self) -> TableSize:
@@ -166,12 +186,11 @@ class Reading:
     def _read(self, chosen: ChosenLog, pruning: Pruning) -> LogRead:
         """Plan the read of a log between its bounds."""
         log, start, stop = chosen
-        options = replace(self._options, storage=log.storage_options)
         if self.arguments.last is not None:
             first = log._selection(self.arguments, start, stop).first_of_last()
             start = LogBound(first)
         # Rows are chosen by their time, so the read does not end at a time.
-        return plan_log(LogRequest(log, start, stop._replace(timestamp=None), pruning), options)
+        return plan_log(LogRequest(log, start, stop._replace(timestamp=None), pruning), self._options_of(log))
 
     def _needed(self, log: Log, splits: Sequence[Split]) -> Iterator[Split]:
         """Yield the splits whose offsets the condition does not exclude."""
@@ -262,9 +281,8 @@ class Reading:
             # Rows outside of the range of offsets are left out already, but for those that "stop" has to read.
             condition = None
         needed = columns if condition is None else tuple(dict.fromkeys((*columns, *condition.columns)))
-        options = replace(self._options, storage=planned.log.storage_options)
         tables: Iterable[tuple[Split, RecordTable]] = task_tables(
-            task, options, needed, size=self._size, rows=planned.rows
+            task, self._options_of(planned.log), needed, size=self._size, rows=planned.rows
         )
         if reverse:
             tables = reversed(list(tables))

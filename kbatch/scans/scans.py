@@ -102,10 +102,10 @@ class Scan(ScannedRecords):
         SCAN tests/golden/logs
         columns: offset, timestamp, timestampType, key, value, headers, topic, partition
         filter: ((topic == "codec-lz4") and (offset < 100)); true for all records that are read
-        logs: 1 of 5; 4 have another topic or partition
-        segments: 1 of 2; 1 outside of the ranges of offsets and times
-        bytes: 3,234 of 363,856
-        records: about 166 before the filter
+        logs: 1 of 5; 4 have a topic or partition that the filter excludes
+        segments: 1 of 2; 1 outside of the range of offsets and times
+        bytes: 3,234 of 61,000 of these logs
+        records: about 166 in these bytes
         pruned by: offset <= 99 (1 log)
         """
         return explained(self._reading, self._names)
