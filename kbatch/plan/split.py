@@ -24,7 +24,16 @@ from kbatch.plan.following import check_markers
 from kbatch.plan.read_options import ReadOptions
 from kbatch.transactions import Transactions, Withheld
 
-__all__ = ["Split", "Task", "divide_logs", "divide_splits", "good_row", "last_parts", "log_splits", "records_per_byte"]
+__all__ = [
+    "Split",
+    "Task",
+    "divide_logs",
+    "divide_splits",
+    "good_row",
+    "growing_parts",
+    "log_splits",
+    "records_per_byte",
+]
 
 # Opening a file counts as reading this number of bytes, and a task opens at most this number of tiny files.
 OPEN_COST = 1 << 20
@@ -198,21 +207,22 @@ def divide_splits(found: Iterable[tuple[Log, Sequence[Split]]], options: ReadOpt
     return [Task(parts) for parts in _divide(units, options)]
 
 
-def last_parts(log: Log, split: Split, size: int) -> Iterator[Split]:
-    """Yield the parts of a split from the last one to the first: about `size` bytes, then four times as many, etc.
+def growing_parts(log: Log, split: Split, size: int, most: int, *, from_end: bool = False) -> Iterator[Split]:
+    """Yield the parts of a split: about `size` bytes, then four times as many, and so on, up to `most`.
 
-    Parts are cut at batches, and are larger where damage hides them.
+    Parts are cut at batches, and are larger where damage hides them. They are in order, or in the opposite order
+    `from_end`, which follows headers of a file without an index each time.
     """
     segments = {segment.path: segment for segment in log.segments}
     cutter = _Cutter(open_cost=0)
     unit = _Unit([split], split.bytes, segment=segments[split.path])
-    while unit.size > size:
-        halves = cutter.cut(unit, unit.size - size, size // 2)
+    while unit.size > size + size // 2:
+        halves = cutter.cut(unit, unit.size - size if from_end else size, size // 2)
         if halves is None:
             break
-        unit, last = halves
-        yield from last.parts
-        size *= 4
+        part, unit = halves[::-1] if from_end else halves
+        yield from part.parts
+        size = min(4 * size, most)
     yield from unit.parts
 
 

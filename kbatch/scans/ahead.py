@@ -45,13 +45,15 @@ def steps_ahead(pool: ThreadPoolExecutor, tasks: Iterable[Iterator[StepT]], coun
     """Yield what iterators yield, one iterator after the other.
 
     The first `count` of those that are not finished are advanced by one step each before the consumer needs it, so at
-    most as many results are held. An error is raised in its place.
+    most as many results are held. It begins with one of them, since a consumer may need few results. An error is raised
+    in its place.
     """
     waiting = iter(tasks)
+    begun = 1
     window: deque[tuple[Iterator[StepT], Future[object]]] = deque()
     try:
         while True:
-            for task in islice(waiting, count - len(window)):
+            for task in islice(waiting, max(0, min(count, begun) - len(window))):
                 window.append((task, pool.submit(next, task, _END)))
             if not window:
                 return
@@ -60,6 +62,7 @@ def steps_ahead(pool: ThreadPoolExecutor, tasks: Iterable[Iterator[StepT]], coun
             del future
             if found is _END:
                 continue
+            begun += 1
             window.appendleft((task, pool.submit(next, task, _END)))
             yield cast(StepT, found)
             del found

@@ -7,10 +7,11 @@ The file need not exist. So any function that Arrow simplifies prunes, and what 
 
 from __future__ import annotations
 
+import datetime
 import functools
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ import numpy.typing as npt
 
 from kbatch.bounds import Domain, Pruning
 from kbatch.extras import require
-from kbatch.format import INT64_MAX, VIEW_COLUMNS
+from kbatch.format import INT64_MAX, NO_TIMESTAMP, VIEW_COLUMNS
+from kbatch.quantities import EPOCH
 from kbatch.records.arrow import to_arrow, view_schema
 from kbatch.table import RecordTable
 
@@ -29,8 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["ExpressionFilter", "LogPruning"]
 
 INT64_MIN = -INT64_MAX - 1
+# A range of this number of records that is selected as a whole is not copied.
+_CHUNK_ROWS = 4096
 # A condition on more keys than these excludes no row before Arrow evaluates it.
 _MAX_KEYS = 16
+_NUMBER = re.compile(r"(?<![\w.:-])-?\d{1,18}(?![\w.:-])")
+_TIME = re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?Z")
 _HEXADECIMAL = re.compile(r"(?<![\w.:-])(?:[0-9A-F]{2})+(?![\w.:-])")
 
 
@@ -112,14 +118,72 @@ class ExpressionFilter:
             return False
         return True
 
-    def mask(self, table: RecordTable) -> npt.NDArray[np.bool_]:
-        """Return for each record whether the condition is true; null counts as false."""
+    def selected(self, table: RecordTable) -> list[RecordTable]:
+        """Return the records for which the condition is true, in order; null counts as false.
+
+        Ranges of records that are selected as a whole are not copied, such as those after a time.
+        """
+        known = self._of_bounds(table) if len(table) >= _CHUNK_ROWS else None
+        if known is not None:
+            return [table] if known else []
+        mask = self._mask(table)
+        count = int(np.count_nonzero(mask))
+        if count == len(table) or not count:
+            return [table] if count else []
+        parts: list[RecordTable] = []
+        begin = 0
+        of_chunks = np.add.reduceat(mask, np.arange(0, len(mask), _CHUNK_ROWS), dtype=np.int64)
+        is_whole = of_chunks == _CHUNK_ROWS
+        # Each run of chunks that are whole, and each of others, is one part.
+        edges = np.flatnonzero(is_whole[1:] != is_whole[:-1]) + 1
+        for end in (*(edges * _CHUNK_ROWS).tolist(), len(mask)):
+            if is_whole[begin // _CHUNK_ROWS]:
+                parts.append(table[begin:end])
+            elif mask[begin:end].any():
+                rows = np.zeros(len(mask), np.bool_)
+                rows[begin:end] = mask[begin:end]
+                parts.append(table[rows])
+            begin = end
+        return parts
+
+    def _of_bounds(self, table: RecordTable) -> bool | None:
+        """Return the value of the condition for all records, if the bounds of their offsets and times decide it."""
+        columns = set(self.columns)
+        if not columns <= {"topic", "partition", "offset", "timestamp"}:
+            return None
+        bounds = self._named(table.topic, table.partition)
+        if "offset" in columns:
+            offsets = table.records["offset"]
+            bounds &= self._within(Domain(int(offsets.min()), int(offsets.max())))
+        if "timestamp" in columns:
+            times, timestamp = table.records["timestamp"], self._field("timestamp")
+            low, high = int(times.min()), int(times.max())
+            if low <= NO_TIMESTAMP:
+                return None
+            bounds &= (timestamp >= _timestamp(low)) & (timestamp <= _timestamp(high))
+        if not self._is_possible(bounds):
+            return False
+        return None if self._inverse._is_possible(bounds) else True
+
+    @functools.cached_property
+    def _inverse(self) -> ExpressionFilter:
+        """The condition that is true for all other records; it is only used to decide what is possible."""
+        inverse = ExpressionFilter.__new__(ExpressionFilter)
+        inverse.expression, inverse._schema = ~self.expression | self.expression.is_null(), self._schema
+        return inverse
+
+    def _mask(self, table: RecordTable) -> npt.NDArray[np.bool_]:
+        pa = require("pyarrow", "arrow", "a filter")
         # A condition without columns needs some column for the number of rows.
-        columns = self.columns or ("offset",)
-        found = _evaluated(self.expression, to_arrow(table, columns=columns)).combine_chunks()
-        if found.null_count == len(found):
-            return np.zeros(len(table), np.bool_)
-        mask: npt.NDArray[np.bool_] = found.fill_null(False).to_numpy(zero_copy_only=False)
+        made = to_arrow(table, columns=self.columns or ("offset",))
+        try:
+            found = _evaluated(self.expression, made)
+        except pa.ArrowInvalid:
+            # A time in microseconds is compared in microseconds, which the largest timestamps exceed.
+            if "timestamp" not in made.column_names:
+                raise
+            found = _evaluated(self.expression, _within_microseconds(made))
+        mask: npt.NDArray[np.bool_] = found.combine_chunks().fill_null(False).to_numpy(zero_copy_only=False)
         return mask
 
     # -- what the filter excludes
@@ -162,9 +226,7 @@ class ExpressionFilter:
             pruning = self._range_of(named)
         if pruning.offset.high is not None and (pruning.offset.low or 0) > pruning.offset.high:
             return LogPruning(pruning, is_empty=True)
-        inverse = ExpressionFilter.__new__(ExpressionFilter)
-        inverse.expression, inverse._schema = ~self.expression | self.expression.is_null(), self._schema
-        return LogPruning(pruning, False, not inverse._is_possible(named & self._within(pruning.offset)))
+        return LogPruning(pruning, False, not self._inverse._is_possible(named & self._within(pruning.offset)))
 
     def may_have(self, topic: str | None, partition: int | None, offsets: Domain) -> bool:
         """Whether the condition can be true for a record of a topic-partition with an offset in a range."""
@@ -195,16 +257,27 @@ class ExpressionFilter:
         low = high = since = None
         if "offset" in self.columns:
             offset = self._field("offset")
-            low = _smallest(lambda x: possible(offset <= x))
-            high = -_smallest(lambda x: possible(offset >= -x), -INT64_MAX, INT64_MAX)
+            low = _smallest(lambda x: possible(offset <= x), self._numbers)
+            high = -_smallest(lambda x: possible(offset >= -x), [-x for x in self._numbers[::-1]], low=-INT64_MAX)
             if high == INT64_MAX:
                 high = None
         if "timestamp" in self.columns:
-            since = _smallest(lambda x: possible(self._not_after(x)))
+            since = _smallest(lambda x: possible(self._not_after(x)), self._times)
         # As the bounds of a read, which have no negative offsets.
         low = None if low is None or low <= 0 else low
         high = None if high is None else max(high, -1)
         return Pruning(offset=Domain(low, high), since=None if since == INT64_MIN else since)
+
+    @functools.cached_property
+    def _numbers(self) -> list[int]:
+        """Numbers in the expression, among which bounds of offsets are."""
+        return sorted({int(each) for each in _NUMBER.findall(str(self.expression))})
+
+    @functools.cached_property
+    def _times(self) -> list[int]:
+        """Times in the expression, in milliseconds."""
+        found = (datetime.datetime.fromisoformat(each) for each in _TIME.findall(str(self.expression)))
+        return sorted({(each - EPOCH) // datetime.timedelta(milliseconds=1) for each in found})
 
     def _reaches_ends(self, named: pc.Expression, pruning: Pruning) -> bool:
         """Whether Arrow can exclude no more of a log of this name than of every log."""
@@ -245,9 +318,13 @@ def _int32(number: int) -> pa.Scalar:
     return pa.scalar(number, pa.int32())
 
 
+@functools.cache
+def _time_type() -> pa.DataType:
+    return view_schema(["timestamp"]).field(0).type
+
+
 def _timestamp(milliseconds: int) -> pa.Scalar:
-    pa = require("pyarrow", "arrow", "a filter")
-    return pa.scalar(milliseconds, view_schema(["timestamp"]).field(0).type)
+    return require("pyarrow", "arrow", "a filter").scalar(milliseconds, _time_type())
 
 
 def _evaluated(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
@@ -259,14 +336,35 @@ def _evaluated(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
     return made.column(0)
 
 
-def _smallest(possible: Callable[[int], bool], low: int = INT64_MIN, high: int = INT64_MAX) -> int:
+def _within_microseconds(table: pa.Table) -> pa.Table:
+    """Return a table whose timestamps are within the range of microseconds, which compare like those beyond it."""
+    pa, pc = require("pyarrow", "arrow", "a filter"), require("pyarrow.compute", "arrow", "a filter")
+    place = table.column_names.index("timestamp")
+    kind, limit = table.schema.field(place).type, INT64_MAX // 1000
+    numbers = table.column(place).cast(pa.int64())
+    clipped = pc.max_element_wise(pc.min_element_wise(numbers, limit, skip_nulls=False), -limit, skip_nulls=False)
+    return table.set_column(place, "timestamp", clipped.cast(kind))
+
+
+def _smallest(
+    possible: Callable[[int], bool], hints: Sequence[int], low: int = INT64_MIN, high: int = INT64_MAX
+) -> int:
     """Return the smallest number that is possible, by bisection; every smaller one has been excluded.
 
     `possible` states whether a number up to its argument is possible. If none is, the result is the largest number.
+    The result is probably near one of the sorted `hints`, so they are tried first.
     """
     if possible(low):
         return low
     # Numbers up to `low` are excluded.
+    points = [each for hint in hints for each in (hint - 1, hint, hint + 1) if low < each < high]
+    while points:
+        middle = points[len(points) // 2]
+        if possible(middle):
+            high = middle
+        else:
+            low = middle
+        points = [each for each in points if low < each < high]
     while high - low > 1:
         middle = (low + high) // 2
         if possible(middle):

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 from kbatch.bounds import Domain, Pruning
@@ -22,7 +21,7 @@ from kbatch.log.source import LogSource
 from kbatch.log.store.storage import is_url
 from kbatch.plan.planner import LogRead, LogRequest, plan_log
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.split import Split, Task, divide_splits, last_parts
+from kbatch.plan.split import Split, Task, growing_parts
 from kbatch.plan.tasks import TableSize, task_tables
 from kbatch.quantities import callers_stacklevel
 from kbatch.scans.ahead import map_ahead, steps_ahead
@@ -34,8 +33,8 @@ __all__ = ["PlannedLog", "Reading"]
 # Stored bytes of a task: about a table of records. Every thread decodes a task, and the tasks after the first one hold
 # one table each until the consumer reaches them.
 TASK_BYTES = 8 << 20
-# Stored bytes of the first task of a read from the end; each further one has four times as many.
-LAST_BYTES = 256 << 10
+# Stored bytes of the first task of a read; each further one has four times as many. A consumer may need few records.
+FIRST_BYTES = 256 << 10
 # The number of local logs that are planned ahead.
 PLANNED_LOGS = 4
 
@@ -73,9 +72,9 @@ class PlannedLog(NamedTuple):
 
 
 class _Step(NamedTuple, Generic[UsedT]):
-    """What is made of a table, and the lengths of its losses."""
+    """What is made of the parts of a table, and the lengths of its losses."""
 
-    used: UsedT | None
+    used: list[UsedT]
     losses: list[int]
 
 
@@ -136,12 +135,13 @@ class Reading:
             isolation=decode.isolation,
             crc=decode.crc,
             on_error=decode.on_error,
-            split_bytes=TASK_BYTES,
             latest_if_no_timestamp=True,
         )
 
     def _options_of(self, log: Log) -> ReadOptions:
         """Return the options with those of the storage of a log; the logs of a source share them."""
+        if not log.storage_options:
+            return self._options
         given = self._options_by_storage
         key = tuple(sorted(log.storage_options.items()))
         if key not in given:
@@ -234,13 +234,12 @@ class Reading:
             logs = map_ahead(
                 pool, self.planned, chosen[::-1] if reverse else chosen, REMOTE_THREADS if is_remote else PLANNED_LOGS
             )
-            tasks = chain.from_iterable(map(self._last_tasks if reverse else self._tasks, logs))
+            tasks = self._tasks(logs, reverse=reverse)
             steps = (self._steps(task, planned, columns, use, reverse) for task, planned in tasks)
             for step in steps_ahead(pool, steps, threads + 1):
                 losses += step.losses
-                if step.used is not None:
-                    is_empty = False
-                    yield step.used
+                is_empty = is_empty and not step.used
+                yield from reversed(step.used) if reverse else step.used
                 del step
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -249,23 +248,18 @@ class Reading:
         if is_empty:
             warn_if_after_end([each.log for each in chosen], [(each.start, each.stop) for each in chosen])
 
-    def _tasks(self, planned: PlannedLog) -> Iterator[tuple[Task[Split], PlannedLog]]:
-        """Divide the read of a log, segment by segment; with ``on_error="stop"`` one task reads all of it."""
-        splits = planned.splits
-        for group in [splits] if self._options.on_error == "stop" else [[split] for split in splits]:
-            for task in divide_splits([(planned.log, group)], self._options):
-                yield task, planned
-
-    def _last_tasks(self, planned: PlannedLog) -> Iterator[tuple[Task[Split], PlannedLog]]:
-        """Divide the read of a log from its end."""
-        if self._options.on_error == "stop":
-            yield from self._tasks(planned)
-            return
-        size = LAST_BYTES
-        for split in reversed(planned.splits):
-            for part in last_parts(planned.log, split, size):
-                yield Task([part]), planned
-                size = min(4 * size, TASK_BYTES)
+    def _tasks(self, logs: Iterable[PlannedLog], *, reverse: bool) -> Iterator[tuple[Task[Split], PlannedLog]]:
+        """Divide the reads of logs, at first into small tasks; with ``on_error="stop"`` one task reads a whole log."""
+        size = FIRST_BYTES
+        for planned in logs:
+            if self._options.on_error == "stop":
+                if planned.splits:
+                    yield Task(planned.splits), planned
+                continue
+            for split in reversed(planned.splits) if reverse else planned.splits:
+                for part in growing_parts(planned.log, split, size, TASK_BYTES, from_end=reverse):
+                    yield Task([part]), planned
+                    size = min(4 * size, TASK_BYTES)
 
     def _steps(
         self,
@@ -288,9 +282,7 @@ class Reading:
             tables = reversed(list(tables))
         for _, table in tables:
             losses = table.losses.lengths.tolist()
-            if condition is not None and len(table):
-                mask = condition.mask(table)
-                table = table if mask.all() else table[mask] if mask.any() else table[:0]
-            if len(table) or losses:
-                yield _Step(use(table) if len(table) else None, losses)
-            del table
+            parts = condition.selected(table) if condition is not None and len(table) else [table] if len(table) else []
+            if parts or losses:
+                yield _Step([use(part) for part in parts], losses)
+            del table, parts

@@ -45,7 +45,14 @@ class Condition:
         return Condition(self.arrow | other.arrow, self.polars | other.polars, f"(({self.sql}) or ({other.sql}))")
 
 
-COMPARISONS = {"=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+COMPARISONS = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def condition(draw: random.Random, values: Values, depth: int = 3) -> Condition:
@@ -69,9 +76,7 @@ def _atom(draw: random.Random, values: Values) -> Condition:
         return _member(name, [draw.choice(given) for _ in range(draw.randint(1, 4))])
     if draw.random() < 0.08:
         # Arrow excludes nothing by it, and Polars does not translate it.
-        odd = Condition(
-            pc.bit_wise_and(pc.field("offset"), 1) == 1, pl.col("offset") % 2 == 1, '("offset" % 2) = 1'
-        )
+        odd = Condition(pc.bit_wise_and(pc.field("offset"), 1) == 1, pl.col("offset") % 2 == 1, '("offset" % 2) = 1')
         return odd
     symbols = ["=", "<>"] if name == "topic" or (name == "key" and draw.random() < 0.8) else list(COMPARISONS)
     symbol, value = draw.choice(symbols), draw.choice(given)
