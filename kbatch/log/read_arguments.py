@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
@@ -106,24 +106,14 @@ class ReadArguments:
             checked_table_bytes(max_bytes),
         )
 
-    def bounds(
-        self,
-        logs: Sequence[BoundedLog],
-        is_excluded: Callable[[str | None, int], bool] = lambda topic, partition: False,
-    ) -> list[tuple[LogBound, LogBound]]:
-        """Return where the read of each log begins and ends; arguments and errors as for `bounds_by_log`."""
-        starts, ends = (
-            bounds_by_log(logs, bound, name, is_excluded) for bound, name in ((self.start, "start"), (self.end, "end"))
-        )
-        return list(zip(starts, ends, strict=True))
+    def bounds(self, logs: Sequence[BoundedLog]) -> list[tuple[LogBound, LogBound]]:
+        """Return where the read of each log begins and ends; errors as for `bounds_by_log`."""
+        return list(zip(bounds_by_log(logs, self.start, "start"), bounds_by_log(logs, self.end, "end"), strict=True))
 
     @property
-    def has_topic_end(self) -> bool:
-        """Whether a bound is relative to the end of a topic, which depends on all of its partitions that are read."""
-        points = [self.start, self.end]
-        for bound in (self.start, self.end):
-            points += [point for each in (bound.partitions or {}).values() for point in each.values()]
-        return any(point.before_end is not None for point in points)
+    def needs_all_logs(self) -> bool:
+        """Whether the bounds of a log depend on the others: on the end of its topic, or on which partitions exist."""
+        return any(bound.before_end is not None or bound.partitions is not None for bound in (self.start, self.end))
 
     def rows(self, start: LogBound, stop: LogBound) -> RowFilter:
         """Return the choice of records within the offsets of one log."""

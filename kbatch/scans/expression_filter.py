@@ -32,11 +32,11 @@ __all__ = ["ExpressionFilter", "LogPruning"]
 
 INT64_MIN = -INT64_MAX - 1
 # A range of this number of records that is selected as a whole is not copied.
-_CHUNK_ROWS = 4096
+_WHOLE_ROWS = 4096
 # A condition on more keys than these excludes no row before Arrow evaluates it.
 _MAX_KEYS = 16
 _NUMBER = re.compile(r"(?<![\w.:-])-?\d{1,18}(?![\w.:-])")
-_TIME = re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?Z")
+_TIME_TEXT = re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?Z")
 _HEXADECIMAL = re.compile(r"(?<![\w.:-])(?:[0-9A-F]{2})+(?![\w.:-])")
 
 
@@ -123,7 +123,7 @@ class ExpressionFilter:
 
         Ranges of records that are selected as a whole are not copied, such as those after a time.
         """
-        known = self._of_bounds(table) if len(table) >= _CHUNK_ROWS else None
+        known = self._of_bounds(table) if len(table) >= _WHOLE_ROWS else None
         if known is not None:
             return [table] if known else []
         mask = self._mask(table)
@@ -132,12 +132,12 @@ class ExpressionFilter:
             return [table] if count else []
         parts: list[RecordTable] = []
         begin = 0
-        of_chunks = np.add.reduceat(mask, np.arange(0, len(mask), _CHUNK_ROWS), dtype=np.int64)
-        is_whole = of_chunks == _CHUNK_ROWS
+        of_chunks = np.add.reduceat(mask, np.arange(0, len(mask), _WHOLE_ROWS), dtype=np.int64)
+        is_whole = of_chunks == _WHOLE_ROWS
         # Each run of chunks that are whole, and each of others, is one part.
         edges = np.flatnonzero(is_whole[1:] != is_whole[:-1]) + 1
-        for end in (*(edges * _CHUNK_ROWS).tolist(), len(mask)):
-            if is_whole[begin // _CHUNK_ROWS]:
+        for end in (*(edges * _WHOLE_ROWS).tolist(), len(mask)):
+            if is_whole[begin // _WHOLE_ROWS]:
                 parts.append(table[begin:end])
             elif mask[begin:end].any():
                 rows = np.zeros(len(mask), np.bool_)
@@ -199,10 +199,10 @@ class ExpressionFilter:
         """The only keys with which the condition can be true; none if other keys are possible."""
         if "key" not in self.columns:
             return ()
-        # A key that the expression compares with is in its text.
-        found = sorted({bytes.fromhex(each) for each in _HEXADECIMAL.findall(str(self.expression))})
+        # A key that the expression compares with is in its text, an empty one as no text.
+        found = sorted({b"", *map(bytes.fromhex, _HEXADECIMAL.findall(str(self.expression)))})
         key = self._field("key")
-        if not 0 < len(found) <= _MAX_KEYS or self._is_possible(key.is_null()):
+        if len(found) > _MAX_KEYS or self._is_possible(key.is_null()):
             return ()
         gaps = [key < found[0], *((key > a) & (key < b) for a, b in itertools.pairwise(found)), key > found[-1]]
         if any(map(self._is_possible, gaps)):
@@ -276,7 +276,7 @@ class ExpressionFilter:
     @functools.cached_property
     def _times(self) -> list[int]:
         """Times in the expression, in milliseconds."""
-        found = (datetime.datetime.fromisoformat(each) for each in _TIME.findall(str(self.expression)))
+        found = (datetime.datetime.fromisoformat(each) for each in _TIME_TEXT.findall(str(self.expression)))
         return sorted({(each - EPOCH) // datetime.timedelta(milliseconds=1) for each in found})
 
     def _reaches_ends(self, named: pc.Expression, pruning: Pruning) -> bool:

@@ -60,8 +60,7 @@ def scan_frames(scan: ScannedRecords, columns: Sequence[str], part: tuple[int, i
     """
     pl = require("polars", "polars", "lazy()")
     if not columns and part is None:
-        for count in scan._reading.run((), len):
-            yield pl.DataFrame(height=count)
+        yield pl.DataFrame(height=scan.count())
         return
     # Polars asks for no columns of a slice too, whose length is then that of any column.
     selected = scan.select(*(columns or scan.columns[:1]))

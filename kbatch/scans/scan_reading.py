@@ -12,7 +12,8 @@ from typing import Generic, NamedTuple, TypeVar
 from kbatch.bounds import Domain, Pruning
 from kbatch.log import Log
 from kbatch.log.conversions import losses_text, warn_if_after_end
-from kbatch.log.log_bounds import LogBound
+from kbatch.log.counting import records_counted
+from kbatch.log.log_bounds import LogBound, start_of, stop_of
 from kbatch.log.read_arguments import ReadArguments
 from kbatch.log.reading import TABLE_BYTES
 from kbatch.log.row_filter import RowFilter
@@ -23,7 +24,7 @@ from kbatch.plan.planner import LogRead, LogRequest, plan_log
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split, Task, growing_parts
 from kbatch.plan.tasks import TableSize, task_tables
-from kbatch.quantities import callers_stacklevel
+from kbatch.quantities import callers_stacklevel, largest, smallest
 from kbatch.scans.ahead import map_ahead, steps_ahead
 from kbatch.scans.expression_filter import ExpressionFilter, LogPruning
 from kbatch.table import RecordTable
@@ -122,9 +123,9 @@ class Reading:
             return is_excluded
 
         # The end of a topic is that of all partitions that the arguments choose.
-        all_logs = self.arguments.has_topic_end or self.condition is None
+        all_logs = self.arguments.needs_all_logs or self.condition is None
         logs = self.source.logs(self.selection, None if all_logs else excludes)
-        found = [ChosenLog(log, *ends) for log, ends in zip(logs, self.arguments.bounds(logs, excludes), strict=True)]
+        found = [ChosenLog(log, *ends) for log, ends in zip(logs, self.arguments.bounds(logs), strict=True)]
         return [each for each in found if not excludes(each.log.topic, each.log.partition)] if all_logs else found
 
     @functools.cached_property
@@ -206,6 +207,33 @@ class Reading:
             if condition.may_have(log.topic, log.partition, offsets):
                 yield split
 
+    def count(self) -> int:
+        """Return the number of records: from batch headers where they decide, as `kbatch.Log.count` does."""
+        chosen = self.chosen()
+        counts = [self._counted(each) for each in chosen]
+        rest = [each for each, count in zip(chosen, counts, strict=True) if count is None]
+        total = sum(count for count in counts if count is not None) + sum(self._run(rest, (), len))
+        if not total:
+            warn_if_after_end([each.log for each in chosen], [(each.start, each.stop) for each in chosen])
+        return total
+
+    def _counted(self, chosen: ChosenLog) -> int | None:
+        """Return the number of records of a log if the condition is true for all within a range of offsets."""
+        log, start, stop = chosen
+        if self._options.on_error != "raise":
+            return None
+        if self.condition is not None:
+            excluded = self.condition.of_log(log.topic, log.partition)
+            if excluded.is_empty:
+                return 0
+            if not excluded.is_always_true or self.arguments.last is not None:
+                return None
+            offsets = excluded.pruning.offset
+            end = None if offsets.high is None else offsets.high + 1
+            start = LogBound(largest(start_of(log, start), offsets.low), start.timestamp)
+            stop = LogBound(smallest(stop_of(log, stop), end), stop.timestamp)
+        return records_counted(log._selection(self.arguments, start, stop))
+
     def run(
         self, columns: tuple[str, ...], use: Callable[[RecordTable], UsedT], *, reverse: bool = False
     ) -> Generator[UsedT, None, None]:
@@ -224,12 +252,27 @@ class Reading:
         RuntimeWarning
             At the end, if there were losses, or no records because the start is relative to now.
         """
-        losses: list[int] = []
         chosen = self.chosen()
+        is_empty = True
+        for used in self._run(chosen, columns, use, reverse=reverse):
+            is_empty = False
+            yield used
+            del used
+        if is_empty:
+            warn_if_after_end([each.log for each in chosen], [(each.start, each.stop) for each in chosen])
+
+    def _run(
+        self,
+        chosen: list[ChosenLog],
+        columns: tuple[str, ...],
+        use: Callable[[RecordTable], UsedT],
+        *,
+        reverse: bool = False,
+    ) -> Generator[UsedT, None, None]:
+        losses: list[int] = []
         is_remote = any(is_url(each.log.path) for each in chosen)
         threads = self.arguments.decode.threads
         pool = ThreadPoolExecutor(REMOTE_THREADS if is_remote else threads, "kbatch-scan")
-        is_empty = True
         try:
             logs = map_ahead(
                 pool, self.planned, chosen[::-1] if reverse else chosen, REMOTE_THREADS if is_remote else PLANNED_LOGS
@@ -238,15 +281,12 @@ class Reading:
             steps = (self._steps(task, planned, columns, use, reverse) for task, planned in tasks)
             for step in steps_ahead(pool, steps, threads + 1):
                 losses += step.losses
-                is_empty = is_empty and not step.used
                 yield from reversed(step.used) if reverse else step.used
                 del step
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         if (text := losses_text(losses)) is not None:
             warnings.warn(text, RuntimeWarning, stacklevel=callers_stacklevel())
-        if is_empty:
-            warn_if_after_end([each.log for each in chosen], [(each.start, each.stop) for each in chosen])
 
     def _tasks(self, logs: Iterable[PlannedLog], *, reverse: bool) -> Iterator[tuple[Task[Split], PlannedLog]]:
         """Divide the reads of logs, at first into small tasks; with ``on_error="stop"`` one task reads a whole log."""

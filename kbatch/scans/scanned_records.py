@@ -156,8 +156,12 @@ class ScannedRecords:
         return pa.Table.from_batches(batches, schema=self.schema)
 
     def count(self) -> int:
-        """Return the number of records, decoding only what the filter needs."""
-        return sum(self._reading.run((), len))
+        """Return the number of records.
+
+        With ``on_error="raise"`` batch headers are counted, as by `kbatch.Log.count`, for logs of which the filter
+        selects all records, or all within a range of offsets. For others, only the columns of the filter are decoded.
+        """
+        return self._reading.count()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Stream the records to any reader of the Arrow C stream interface."""

