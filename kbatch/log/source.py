@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.discovery import root_list
@@ -169,7 +169,13 @@ def source_of(given: SourceLike, storage_options: Mapping[str, str] | None = Non
         return given
     if isinstance(given, list | tuple) and given and all(isinstance(each, Log) for each in given):
         return OpenedLogs(given)
-    return DirectoryTree(root_list(given, "source"), storage_options)
+    several = isinstance(given, Iterable) and not isinstance(given, str | bytes | os.PathLike)
+    paths: list[Any] = list(given) if several else [given]  # type: ignore[arg-type]
+    if not all(isinstance(path, str | os.PathLike) for path in paths):
+        raise TypeError(
+            f"source must be one or several paths, a kbatch.Log, a LogList or a source, got {type(given).__name__}"
+        )
+    return DirectoryTree(root_list(paths, "source"), storage_options)
 
 
 def _sorted(logs: Iterable[Log]) -> list[Log]:

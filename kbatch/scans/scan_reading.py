@@ -169,20 +169,25 @@ class Reading:
         log, rows = chosen.log, self.arguments.rows(chosen.start, chosen.stop)
         excluded, pruning = None, Pruning()
         if self.condition is not None:
-            excluded = self.condition.of_log(log.topic, log.partition)
+            excluded = self._excluded_of(log, self.condition)
             if excluded.is_empty:
                 return PlannedLog(log, rows, [], excluded)
             pruning = excluded.pruning
             if not rows.keys:
                 rows = replace(rows, keys=self.condition.keys)
-            if self._options.crc != "verify":
-                # A header whose checksum is not verified may have a wrong time, but its records are returned.
-                pruning = replace(pruning, since=None)
         if self.arguments.last == 0:
             return PlannedLog(log, rows, [], excluded)
         read = self._read(chosen, pruning)
         kept = list(self._needed(log, read.splits))
         return PlannedLog(log, rows, kept, excluded, len(read.splits) - len(kept))
+
+    def _excluded_of(self, log: Log, condition: ExpressionFilter) -> LogPruning:
+        """Return what the condition excludes of a log."""
+        excluded = condition.of_log(log.topic, log.partition)
+        if self._options.crc == "verify" or excluded.pruning == Pruning():
+            return excluded
+        # The records of a batch are returned even if its header, which is not verified, has wrong offsets or times.
+        return excluded._replace(pruning=Pruning(), is_always_true=False)
 
     def _read(self, chosen: ChosenLog, pruning: Pruning) -> LogRead:
         """Plan the read of a log between its bounds."""
@@ -197,7 +202,7 @@ class Reading:
         """Yield the splits whose offsets the condition does not exclude."""
         condition = self.condition
         # With "stop", the read must see the damage at which it stops.
-        is_whole = self._options.on_error == "stop" or len(splits) < 2
+        is_whole = self._options.on_error == "stop" or self._options.crc != "verify" or len(splits) < 2
         if condition is None or is_whole or "offset" not in condition.columns:
             yield from splits
             return
@@ -223,7 +228,7 @@ class Reading:
         if self._options.on_error != "raise":
             return None
         if self.condition is not None:
-            excluded = self.condition.of_log(log.topic, log.partition)
+            excluded = self._excluded_of(log, self.condition)
             if excluded.is_empty:
                 return 0
             if not excluded.is_always_true or self.arguments.last is not None:

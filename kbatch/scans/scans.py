@@ -13,7 +13,7 @@ from kbatch.format import VIEW_COLUMNS
 from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
 from kbatch.log.selection import Selection
 from kbatch.log.source import SourceLike, source_of
-from kbatch.log.topics import TopicChoice
+from kbatch.log.topics import TopicChoice, TopicFilter
 from kbatch.scans.explaining import explained
 from kbatch.scans.polars_expressions import is_polars_expression, to_arrow_expression
 from kbatch.scans.polars_scan import lazy_frame
@@ -82,7 +82,8 @@ class Scan(ScannedRecords):
         Damage is treated as in a read of the same ranges of bytes without a filter. Bytes that the filter excludes are
         not read, so damage there is neither an error nor a loss, as with ``start_offset``. Where damage hides whether
         bytes are excluded, they are read. With ``on_error="stop"`` only the end of the read is pruned, since earlier
-        damage decides where it stops. With ``crc="mark"`` and ``"skip"``, timestamps exclude no bytes.
+        damage decides where it stops. With ``crc="mark"`` and ``"skip"``, only topics and partitions exclude bytes, since
+        headers that are not verified may have wrong offsets and times.
         """
         return self._narrowed(to_arrow_expression(condition) if is_polars_expression(condition) else condition)
 
@@ -203,8 +204,10 @@ def scan_logs(
     check_types(scan_logs, locals())
     options.setdefault("threads", 0)
     arguments = ReadArguments.of(columns, options)
+    if topics is not None and not isinstance(topics, str | re.Pattern):
+        TopicFilter(topics := list(topics) if isinstance(topics, Iterable) else topics)
     selection = Selection(
-        topics=topics if topics is None or isinstance(topics, str | re.Pattern) else tuple(topics),
+        topics=topics,
         partitions=None if partitions is None else frozenset(partitions),
     )
     names = VIEW_COLUMNS if columns is None else tuple(columns)
