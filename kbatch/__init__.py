@@ -66,6 +66,10 @@ _NAMES = {
     "kbatch.rewrite.conversion": ("convert",),
     "kbatch.rewrite.recompression": ("recompress",),
     "kbatch.rewrite.rewriter": ("RewriteReport",),
+    "kbatch.scans.scans": (
+        "Scan",
+        "scan_logs",
+    ),
     "kbatch.sinks.summary": ("ExportSummary",),
     "kbatch.table": ("RecordTable",),
     "kbatch.transactions": (

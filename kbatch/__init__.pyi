@@ -51,6 +51,8 @@ from kbatch.records.loss_list import Loss as Loss
 from kbatch.rewrite.conversion import convert as convert
 from kbatch.rewrite.recompression import recompress as recompress
 from kbatch.rewrite.rewriter import RewriteReport as RewriteReport
+from kbatch.scans.scans import Scan as Scan
+from kbatch.scans.scans import scan_logs as scan_logs
 from kbatch.sinks.summary import ExportSummary as ExportSummary
 from kbatch.table import RecordTable as RecordTable
 from kbatch.transactions import OpenTransaction as OpenTransaction

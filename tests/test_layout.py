@@ -50,6 +50,8 @@ LAYERS = [
     "log.write",
     "log.__init__",
     "plan",
+    "scans",
+    "__init__",
     "sinks",
     "spark.driver",
     "spark",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
-    "Scan",
+    "ScannedBatches",
     "byte_array",
     "entry_size",
     "first_offsets",
@@ -73,7 +73,7 @@ _FIRST_BYTES = {
 }
 
 
-class Scan(NamedTuple):
+class ScannedBatches(NamedTuple):
     """The complete batches, where the last one ends in the input, and the fault there if no batch can follow."""
 
     batches: npt.NDArray[np.void]
@@ -153,7 +153,7 @@ def scan_part(
     position: int = 0,
     max_batches: int | None = None,
     max_size: int | None = None,
-) -> Scan:
+) -> ScannedBatches:
     """Frame the batches of `data` from `position` on.
 
     Parameters
@@ -170,14 +170,14 @@ def scan_part(
 
     Returns
     -------
-    Scan
+    ScannedBatches
         ``consumed`` counts from the beginning of `data`.
     """
     rows = PooledRows(BATCH_DTYPE)
     consumed, finding = frame_batches(
         data, rows, origin=origin, position=position, max_batches=max_batches, max_size=max_size
     )
-    return Scan(rows.filled(), consumed, finding)
+    return ScannedBatches(rows.filled(), consumed, finding)
 
 
 def scan_complete(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:

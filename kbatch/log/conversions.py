@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-__all__ = ["Conversions", "ReadableLog"]
+__all__ = ["Conversions", "ReadableLog", "losses_text", "warn_if_after_end"]
 
 # The tables in which the first records are searched: of this number of bytes for each record, and at least this size.
 _HEAD_ROW_BYTES = 1 << 10
@@ -470,19 +470,20 @@ def _reporting_losses(tables: Iterable[RecordTable]) -> Iterator[RecordTable]:
         lengths += table.losses.lengths.tolist()
         yield table
         del table
-    ranges, gaps = sum(length > 0 for length in lengths), lengths.count(0)
+    if (text := losses_text(lengths)) is not None:
+        warnings.warn(text, RuntimeWarning, stacklevel=callers_stacklevel())
+
+
+def losses_text(lengths: Sequence[int]) -> str | None:
+    """Return the warning about the losses of a read, given the number of bytes of each (0 for a gap)."""
+    ranges, gaps = sum(length > 0 for length in lengths), list(lengths).count(0)
     found = []
     if ranges:
         lost = counted(sum(lengths), "byte")
         found.append(f"{counted(ranges, 'loss')} of {lost}: damaged batches have no records here")
     if gaps:
         found.append(f"{counted(gaps, 'gap')} of unknown cause between segments, whose offsets are missing here")
-    if found:
-        warnings.warn(
-            f"{'; '.join(found)}; the tables of tables() list them in table.losses",
-            RuntimeWarning,
-            stacklevel=callers_stacklevel(),
-        )
+    return f"{'; '.join(found)}; the tables of tables() list them in table.losses" if found else None
 
 
 def _explaining(

@@ -154,6 +154,11 @@ class Log(TablesOfLog):
             yield "timestamps of the first and last batch", " to ".join(times)
 
     @property
+    def storage_options(self) -> dict[str, str]:
+        """The options with which the log was opened."""
+        return self._storage.options
+
+    @property
     def size(self) -> int:
         """Size of all segments in bytes."""
         return sum(segment.size for segment in self.segments)

@@ -84,10 +84,13 @@ class LogSelection:
     def _last_tables(self, count: int) -> Iterator[RecordTable]:
         if count == 0:
             return iter(())
+        return replace(self, last=None)._with(start_offset=self.first_of_last()).tables()
+
+    def first_of_last(self) -> int:
+        """Return the offset from which the last records are read: at least one of them, with `last`."""
+        assert self.last is not None
         assert self.end_offset is not None
-        all_records = replace(self, last=None)
-        start = all_records._with(columns=["offset"]).start_of_last(count, self.end_offset)
-        return all_records._with(start_offset=start).tables()
+        return replace(self, last=None)._with(columns=["offset"]).start_of_last(self.last, self.end_offset)
 
     def start_of_last(
         self, count: int, end_offset: int, choose: Callable[[RecordTable], RecordTable] = lambda table: table

@@ -120,6 +120,11 @@ class ReadArguments:
         """Return where the read of each log begins and ends; errors as for `bounds_by_log`."""
         return list(zip(bounds_by_log(logs, self.start, "start"), bounds_by_log(logs, self.end, "end"), strict=True))
 
+    @property
+    def needs_all_logs(self) -> bool:
+        """Whether the bounds of a log depend on the others: on the end of its topic, or on which partitions exist."""
+        return any(bound.before_end is not None or bound.partitions is not None for bound in (self.start, self.end))
+
     def rows(self, start: LogBound, stop: LogBound) -> RowFilter:
         """Return the choice of records within the offsets of one log."""
         return RowFilter(start.timestamp, stop.timestamp, self.keys)

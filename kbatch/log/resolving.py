@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 
 import numpy as np
 
-from kbatch.bounds import PerPartition
+from kbatch.bounds import PerPartition, Pruning
 from kbatch.log.log_bounds import LogBound, bounds_by_log, start_of, stop_of
 from kbatch.log.logs import Log
 from kbatch.log.missing import MissingOffsets, missing_offsets, report_data_loss
@@ -51,7 +51,7 @@ def check_partitions(
 
 
 def resolve_log(
-    log: Log, starting: LogBound, ending: LogBound, selection: Selection
+    log: Log, starting: LogBound, ending: LogBound, selection: Selection, prune: Pruning | None = None
 ) -> tuple[tuple[int | None, int | None], list[MissingOffsets]]:
     """Return the start and the stop of the read of one log, and the named offsets that the log does not have.
 
@@ -64,6 +64,8 @@ def resolve_log(
     starting, ending : LogBound
     selection : Selection
         What is excluded from this range, and how to treat damage and missing offsets.
+    prune : Pruning, optional
+        What is excluded of this log, instead of ``selection.prune``.
 
     Returns
     -------
@@ -96,7 +98,7 @@ def resolve_log(
         # The first record at or after a later timestamp cannot precede the one of the start: search from there.
         later = since is not None and since <= until
         stop = smallest(stop, _first_since(log, until, earliest if later else None, selection))
-    start, stop = _pruned(log, start, stop, selection)
+    start, stop = _pruned(log, start, stop, selection, selection.prune if prune is None else prune)
     return (start, stop), _missing_of(log, starting, ending, start, stop, selection)
 
 
@@ -104,9 +106,10 @@ def _first_since(log: Log, timestamp: TimeLike, start: int | None, selection: Se
     return log.offset_for_timestamp(timestamp, start_offset=start, crc=selection.crc, on_error=selection.on_error)
 
 
-def _pruned(log: Log, start: int | None, stop: int | None, selection: Selection) -> tuple[int | None, int | None]:
+def _pruned(
+    log: Log, start: int | None, stop: int | None, selection: Selection, prune: Pruning
+) -> tuple[int | None, int | None]:
     """Narrow the bounds to the offsets that a condition does not exclude."""
-    prune = selection.prune
     if prune.offset.high is not None:
         stop = smallest(stop, prune.offset.high + 1)
     # The read must see the damage at which it stops.

@@ -15,7 +15,7 @@ from kbatch.broker.partitioner import key_partition
 from kbatch.log.discovery import distinct_logs, find_logs
 from kbatch.log.logs import Log
 from kbatch.log.store.storage import absolute, is_url, locate
-from kbatch.log.topics import TopicFilter, first_names
+from kbatch.log.topics import TopicChoice, TopicFilter, first_names
 from kbatch.options import Crc, OnError
 
 __all__ = ["LogChooser", "Selection", "choose_logs", "map_logs", "open_selected"]
@@ -38,7 +38,7 @@ key_partitions, fail_on_data_loss, prune
         As for `kbatch.spark.ReadOptions`, of which it is a part.
     """
 
-    topics: tuple[str, ...] | None = None
+    topics: TopicChoice | None = None
     topic_pattern: str | None = None
     assign: Mapping[str, Sequence[int]] | None = None
     partitions: frozenset[int] | None = None
@@ -71,10 +71,13 @@ class LogChooser:
     Parameters
     ----------
     selection : Selection
+    excludes : callable, optional
+        Called with a topic and a partition: whether no record of it is needed. Such a log is not missing.
     """
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, excludes: Callable[[str | None, int | None], bool] | None = None) -> None:
         self._selection = selection
+        self._excludes = excludes
         pattern = selection.topic_pattern
         given = selection.topics if pattern is None else re.compile(pattern)
         self._topics = None if given is None else TopicFilter(given)
@@ -94,7 +97,9 @@ class LogChooser:
                 f"keyPartitions is {count}, but there is {topic}-{partition}: set it to the number of partitions that "
                 "the topic was written with, or omit it"
             )
-        return not self._selection.leaves_out(topic, partition)
+        return not self._selection.leaves_out(topic, partition) and not (
+            self._excludes is not None and self._excludes(topic, partition)
+        )
 
     def _matches(self, topic: str | None, partition: int | None) -> bool:
         if self._assigned is not None:
@@ -153,9 +158,15 @@ def open_selected(
 
 
 def choose_logs(
-    paths: Iterable[str], selection: Selection, storage_options: Mapping[str, str] | None = None
+    paths: Iterable[str],
+    selection: Selection,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    excludes: Callable[[str | None, int | None], bool] | None = None,
 ) -> list[Log]:
     """Open the logs that a selection chooses under each path; other directories are not listed.
+
+    `excludes` is as for `LogChooser`.
 
     Raises
     ------
@@ -164,7 +175,7 @@ def choose_logs(
     ValueError
         If a topic or an assigned partition does not exist, or a partition does that ``keyPartitions`` excludes.
     """
-    chooser = LogChooser(selection)
+    chooser = LogChooser(selection, excludes)
     logs = [
         log for log in open_selected(paths, storage_options, predicate=chooser) if chooser(log.topic, log.partition)
     ]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from kbatch.bounds import Pruning
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.log import Log, Segment
 from kbatch.log.committed import SegmentTransactions, Walk, segment_transactions
@@ -34,7 +35,9 @@ __all__ = [
     "LogRead",
     "LogRequest",
     "Mapper",
+    "log_requests",
     "plan",
+    "plan_log",
     "plan_or_defer",
     "plan_ranges",
     "plan_reads",
@@ -64,11 +67,14 @@ class LogRequest(NamedTuple):
     log : Log
         With the segments and sizes at the time when they were listed: later records are not read.
     starting, ending : LogBound
+    prune : Pruning or None
+        What a condition excludes of this log, instead of what the options exclude of every log.
     """
 
     log: Log
     starting: LogBound = LogBound()
     ending: LogBound = LogBound()
+    prune: Pruning | None = None
 
     @property
     def bytes(self) -> int:
@@ -134,7 +140,8 @@ class _Planner:
         return self.options.selection
 
     def resolve(self, request: LogRequest) -> Resolved:
-        return resolve_log(*request, self._selection)
+        log, starting, ending, prune = request
+        return resolve_log(log, starting, ending, self._selection, prune)
 
     def read(self, log: Log, resolved: Resolved, walk: Walk = map) -> LogRead:
         (start, stop), missing = resolved
@@ -167,7 +174,37 @@ def plan(logs: Sequence[Log], options: ReadOptions, *, withheld: bool = True) ->
         As `kbatch.plan.following.check_markers`. Under ``on_error="raise"``, damage anywhere in a log is an error if it
         leaves a transaction undecided that has records in the range.
     """
-    return _tasks(_requests(logs, options), _Planner(options, withheld))
+    return _tasks(log_requests(logs, options), _Planner(options, withheld))
+
+
+def log_requests(
+    logs: Sequence[Log], options: ReadOptions, starts: Sequence[int | None] | None = None
+) -> list[LogRequest]:
+    """Return the requests to read some logs; `starts` is as for `plan_reads`.
+
+    Raises
+    ------
+    ValueError
+        As `kbatch.log.resolving.log_bounds`.
+    """
+    bounds = log_bounds(logs, options.selection)
+    if starts is not None:
+        bounds = [
+            (starting if start is None else LogBound(start), ending)
+            for (starting, ending), start in zip(bounds, starts, strict=True)
+        ]
+    return [LogRequest(log, *ends) for log, ends in zip(logs, bounds, strict=True)]
+
+
+def plan_log(request: LogRequest, options: ReadOptions) -> LogRead:
+    """Plan the read of one log.
+
+    Raises
+    ------
+    LogDirectoryError, ValueError, CorruptBatchError, TruncatedBatchError, CrcMismatchError
+        As `plan`.
+    """
+    return _Planner(options)(request)
 
 
 def plan_or_defer(logs: Sequence[Log], options: ReadOptions) -> list[Task[Split] | Task[LogRequest]]:
@@ -176,7 +213,7 @@ def plan_or_defer(logs: Sequence[Log], options: ReadOptions) -> list[Task[Split]
     If many logs have to be looked up, tasks get whole logs, except for logs larger than ``split_bytes``: 10^4 logs take
     ten seconds or more in one process, and as elements of tasks half a second.
     """
-    requests, planner = _requests(logs, options), _Planner(options, withheld=False)
+    requests, planner = log_requests(logs, options), _Planner(options, withheld=False)
     small: list[LogRequest] = []
     if _looks_up(options) and options.min_partitions is None and options.max_records_per_partition is None:
         small = [request for request in requests if request.bytes <= options.split_bytes]
@@ -207,7 +244,7 @@ def plan_reads(
     LogDirectoryError, ValueError, CorruptBatchError, TruncatedBatchError, CrcMismatchError
         As `plan`.
     """
-    requests = _requests(logs, options, starts)
+    requests = log_requests(logs, options, starts)
     planner = _Planner(options)
     if mapper is None:
         return _reads_here(requests, planner)
@@ -270,22 +307,10 @@ def plan_ranges(logs: Sequence[Log], options: ReadOptions) -> list[tuple[LogRang
     ValueError, LogDirectoryError
         As `kbatch.log.resolving.log_bounds` and `resolve_log`.
     """
-    resolved = map_logs(logs, _Planner(options).resolve, _requests(logs, options))
+    resolved = map_logs(logs, _Planner(options).resolve, log_requests(logs, options))
     warn_missing([each for _, missing in resolved for each in missing])
     ranges = [LogRange(log.path, *ends) for log, (ends, _) in zip(logs, resolved, strict=True)]
     return [tuple(each) for each in divide_logs(ranges, logs, options)]
-
-
-def _requests(
-    logs: Sequence[Log], options: ReadOptions, starts: Sequence[int | None] | None = None
-) -> list[LogRequest]:
-    bounds = log_bounds(logs, options.selection)
-    if starts is not None:
-        bounds = [
-            (starting if start is None else LogBound(start), ending)
-            for (starting, ending), start in zip(bounds, starts, strict=True)
-        ]
-    return [LogRequest(log, *ends) for log, ends in zip(logs, bounds, strict=True)]
 
 
 def _looks_up(options: ReadOptions) -> bool:

@@ -24,7 +24,16 @@ from kbatch.plan.following import check_markers
 from kbatch.plan.read_options import ReadOptions
 from kbatch.transactions import Transactions, Withheld
 
-__all__ = ["Split", "Task", "divide_logs", "divide_splits", "good_row", "log_splits", "records_per_byte"]
+__all__ = [
+    "Split",
+    "Task",
+    "divide_logs",
+    "divide_splits",
+    "good_row",
+    "growing_parts",
+    "log_splits",
+    "records_per_byte",
+]
 
 # Opening a file counts as reading this number of bytes, and a task opens at most this number of tiny files.
 OPEN_COST = 1 << 20
@@ -198,6 +207,25 @@ def divide_splits(found: Iterable[tuple[Log, Sequence[Split]]], options: ReadOpt
     return [Task(parts) for parts in _divide(units, options)]
 
 
+def growing_parts(log: Log, split: Split, size: int, most: int, *, from_end: bool = False) -> Iterator[Split]:
+    """Yield the parts of a split: about `size` bytes, then four times as many, and so on, up to `most`.
+
+    Parts are cut at batches, and are larger where damage hides them. They are in order, or in the opposite order
+    `from_end`, which follows headers of a file without an index each time.
+    """
+    segments = {segment.path: segment for segment in log.segments}
+    cutter = _Cutter(open_cost=0)
+    unit = _Unit([split], split.bytes, segment=segments[split.path])
+    while unit.size > size + size // 2:
+        halves = cutter.cut(unit, unit.size - size if from_end else size, size // 2)
+        if halves is None:
+            break
+        part, unit = halves[::-1] if from_end else halves
+        yield from part.parts
+        size = min(4 * size, most)
+    yield from unit.parts
+
+
 def divide_logs(items: Iterable[WorkT], logs: Iterable[Log], options: ReadOptions) -> list[list[WorkT]]:
     """Divide whole logs among tasks; there is one item for each log."""
     return _divide([_Unit([item], log.size) for item, log in zip(items, logs, strict=True)], options)
@@ -294,9 +322,9 @@ def _segment_splits(
         return
     for i, segment in segments_within(log.segments, start, stop):
         below = log.segments[i + 1].base_offset if i + 1 < len(log.segments) else None
-        begin, end = seek(segment, start), segment.size
+        begin, end = seek(segment, start, use_indexes=log.use_indexes), segment.size
         if stop is not None and (below is None or below > stop):
-            end = segment.end_for_offset(stop)
+            end = segment.end_for_offset(stop, use_indexes=log.use_indexes)
         # At the end of a segment, a task finds the offsets that are missing before the next one.
         if begin >= end and (below is None or end < segment.size):
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kbatch.errors import LogDirectoryError
 from kbatch.format import Limits
@@ -22,7 +22,26 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import decoded_columns
 from kbatch.table import RecordTable
 
-__all__ = ["task_options", "task_tables"]
+__all__ = ["TableSize", "task_options", "task_tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """The limits on the tables of a task.
+
+    Attributes
+    ----------
+    max_bytes : int
+        As for `kbatch.log.reading.read_tables`.
+    is_strict : bool
+        Whether `max_bytes` is a limit for large batches too (`kbatch.read.decode_options.DecodeOptions`).
+    limits : Limits or None
+        By default those that the options of the read have.
+    """
+
+    max_bytes: int = TABLE_BYTES
+    is_strict: bool = False
+    limits: Limits | None = None
 
 
 def task_options(options: ReadOptions) -> ReadOptions:
@@ -35,10 +54,12 @@ def task_tables(
     options: ReadOptions,
     columns: tuple[str, ...] | None = None,
     gaps: list[SegmentGap] | None = None,
+    size: TableSize = TableSize(),
+    rows: RowFilter | None = None,
 ) -> Iterator[tuple[Split, RecordTable]]:
     """Decode the splits of a task one after the other, in tables of bounded size.
 
-    With ``options.key`` the tables contain only the records of that key, but all batches and losses. Once damage has
+    With a choice of rows the tables contain only those records, but all batches and losses. Once damage has
     stopped the reading of a log with ``on_error="stop"``, its other splits are losses. Offsets that are missing after a
     segment follow its tables as an empty table, with a loss unless compaction has removed them.
 
@@ -50,6 +71,10 @@ def task_tables(
         The only columns of the records that the caller uses, of `kbatch.records.kafka_columns.SPARK_COLUMNS`.
     gaps : list of SegmentGap, optional
         Offsets that are missing after a segment are appended to it before their table.
+    size : TableSize
+        Limits on the tables.
+    rows : RowFilter, optional
+        The records to choose, instead of those with ``options.key``.
 
     Raises
     ------
@@ -57,9 +82,9 @@ def task_tables(
         If a segment was deleted after the read was planned, with ``fail_on_data_loss=True``; otherwise its records are
         a loss. With ``on_gap="raise"``, if offsets are missing for an unknown reason.
     """
-    if columns is not None and options.key is not None and "key" not in columns:
-        columns = (*columns, "key")
-    rows = RowFilter(keys=key_bytes(options.key))
+    rows = RowFilter(keys=key_bytes(options.key)) if rows is None else rows
+    if columns is not None:
+        columns = tuple(dict.fromkeys((*columns, *rows.columns)))
     stopped: set[str] = set()
     for split in splits:
         segment = planned_segment(
@@ -75,7 +100,7 @@ def task_tables(
         position, reached = split.start, None
         end = SegmentEnd(segment.base_offset)
         try:
-            for table in _split_tables(segment, split, options, columns):
+            for table in _split_tables(segment, split, options, columns, size):
                 position += table.consumed
                 end.add(table)
                 if (last := last_offset(table.batches)) is not None:
@@ -96,7 +121,7 @@ def task_tables(
 
 
 def _split_tables(
-    segment: Segment, split: Split, options: ReadOptions, columns: tuple[str, ...] | None
+    segment: Segment, split: Split, options: ReadOptions, columns: tuple[str, ...] | None, size: TableSize
 ) -> Iterator[RecordTable]:
     decode = DecodeOptions(
         include_control=options.include_control,
@@ -104,11 +129,12 @@ def _split_tables(
         on_error=options.on_error,
         start_offset=split.start_offset,
         stop_offset=split.stop_offset,
-        limits=Limits(max_decompressed_bytes=options.max_decompressed_bytes),
+        limits=size.limits or Limits(max_decompressed_bytes=options.max_decompressed_bytes),
         withheld=split.withheld,
         columns=None if columns is None else decoded_columns(columns),
+        is_strict=size.is_strict,
     )
-    return read_tables(segment, split.start, split.end, decode, TABLE_BYTES, splits=True)
+    return read_tables(segment, split.start, split.end, decode, size.max_bytes, splits=True)
 
 
 def _gap_tables(

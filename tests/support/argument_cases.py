@@ -14,6 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import kbatch
 import kbatch.log
@@ -167,6 +168,10 @@ def _log_cases(log: str) -> None:
     _method("kbatch.log.LogList.tables", lambda: kbatch.find_logs(log))
     _case("kbatch.find_logs", kbatch.find_logs, root=lambda: log)
     _case("kbatch.export", kbatch.export, logdir=lambda: log, out=_out, engine=lambda: "local")
+    _case("kbatch.scan_logs", kbatch.scan_logs, source=lambda: log)
+    for name in ("reader", "head", "tail", "to_arrow", "to_pandas"):
+        _method(f"kbatch.Scan.{name}", lambda: kbatch.scan_logs(log))
+    _method("kbatch.Scan.filter", lambda: kbatch.scan_logs(log), condition=lambda: pc.field("offset") >= 0)
     _case("kbatch.Segment", kbatch.Segment, path=lambda: segment)
     needed: dict[str, dict[str, Callable[[], Any]]] = {
         "window": {"start": lambda: 0, "stop": lambda: 9},

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.dataset
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
@@ -159,6 +161,23 @@ def rewriting(data: bytes, path: Path) -> None:
     assert_type(kbatch.log.compact_log(path, path / "new"), kbatch.log.Compaction)
     assert_type(kbatch.log.compact_log(path, path / "new").damage, list[kbatch.Loss])
     kbatch.convert(data, lossy="ignore")  # type: ignore[arg-type]
+
+
+def scans(path: Path, expression: pc.Expression) -> None:
+    scan = kbatch.scan_logs(path, topics="orders-*", partitions=[0], start="-1h", key="k", columns=["offset", "value"])
+    assert_type(scan, kbatch.Scan)
+    assert_type(kbatch.scan_logs([path, "s3://bucket/logs"], storage_options={"region": "eu"}), kbatch.Scan)
+    assert_type(kbatch.scan_logs(kbatch.Log(path), isolation="read_committed", threads=2), kbatch.Scan)
+    assert_type(kbatch.scan_logs(kbatch.find_logs(path)).columns, list[str])
+    assert_type(scan.filter(expression).select("offset", "value").select(["value"]), kbatch.Scan)
+    assert_type((scan.schema, scan.count(), scan.explain()), tuple[pa.Schema, int, str])
+    assert_type((scan.head(3), scan.tail(), scan.to_arrow(binary="binary_view")), tuple[pa.Table, pa.Table, pa.Table])
+    assert_type(scan.reader(), pa.RecordBatchReader)
+    assert_type(scan.to_polars(), polars.DataFrame)
+    assert_type(scan.lazy(), polars.LazyFrame)
+    assert_type(scan.to_pandas(dtype_backend="pyarrow"), pandas.DataFrame)
+    assert_type(scan.dataset(), pa.dataset.Dataset)
+    kbatch.scan_logs(path, limit=5)  # type: ignore[call-arg]
 
 
 def logs(path: Path, progress: Callable[[str, int], bool]) -> None:

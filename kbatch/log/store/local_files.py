@@ -13,7 +13,7 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.framing import Scan, byte_array
+from kbatch.batches.framing import ScannedBatches, byte_array
 from kbatch.batches.pooled import PooledRows
 from kbatch.batches.regular_files import open_regular
 from kbatch.errors import Fault, Finding
@@ -79,7 +79,7 @@ class LocalFile:
         """Whether the file now has fewer than `size` bytes."""
         return os.fstat(self._file.fileno()).st_size < size
 
-    def headers(self, position: int, end: int, max_batches: int) -> Scan:
+    def headers(self, position: int, end: int, max_batches: int) -> ScannedBatches:
         """Frame batches from `position` on by their headers, without reading their payloads.
 
         Parameters
@@ -90,7 +90,7 @@ class LocalFile:
 
         Returns
         -------
-        Scan
+        ScannedBatches
             ``consumed`` counts from `position`.
 
         Raises
@@ -107,7 +107,7 @@ class LocalFile:
             raise self._read_error(error, reached)
         rows.used = count
         finding = Finding(Fault(fault), expected=expected, found=found) if fault else None
-        return Scan(rows.filled(), reached - position, finding)
+        return ScannedBatches(rows.filled(), reached - position, finding)
 
     def window(self, start: int, stop: int, capacity: int = 0) -> npt.NDArray[np.uint8]:
         """Return a copy of the bytes from `start` up to `stop`; fewer where the file ends.

@@ -1,0 +1,214 @@
+"""`scan_logs`: the records of logs as a lazy table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from typing_extensions import Unpack
+
+from kbatch.arguments import check_types, suggests_names
+from kbatch.format import VIEW_COLUMNS
+from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
+from kbatch.log.selection import Selection
+from kbatch.log.source import SourceLike, source_of
+from kbatch.log.topics import TopicChoice, TopicFilter
+from kbatch.scans.explaining import explained
+from kbatch.scans.polars_expressions import is_polars_expression, to_arrow_expression
+from kbatch.scans.polars_scan import lazy_frame
+from kbatch.scans.scan_reading import Reading
+from kbatch.scans.scanned_records import ScannedRecords
+
+if TYPE_CHECKING:
+    import polars
+    import pyarrow.compute as pc
+    import pyarrow.dataset
+
+__all__ = ["Scan", "scan_logs"]
+
+
+class Scan(ScannedRecords):
+    """The records of logs as a lazy table: nothing is read before records are requested. `scan_logs` makes it.
+
+    A scan is immutable: `filter` and `select` return another one. Each request of records lists directories again, and
+    reads them in its own threads, ahead of the consumer and in bounded memory. Records are in the order of topic,
+    partition and offset.
+
+    Any library that takes an Arrow stream takes a scan: ``pyarrow.table(scan)``, ``polars.DataFrame(scan)``. `lazy` and
+    `dataset` are tables that Polars and DuckDB query with their own filters and columns pushed down.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> import pyarrow.compute as pc
+    >>> scan = kbatch.scan_logs("tests/golden/logs", topics="codec-*")
+    >>> late = scan.filter(pc.field("offset") >= 3150).select("topic", "offset")
+    >>> late.count()
+    81
+    >>> late.head(2).to_pylist()
+    [{'topic': 'codec-gzip', 'offset': 3150}, {'topic': 'codec-gzip', 'offset': 3151}]
+    """
+
+    __slots__ = ()
+
+    def filter(self, condition: pc.Expression | polars.Expr) -> Scan:
+        """Return a scan of the records for which a condition is true, in addition to earlier conditions.
+
+        Conditions on topic, partition, offset and timestamp leave files, segments and batches unread; the condition is
+        applied exactly to each record of the others. A timestamp excludes batches whose largest timestamp is smaller.
+        It does not end the read, since later records may have smaller timestamps.
+
+        Parameters
+        ----------
+        condition : pyarrow.compute.Expression or polars.Expr
+            Over the columns of records, also those that are not selected. Null counts as false. Of Polars, an
+            expression that has an exact counterpart in Arrow.
+
+        Returns
+        -------
+        Scan
+
+        Raises
+        ------
+        TypeError
+            For something else, for a condition whose result is not a boolean, and for an expression of Polars that has
+            no exact counterpart.
+        ValueError
+            For a column that records do not have, or types that cannot be compared.
+
+        Notes
+        -----
+        Damage is treated as in a read of the same ranges of bytes without a filter. Bytes that the filter excludes are
+        not read, so damage there is neither an error nor a loss, as with ``start_offset``. Where damage hides whether
+        bytes are excluded, they are read. With ``on_error="stop"`` only the end of the read is pruned, since earlier
+        damage decides where it stops. With ``crc="mark"`` and ``"skip"``, only topics and partitions exclude bytes, since
+        headers that are not verified may have wrong offsets and times.
+        """
+        return self._narrowed(to_arrow_expression(condition) if is_polars_expression(condition) else condition)
+
+    def explain(self) -> str:
+        """Plan the read, and return what is read, what is not, and why.
+
+        Returns
+        -------
+        str
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> import pyarrow.compute as pc
+        >>> scan = kbatch.scan_logs("tests/golden/logs", topics="codec-*")
+        >>> print(scan.filter((pc.field("topic") == "codec-lz4") & (pc.field("offset") < 100)).explain())
+        SCAN tests/golden/logs
+        columns: offset, timestamp, timestampType, key, value, headers, topic, partition
+        filter: ((topic == "codec-lz4") and (offset < 100)); true for all records that are read
+        logs: 1 of 5; 4 have a topic or partition that the filter excludes
+        segments: 1 of 2; 1 outside of the range of offsets and times
+        bytes: 3,234 of 62,704 of these logs
+        records: about 166 in these bytes
+        pruned by: offset <= 99 (1 log)
+        """
+        return explained(self._reading, self._names)
+
+    # -- tables of other libraries
+
+    def lazy(self) -> polars.LazyFrame:
+        """Return the scan as a LazyFrame of Polars.
+
+        Columns, filters, slices from both ends, and counts are pushed down. A filter that Arrow does not have is left
+        to Polars.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> import polars as pl
+        >>> frame = kbatch.scan_logs("tests/golden/logs", topics="codec-*").lazy()
+        >>> frame.filter(pl.col("offset") >= 3150).group_by("topic").len().collect().height
+        3
+        """
+        return lazy_frame(self)
+
+    def dataset(self) -> pyarrow.dataset.Dataset:
+        """Return the scan as an Arrow dataset, for DuckDB and `polars.scan_pyarrow_dataset`.
+
+        Columns and filters are pushed down, and batches are read as they are needed.
+
+        Examples
+        --------
+        >>> import duckdb
+        >>> import kbatch
+        >>> records = kbatch.scan_logs("tests/golden/logs", topics="codec-*").dataset()
+        >>> duckdb.sql('from records select count(*) where "offset" >= 3150').fetchall()
+        [(81,)]
+        """
+        from kbatch.scans.arrow_dataset import LogDataset
+
+        return LogDataset(self)
+
+    def __repr__(self) -> str:
+        chosen = self._reading.condition
+        shown = "" if chosen is None else f", filter {chosen.expression}"
+        return f"<Scan of {self._reading.source.describe()}: {', '.join(self._names)}{shown}>"
+
+
+@suggests_names(READ_HINTS)
+def scan_logs(
+    source: SourceLike,
+    *,
+    topics: TopicChoice | None = None,
+    partitions: Iterable[int] | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    **options: Unpack[TableOptions],
+) -> Scan:
+    """Return the records of logs as a lazy table.
+
+    Parameters
+    ----------
+    source : str or path, iterable of them, Log, LogList, or LogSource
+        Log directories, topic-partition directories and ``.log`` files, by path or URL, which each read lists again; or
+        logs that are open already.
+    topics : str, re.Pattern, or iterable of them, optional
+        As for `kbatch.find_logs`.
+    partitions : iterable of int, optional
+        Only these partitions of each topic.
+    columns : sequence of str, optional
+        As `Scan.select`. Default is all of them; topic and partition are null if the name of a directory has none.
+    storage_options : mapping of str to str, optional
+        For URLs; see `kbatch.log.store.storage.filesystem`.
+    **options
+        Those of `kbatch.Log.tables`, such as ``start``, ``end``, ``last``, ``key``, ``isolation`` and ``on_error``.
+        Times before now are taken when `scan_logs` is called. ``threads`` is the number of threads that decode; default
+        is 0, the number of processors. A scan holds at most ``threads + 2`` tables of ``max_bytes`` each; default is
+        32 MiB, or more if a batch is larger.
+
+    Returns
+    -------
+    Scan
+
+    Raises
+    ------
+    LogDirectoryError
+        If a local path does not exist. Other errors are raised when records are read.
+    TypeError, ValueError
+        For arguments that are not allowed.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> scan = kbatch.scan_logs("tests/golden/logs", topics="codec-lz4", columns=["topic", "offset"])
+    >>> scan.head(2).to_pydict()
+    {'topic': ['codec-lz4', 'codec-lz4'], 'offset': [0, 1]}
+    """
+    check_types(scan_logs, locals())
+    options.setdefault("threads", 0)
+    arguments = ReadArguments.of(columns, options)
+    if topics is not None and not isinstance(topics, str | re.Pattern):
+        TopicFilter(topics := list(topics) if isinstance(topics, Iterable) else topics)
+    selection = Selection(
+        topics=topics,
+        partitions=None if partitions is None else frozenset(partitions),
+    )
+    names = VIEW_COLUMNS if columns is None else tuple(columns)
+    return Scan(Reading(source_of(source, storage_options), selection, arguments), names)
