@@ -51,7 +51,6 @@ LAYERS = [
     "log.__init__",
     "plan",
     "scans",
-    "__init__",
     "sinks",
     "spark.driver",
     "spark",

@@ -82,8 +82,8 @@ class Scan(ScannedRecords):
         Damage is treated as in a read of the same ranges of bytes without a filter. Bytes that the filter excludes are
         not read, so damage there is neither an error nor a loss, as with ``start_offset``. Where damage hides whether
         bytes are excluded, they are read. With ``on_error="stop"`` only the end of the read is pruned, since earlier
-        damage decides where it stops. With ``crc="mark"`` and ``"skip"``, only topics and partitions exclude bytes, since
-        headers that are not verified may have wrong offsets and times.
+        damage decides where it stops. With ``crc="mark"`` and ``"skip"``, only topics and partitions exclude bytes,
+        since headers that are not verified may have wrong offsets and times.
         """
         return self._narrowed(to_arrow_expression(condition) if is_polars_expression(condition) else condition)
 
