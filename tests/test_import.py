@@ -7,15 +7,18 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kbatch
 
 
-def output_of(code: str) -> str:
+def output_of(code: str, *arguments: str) -> str:
     """Return what a new interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -40,6 +43,13 @@ print(middle - began, time.perf_counter() - middle)
     assert kbatch_time < numpy_time / 2
 
 
+def test_a_log_is_read_without_the_modules_that_write_or_compare_logs() -> None:
+    code = "import sys, kbatch; [*kbatch.Log(sys.argv[1]).tables()]; print(*sys.modules)"
+    others = ("kbatch.protocol", "kbatch.write", "kbatch.rewrite", "kbatch.log.write", "kbatch.log.check")
+    log = Path(__file__).parent / "golden" / "logs" / "codec-lz4-0"
+    assert set(output_of(code, str(log)).split()).isdisjoint(others)
+
+
 def test_using_kbatch_imports_no_optional_package() -> None:
     packages = ("crc32c", "duckdb", "pandas", "polars", "pyarrow", "pyspark")
     code = f"import sys, kbatch; kbatch.decode(b''); kbatch.Log; print(*{{*{packages}}} & {{*sys.modules}})"
@@ -51,11 +61,12 @@ def test_star_import_binds_the_public_names() -> None:
     assert set(output_of(code).split()) - {"before"} == {*kbatch.__all__}
 
 
-def test_the_stub_declares_the_public_names_from_the_same_modules() -> None:
-    body = ast.parse(Path(kbatch.__file__).with_suffix(".pyi").read_text()).body
+@pytest.mark.parametrize("package", [kbatch, kbatch.log])
+def test_the_stub_declares_the_public_names_from_the_same_modules(package: Any) -> None:
+    body = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text()).body
     stub = {(each.module, name.name) for each in body if isinstance(each, ast.ImportFrom) for name in each.names}
-    packages = {("kbatch", name) for name in kbatch._PACKAGES}  # type: ignore[attr-defined]
-    assert stub == packages | {(module, name) for name, module in kbatch._MODULES.items()}  # type: ignore[attr-defined]
+    packages = {("kbatch", name) for name in getattr(package, "_PACKAGES", ())}
+    assert stub == packages | {(module, name) for name, module in package._NAMES.modules.items()}
 
 
 def test_public_packages_need_no_import_of_their_own() -> None:

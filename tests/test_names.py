@@ -27,6 +27,7 @@ SAME_THING = {
     "CRC_START": "the kernels' twin of the constant in format.py",
     "CRC_START_LEGACY": "the kernels' twin of the constant in format.py",
     "T": "a type variable",
+    "_NAMES": "the public names of a package, by module",
     "TYPE_CHECKING": "the modules that handle signals before anything else do not wait for the import of typing",
     "export": "kbatch.spark.export is kbatch.export with the engine spark, and with objects for the options",
     "murmur2": "broker.partitioner.murmur2 is the public function for one key; the kernel of this name computes it",

@@ -4,66 +4,63 @@ In addition to `Log` and `Segment`, the package reads the other files of a log d
 internal topics.
 """
 
-from kbatch.log.check.comparison import compare_logs
-from kbatch.log.check.differences import ComparedLog, ComparedRecord, Comparison, Difference, PartitionComparison
-from kbatch.log.discovery import find_logs
-from kbatch.log.files.checkpoints import read_leader_epochs, read_offset_checkpoint
-from kbatch.log.files.control_values import control_value
-from kbatch.log.files.internal_topics import (
-    consumer_offsets,
-    group_records,
-    metadata_records,
-    remote_log_metadata,
-    share_group_state,
-    transaction_state,
-)
-from kbatch.log.files.producer_snapshot import read_producer_snapshot
-from kbatch.log.files.properties import read_meta_properties, read_partition_metadata
-from kbatch.log.files.transaction_index import read_transaction_index
-from kbatch.log.log_list import LogList
-from kbatch.log.logs import Log
-from kbatch.log.segment import Segment
-from kbatch.log.store.segment_file import Tail
-from kbatch.log.write.commit import Written, roll_back
-from kbatch.log.write.compaction import Compaction, compact_log
-from kbatch.log.write.dataframes import write_log
-from kbatch.log.write.log_writer import LogWriter
-from kbatch.log.write.rewriting import convert_log, recompress_log
+from kbatch.lazy_names import LazyNames
 
-__all__ = [
-    "Compaction",
-    "ComparedLog",
-    "ComparedRecord",
-    "Comparison",
-    "Difference",
-    "Log",
-    "LogList",
-    "LogWriter",
-    "PartitionComparison",
-    "Segment",
-    "Tail",
-    "Written",
-    "compact_log",
-    "compare_logs",
-    "consumer_offsets",
-    "control_value",
-    "convert_log",
-    "find_logs",
-    "group_records",
-    "metadata_records",
-    "read_leader_epochs",
-    "read_meta_properties",
-    "read_offset_checkpoint",
-    "read_partition_metadata",
-    "read_producer_snapshot",
-    "read_transaction_index",
-    "recompress_log",
-    "remote_log_metadata",
-    "roll_back",
-    "share_group_state",
-    "transaction_state",
-    "write_log",
-]
+# The public names, by module; `__init__.pyi` declares them for type checkers and editors.
+_NAMES = LazyNames(
+    __name__,
+    {
+        "kbatch.log.check.comparison": ("compare_logs",),
+        "kbatch.log.check.differences": (
+            "ComparedLog",
+            "ComparedRecord",
+            "Comparison",
+            "Difference",
+            "PartitionComparison",
+        ),
+        "kbatch.log.discovery": ("find_logs",),
+        "kbatch.log.files.checkpoints": (
+            "read_leader_epochs",
+            "read_offset_checkpoint",
+        ),
+        "kbatch.log.files.control_values": ("control_value",),
+        "kbatch.log.files.internal_topics": (
+            "consumer_offsets",
+            "group_records",
+            "metadata_records",
+            "remote_log_metadata",
+            "share_group_state",
+            "transaction_state",
+        ),
+        "kbatch.log.files.producer_snapshot": ("read_producer_snapshot",),
+        "kbatch.log.files.properties": (
+            "read_meta_properties",
+            "read_partition_metadata",
+        ),
+        "kbatch.log.files.transaction_index": ("read_transaction_index",),
+        "kbatch.log.log_list": ("LogList",),
+        "kbatch.log.logs": ("Log",),
+        "kbatch.log.segment": ("Segment",),
+        "kbatch.log.store.segment_file": ("Tail",),
+        "kbatch.log.write.commit": (
+            "Written",
+            "roll_back",
+        ),
+        "kbatch.log.write.compaction": (
+            "Compaction",
+            "compact_log",
+        ),
+        "kbatch.log.write.dataframes": ("write_log",),
+        "kbatch.log.write.log_writer": ("LogWriter",),
+        "kbatch.log.write.rewriting": (
+            "convert_log",
+            "recompress_log",
+        ),
+    },
+)
+
+__all__ = _NAMES.names
+__getattr__ = _NAMES.find
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,34 @@
+"""The public names, for type checkers and editors; `__init__.py` has the same names by module."""
+
+from kbatch.log.check.comparison import compare_logs as compare_logs
+from kbatch.log.check.differences import ComparedLog as ComparedLog
+from kbatch.log.check.differences import ComparedRecord as ComparedRecord
+from kbatch.log.check.differences import Comparison as Comparison
+from kbatch.log.check.differences import Difference as Difference
+from kbatch.log.check.differences import PartitionComparison as PartitionComparison
+from kbatch.log.discovery import find_logs as find_logs
+from kbatch.log.files.checkpoints import read_leader_epochs as read_leader_epochs
+from kbatch.log.files.checkpoints import read_offset_checkpoint as read_offset_checkpoint
+from kbatch.log.files.control_values import control_value as control_value
+from kbatch.log.files.internal_topics import consumer_offsets as consumer_offsets
+from kbatch.log.files.internal_topics import group_records as group_records
+from kbatch.log.files.internal_topics import metadata_records as metadata_records
+from kbatch.log.files.internal_topics import remote_log_metadata as remote_log_metadata
+from kbatch.log.files.internal_topics import share_group_state as share_group_state
+from kbatch.log.files.internal_topics import transaction_state as transaction_state
+from kbatch.log.files.producer_snapshot import read_producer_snapshot as read_producer_snapshot
+from kbatch.log.files.properties import read_meta_properties as read_meta_properties
+from kbatch.log.files.properties import read_partition_metadata as read_partition_metadata
+from kbatch.log.files.transaction_index import read_transaction_index as read_transaction_index
+from kbatch.log.log_list import LogList as LogList
+from kbatch.log.logs import Log as Log
+from kbatch.log.segment import Segment as Segment
+from kbatch.log.store.segment_file import Tail as Tail
+from kbatch.log.write.commit import Written as Written
+from kbatch.log.write.commit import roll_back as roll_back
+from kbatch.log.write.compaction import Compaction as Compaction
+from kbatch.log.write.compaction import compact_log as compact_log
+from kbatch.log.write.dataframes import write_log as write_log
+from kbatch.log.write.log_writer import LogWriter as LogWriter
+from kbatch.log.write.rewriting import convert_log as convert_log
+from kbatch.log.write.rewriting import recompress_log as recompress_log
