@@ -26,6 +26,11 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # Tables and help follow the variable, which a shell may have exported.
 os.environ.pop("COLUMNS", None)
 
+# The tests start hundreds of processes that import kbatch, among them Spark's workers. Without byte code each of them
+# compiles its modules, which takes twice as long as all that the process does.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Helpers of the tests with a broker; their clients may not be installed.
 collect_ignore = [
     f"broker/{path.name}" for path in (Path(__file__).parent / "broker").iterdir() if not path.name.startswith("test_")
