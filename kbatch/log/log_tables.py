@@ -122,7 +122,8 @@ class TablesOfLog(Conversions):
             memory of the process grows by at most 1.3 times the limit, plus 8 MiB. Views of a table, such as
             `to_arrow` and `to_pandas`, come on top: ``limits.max_table_bytes`` limits a table with one view. A limit
             below 16 MiB only ends tables. Under read_committed a limit from 16 MiB on also applies to the transactions
-            (by default ``limits.max_table_bytes`` does). Default is about 64 MiB, or more if a batch is larger.
+            (by default ``limits.max_table_bytes`` does). Default is about 64 MiB, or 8 MiB before the choice of a
+            `key`, and more if a batch is larger.
 
         Yields
         ------

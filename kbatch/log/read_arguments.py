@@ -14,6 +14,7 @@ from kbatch.log.row_filter import RowFilter, key_bytes
 from kbatch.quantities import SizeLike, TimeLike
 from kbatch.read.budget import checked_table_bytes
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.tuning import KEY_TABLE_BYTES
 from kbatch.value_options import ARGUMENTS, ValueArguments
 
 __all__ = ["READ_HINTS", "ReadArguments", "TableOptions", "ViewOptions"]
@@ -107,13 +108,14 @@ class ReadArguments:
         decode = DecodeOptions(
             limits=Limits() if limits is None else limits, columns=columns, is_strict=max_bytes is not None, **decoding
         )
+        keys = key_bytes(options.get("key"))
         return cls(
             start,
             end,
             None if last is None else int(last),
-            key_bytes(options.get("key")),
+            keys,
             decode,
-            checked_table_bytes(max_bytes),
+            KEY_TABLE_BYTES if keys and max_bytes is None else checked_table_bytes(max_bytes),
         )
 
     def bounds(self, logs: Sequence[BoundedLog]) -> list[tuple[LogBound, LogBound]]:

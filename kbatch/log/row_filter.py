@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.kernels.slices import keys_equal
+from kbatch.records.trimming import pays, trimmed_bytes
 from kbatch.table import RecordTable
 
 __all__ = ["RowFilter", "key_bytes"]
@@ -57,7 +58,11 @@ class RowFilter:
             return table
         mask = self.mask(table)
         count = int(np.count_nonzero(mask))
-        return table if count == len(table) else table[mask] if count else table[:0]
+        if count == len(table):
+            return table
+        found = table[mask] if count else table[:0]
+        # So the memory of the table is free for the next one, also if the caller keeps what was found.
+        return trimmed_bytes(found) if self.keys and pays(found) else found
 
 
 def key_bytes(key: bytes | str | None) -> tuple[bytes, ...]:

@@ -21,6 +21,7 @@ from kbatch.plan.watching import open_log
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import decoded_columns
 from kbatch.table import RecordTable
+from kbatch.tuning import KEY_TABLE_BYTES
 
 __all__ = ["TableSize", "task_options", "task_tables"]
 
@@ -134,7 +135,9 @@ def _split_tables(
         columns=None if columns is None else decoded_columns(columns),
         is_strict=size.is_strict,
     )
-    return read_tables(segment, split.start, split.end, decode, size.max_bytes, splits=True)
+    # Small tables stay in the cache while few of their records are kept.
+    max_bytes = size.max_bytes if options.key is None else min(size.max_bytes, KEY_TABLE_BYTES)
+    return read_tables(segment, split.start, split.end, decode, max_bytes, splits=True)
 
 
 def _gap_tables(
