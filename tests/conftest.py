@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -64,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Assign each test to the group that one worker runs completely (``-n 2 --dist loadgroup`` of pytest-xdist).
+    """Assign each test to the group that one worker runs completely (``-n 3 --dist loadgroup`` of pytest-xdist).
 
     Spark sessions and brokers need most of the memory and time, so each kind has one worker. All other tests
     of a module stay together, so that its fixtures are created once. Tests marked ``long`` run only with
@@ -119,9 +120,9 @@ def pytest_make_collect_report(
     return report
 
 
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    """Host and port of an empty object store on this machine."""
+@pytest.fixture(scope="session")
+def s3_process() -> Iterator[str]:
+    """Host and port of an object store on this machine, for all tests of a worker: it takes seconds to start."""
     pytest.importorskip("moto.server")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -138,6 +139,13 @@ def s3_server() -> Iterator[str]:
     finally:
         server.terminate()
         server.wait()
+
+
+@pytest.fixture(scope="module")
+def s3_server(s3_process: str) -> str:
+    """Host and port of an object store that is empty when a module begins."""
+    urllib.request.urlopen(urllib.request.Request(f"http://{s3_process}/moto-api/reset", method="POST")).close()
+    return s3_process
 
 
 @pytest.fixture(scope="session")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import log_batches
 import pytest
-from log_batches import DAY, NOW
+from log_batches import NOW
 
-import kbatch
 from kbatch.cli import main
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
@@ -66,98 +62,21 @@ def test_messages_contain_no_secrets(tmp_path: Path) -> None:
     assert "hush" not in repr(open_place("s3://bucket/x", writing.storage))
 
 
-FAILING = """
-import os, resource, signal
-from pathlib import Path
-
-
-class KillOnce:
-    \"\"\"A transform that ends its worker in the middle of a task, once.\"\"\"
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def schema(self, schema):
-        return schema
-
-    def apply(self, batch):
-        if batch.column("offset")[0].as_py() >= 500:
-            try:
-                Path(self.mark).touch(exist_ok=False)
-            except FileExistsError:
-                pass
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return batch
-
-
-class SmallFiles:
-    \"\"\"A transform that limits the size of the files of its worker.\"\"\"
-
-    def schema(self, schema):
-        return schema
-
-    def apply(self, batch):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4_000_000, 4_000_000))
-        return batch
-"""
-RUN = """
-import sys, warnings
-warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-import failing
-from kbatch.spark import WriteOptions, export, spark_session
-
-directory = sys.argv[1]
-writing = WriteOptions(row_group_rows=100, by_day=True)
-with spark_session("local[2,3]", conf={"spark.speculation": "true"}):
-    summary = export(
-        f"{directory}/logs", f"{directory}/out", transform=failing.KillOnce(f"{directory}/killed"), writing=writing
-    )
-    print(summary.records, len(summary.files), flush=True)
-    export(f"{directory}/large", f"{directory}/full", transform=failing.SmallFiles(), writing=writing)
-"""
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """Two exports of one Spark that retries tasks, in a process of its own: a worker is killed, and a disk is full."""
-    directory = tmp_path_factory.mktemp("failing")
-    batches = [log_batches.batch(i, [NOW + i * DAY // 300]) for i in range(1000)]
-    log_batches.write_segment(directory / "logs" / "t-0", 0, batches)
-    noise = Random(1)
-    batches = [log_batches.batch(i, [NOW], value=noise.randbytes(10_000)) for i in range(1000)]
-    log_batches.write_segment(directory / "large" / "t-0", 0, batches)
-    (directory / "failing.py").write_text(FAILING)
-    paths = os.pathsep.join([str(directory), str(Path(kbatch.__file__).parents[1])])
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, directory],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return directory, done
-
-
-Exported = tuple[Path, subprocess.CompletedProcess[str]]
-
-
-def test_a_worker_killed_while_it_writes_a_file_is_retried(exported: Exported) -> None:
-    directory, done = exported
-    assert (directory / "killed").exists(), done.stderr
+def test_a_worker_killed_while_it_writes_a_file_is_retried(retried: tuple[Path, dict[str, Any]]) -> None:
+    directory, results = retried
+    assert (directory / "killed").exists()
     paths = sorted((directory / "out").rglob("*.parquet"))
-    assert done.stdout.split() == ["1000", str(len(paths))]
+    assert results["exported"] == [1000, len(paths)]
     found = [offset for path in paths for offset in pq.ParquetFile(path).read(["offset"])["offset"].to_pylist()]
     assert found == list(range(1000))
     assert sorted(os.listdir(directory / "out")) == ["_manifest.json", "topic=t"]
     assert not list(directory.glob("out.tmp*"))
 
 
-def test_a_full_disk_is_reported_in_one_line(exported: Exported) -> None:
+def test_a_full_disk_is_reported_in_one_line(retried: tuple[Path, dict[str, Any]]) -> None:
     """A file size limit, like a full disk, gives a message of one line that names the file, and no output."""
-    directory, done = exported
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert re.search(r"KbatchError: while exporting .*t-0/0{20}\.log: OSError: .*File too large", last)
-    assert set(os.listdir(directory)) - {"__pycache__"} == {"failing.py", "killed", "large", "logs", "out"}
+    directory, results = retried
+    kind, text = results["full disk"]
+    assert kind == "KbatchError"
+    assert re.fullmatch(r"while exporting .*t-0/0{20}\.log: OSError: .*File too large.*", text)
+    assert [path.name for path in directory.iterdir() if path.name.startswith("full")] == []

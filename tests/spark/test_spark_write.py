@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -326,40 +324,8 @@ def test_concurrent_jobs_are_refused_or_append(tmp_path: Path) -> None:
     assert values(tmp_path / "empty")["t", 0] == [b"0", b"2"]
 
 
-KILLED = """
-import os, signal, sys
-import kbatch.spark
-from pyspark import TaskContext
-from pyspark.sql.functions import udf
-
-def fragile(n):
-    context = TaskContext.get()
-    if n % 250 == 200 and context.attemptNumber() == 0:
-        open(f"{killed}-{n}", "x").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return str(n)
-
-killed = sys.argv[2]
-with kbatch.spark.spark_session("local[2,4]", app_name="killed", conf={"spark.ui.enabled": "false"}) as spark:
-    kbatch.spark.register(spark)
-    frame = spark.range(0, 1000, 1, 4).select(udf(fragile, "string")("id").alias("value"))
-    writer = frame.write.format("kbatch").mode("append").option("topic", "t").option("numPartitions", "1")
-    writer.save(sys.argv[1])
-    killed += "-again"
-    writer.save(sys.argv[1])
-"""
-
-
-def test_killed_workers_duplicate_no_rows(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "logs"), str(tmp_path / "killed")],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert len(list(tmp_path.glob("killed-*"))) >= 4
-    assert values(tmp_path / "logs") == {("t", 0): [b"%d" % n for n in range(1000)] * 2}
-    assert sorted(os.listdir(tmp_path / "logs")) == [".lock", "t-0"]
+def test_killed_workers_duplicate_no_rows(retried: tuple[Path, dict[str, Any]]) -> None:
+    directory, _ = retried
+    assert len(list(directory.glob("killed-*"))) >= 4
+    assert values(directory / "written") == {("t", 0): [b"%d" % n for n in range(1000)] * 2}
+    assert sorted(os.listdir(directory / "written")) == [".lock", "t-0"]
