@@ -153,6 +153,7 @@ def messages_and_values(count: int, directory: Path) -> dict[str, Callable[[], A
     import kbatch.log
     from kbatch.protocol import MetadataRequest, decode_message, encode_message, split_messages
     from kbatch.values import AvroParser, JsonParser, infer_json
+    from kbatch.values.projection import projected, pruned_type
 
     asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="") for _ in range(count)])
     topics = b"".join(encode_message(asked, 12))
@@ -162,6 +163,9 @@ def messages_and_values(count: int, directory: Path) -> dict[str, Callable[[], A
     blocks = pa.array([b"\2" * count + b"\0"], pa.binary())
     wide = json.dumps({f"f{i}": i for i in range(count)}).encode()
     parser = JsonParser(pa.struct({"f0": pa.int64()}))
+    pair = pa.struct({"f0": pa.int64(), "f1": pa.list_(pa.string())})
+    part = projected(JsonParser(pair), pruned_type(pair, [("f0",)]))
+    hidden = json.dumps({"f0": 1, "f1": ["\u00e9"] * count}).encode()
     directory.mkdir()
     epochs = directory / "leader-epoch-checkpoint"
     epochs.write_text(f"0\n{count}\n" + "".join(f"{i} {i}\n" for i in range(count)))
@@ -174,6 +178,7 @@ def messages_and_values(count: int, directory: Path) -> dict[str, Callable[[], A
         "empty protocol messages": lambda data=bytes(4 * count): list(split_messages(data)),
         "Avro blocks": lambda: avro.parse(blocks),
         "JSON fields": lambda: parser.parse(pa.array([wide], pa.binary())),
+        "JSON fields that are not requested": lambda: part.parse(pa.array([hidden, wide], pa.binary())),
         "JSON fields, inferred": lambda: infer_json([wide]),
         "leader epochs": lambda: kbatch.log.read_leader_epochs(epochs),
         "entries of a transaction index": lambda: kbatch.log.read_transaction_index(index),

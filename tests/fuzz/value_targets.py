@@ -11,8 +11,10 @@ from choices import Choices, split
 from google.protobuf import descriptor_pb2
 
 from kbatch.kernels.murmur import murmur2
-from kbatch.values import AvroParser, FixedParser, JsonParser, ProtobufParser, infer_json
+from kbatch.values import AvroParser, FixedParser, JsonParser, Parsed, ProtobufParser, infer_json
 from kbatch.values.ddl import parse_ddl
+from kbatch.values.parsed import selected_fields
+from kbatch.values.projection import projected, pruned_type
 from kbatch.values.protobuf import read_descriptors
 
 MAX_VALUES = 50
@@ -34,6 +36,7 @@ def check_parsed(parser: Any, column: pa.Array) -> None:
     assert len(parsed.values) == len(column)
     assert parsed.values.type == parser.type
     assert len(parsed.bad) == len(parsed.errors)
+    check_projected(parser, column, parsed)
     bad = set(parsed.bad.tolist())
     chunks = parsed.values.chunks if isinstance(parsed.values, pa.ChunkedArray) else [parsed.values]
     values = pa.chunked_array(chunks, parser.type)
@@ -43,6 +46,19 @@ def check_parsed(parser: Any, column: pa.Array) -> None:
         alone = parser.parse(column[row : row + 1])
         assert (len(alone.bad) == 1) == (row in bad), row
         assert alone.values[0].equals(values[row]) or "double" in str(parser.type) or "float" in str(parser.type)
+
+
+def check_projected(parser: Any, column: pa.Array, parsed: Parsed) -> None:
+    """Parse half of the fields: the same values are bad for the same reasons, and the others have the same fields."""
+    if not pa.types.is_struct(parser.type) or not parser.type.num_fields:
+        return
+    for first in (0, 1):
+        kind = pruned_type(parser.type, [(each.name,) for each in list(parser.type)[first::2]])
+        part = projected(parser, kind).parse(column)
+        assert (part.bad.tolist(), part.errors) == (parsed.bad.tolist(), parsed.errors)
+        part.values.validate(full=True)
+        expected = selected_fields(parsed.values, kind)
+        assert part.values.to_string(window=1 << 20) == expected.to_string(window=1 << 20)
 
 
 # Schemas with every type, also below arrays, maps and unions.
