@@ -35,7 +35,8 @@ class ScannedLogs:
 def scanned_logs(root: Path, seed: int, *, damage: float = 0.0) -> ScannedLogs:
     """Write logs of several segments; with a chance of `damage`, bytes of a batch other than its base offset change.
 
-    No checksum covers a base offset, and seeks rely on ascending offsets.
+    No checksum covers a base offset, and seeks rely on ascending offsets. The last batch of a log remains good, since
+    bounds that count from the end rely on its header.
     """
     draw = random.Random(seed)
     made = ScannedLogs(root, _values(draw))
@@ -44,11 +45,12 @@ def scanned_logs(root: Path, seed: int, *, damage: float = 0.0) -> ScannedLogs:
             offset, undecided = 0, set[int]()
             directory = root / f"{topic}-{partition}"
             made.logs.append(directory)
-            for _ in range(SEGMENTS):
-                base, batches = offset, []
-                for _ in range(draw.randint(1, BATCHES)):
+            for segment in range(SEGMENTS):
+                base, batches, number = offset, [], draw.randint(1, BATCHES)
+                for place in range(number):
                     batch, count_of = _batch(draw, offset, undecided)
-                    if draw.random() < damage:
+                    is_last = (segment, place) == (SEGMENTS - 1, number - 1)
+                    if draw.random() < damage and not is_last:
                         made.is_damaged = True
                         batch = _changed(draw, batch)
                     batches.append(batch)
