@@ -131,6 +131,10 @@ class RecordView:
         inputs = values.inputs(())
         return cls(values.schema(view_schema(inputs, binary=binary)), inputs, binary, values)
 
+    def of_columns(self, names: Sequence[str]) -> RecordView:
+        """Return the view of other columns of the same records; errors as for `of`."""
+        return RecordView.of(names, (), self.binary, self.values)
+
     def batches(self, table: RecordTable, bad: BadValues | None = None) -> list[pa.RecordBatch]:
         """Return the records of a table as batches of the schema; bad values are added to `bad`."""
         if self.values is None:

@@ -20,8 +20,9 @@ import numpy.typing as npt
 from kbatch.bounds import Domain, Pruning
 from kbatch.extras import require
 from kbatch.format import INT64_MAX, NO_TIMESTAMP, VIEW_COLUMNS
+from kbatch.log.record_view import RecordView
 from kbatch.quantities import EPOCH
-from kbatch.records.arrow import to_arrow, view_schema
+from kbatch.records.arrow import view_schema
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class ExpressionFilter:
     Parameters
     ----------
     expression : pyarrow.compute.Expression
+    view : RecordView, optional
+        The columns that the condition may use; default is all columns of records.
 
     Raises
     ------
@@ -83,7 +86,7 @@ class ExpressionFilter:
     (5, False)
     """
 
-    def __init__(self, expression: pc.Expression) -> None:
+    def __init__(self, expression: pc.Expression, view: RecordView | None = None) -> None:
         pa, compute = require("pyarrow", "arrow", "a filter"), require("pyarrow.compute", "arrow", "a filter")
         if not isinstance(expression, compute.Expression):
             raise TypeError(
@@ -91,23 +94,30 @@ class ExpressionFilter:
             )
         self.expression = expression
         self._field = compute.field
-        self._schema = view_schema(VIEW_COLUMNS)
+        self._view = RecordView.of(None, VIEW_COLUMNS) if view is None else view
+        self._schema = self._view.schema
         try:
             found = _evaluated(expression, self._schema.empty_table()).type
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            names = ", ".join(VIEW_COLUMNS)
+            names = ", ".join(self._schema.names)
             reason = str(error).partition("\n")[0]
             raise ValueError(f"the filter {expression} does not fit the columns {names}: {reason}") from None
         if not (pa.types.is_boolean(found) or pa.types.is_null(found)):
             raise TypeError(f"a filter must have a boolean result, got {expression}, which is {found}")
 
     def __and__(self, other: ExpressionFilter) -> ExpressionFilter:
-        return ExpressionFilter(self.expression & other.expression)
+        names = dict.fromkeys((*self._schema.names, *other._schema.names))
+        return ExpressionFilter(self.expression & other.expression, self._view.of_columns(tuple(names)))
 
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns that the condition uses."""
-        return tuple(name for name in VIEW_COLUMNS if not self._is_bound_without(name))
+        return tuple(name for name in self._schema.names if not self._is_bound_without(name))
+
+    @functools.cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns of records that the condition is evaluated on."""
+        return self._view.of_columns(self.columns).columns if self.columns else ()
 
     def _is_bound_without(self, name: str) -> bool:
         pa = require("pyarrow", "arrow", "a filter")
@@ -175,7 +185,8 @@ class ExpressionFilter:
     def _mask(self, table: RecordTable) -> npt.NDArray[np.bool_]:
         pa = require("pyarrow", "arrow", "a filter")
         # A condition without columns needs some column for the number of rows.
-        made = to_arrow(table, columns=self.columns or ("offset",))
+        view = self._view.of_columns(self.columns or ("offset",))
+        made = pa.Table.from_batches(view.batches(table), schema=view.schema)
         try:
             found = _evaluated(self.expression, made)
         except pa.ArrowInvalid:
@@ -197,7 +208,8 @@ class ExpressionFilter:
     @functools.cached_property
     def keys(self) -> tuple[bytes, ...]:
         """The only keys with which the condition can be true; none if other keys are possible."""
-        if "key" not in self.columns:
+        pa = require("pyarrow", "arrow", "a filter")
+        if "key" not in self.columns or self._schema.field("key").type != pa.binary():
             return ()
         # A key that the expression compares with is in its text, an empty one as no text.
         found = sorted({b"", *map(bytes.fromhex, _HEXADECIMAL.findall(str(self.expression)))})

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbatch.extras import require
-from kbatch.records.arrow import view_schema
 from kbatch.scans.ahead import sliced_rows
 from kbatch.scans.polars_expressions import arrow_counterpart, conjuncts, exact_counterpart, is_dynamic
 
@@ -64,11 +63,11 @@ def scan_frames(scan: ScannedRecords, columns: Sequence[str], part: tuple[int, i
         return
     # Polars asks for no columns of a slice too, whose length is then that of any column.
     selected = scan.select(*(columns or scan.columns[:1]))
-    schema = view_schema(selected.columns, binary="binary_view")
+    view = selected._view(binary="binary_view")
     start, length = part if part is not None else (0, None)
-    batches = selected._batches(schema)
+    batches = selected._batches(view)
     if start < 0:
-        found = selected._last_batches(schema, -start)
+        found = selected._last_batches(view, -start)
         # A slice that begins before the first record has fewer.
         length = max(0, (length or 0) + start + sum(each.num_rows for each in found)) if length is not None else None
         batches, start = (each for each in found), 0

@@ -10,7 +10,6 @@ import functools
 from typing import TYPE_CHECKING
 
 from kbatch.extras import require
-from kbatch.records.arrow import view_schema
 from kbatch.scans.polars_frames import source_frames
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def lazy_frame(scan: ScannedRecords) -> pl.LazyFrame:
     """
     polars = require("polars", "polars", "lazy()")
     require("pyarrow", "polars", "lazy()")
-    schema = polars.from_arrow(view_schema(scan.columns, binary="binary_view").empty_table()).schema
+    schema = polars.from_arrow(scan._view(binary="binary_view").schema.empty_table()).schema
     if hasattr(polars, "scan_external_reader"):
         from kbatch.scans.polars_reader import reader_builder
 

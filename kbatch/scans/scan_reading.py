@@ -319,7 +319,7 @@ class Reading:
         if planned.excluded is not None and planned.excluded.is_always_true and self._options.on_error != "stop":
             # Rows outside of the range of offsets are left out already, but for those that "stop" has to read.
             condition = None
-        needed = columns if condition is None else tuple(dict.fromkeys((*columns, *condition.columns)))
+        needed = columns if condition is None else tuple(dict.fromkeys((*columns, *condition.inputs)))
         tables: Iterable[tuple[Split, RecordTable]] = task_tables(
             task, self._options_of(planned.log), needed, size=self._size, rows=planned.rows
         )

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 from kbatch.arguments import check_types
 from kbatch.extras import require
+from kbatch.format import VIEW_COLUMNS
+from kbatch.log.record_view import BadValues, RecordView
 from kbatch.options import Binary
-from kbatch.records.arrow import requested_binary, to_arrow, view_schema
+from kbatch.records.arrow import requested_binary
 from kbatch.records.data import checked_columns
 from kbatch.scans.ahead import sliced_rows
 from kbatch.scans.expression_filter import ExpressionFilter
 from kbatch.scans.scan_reading import Reading
+from kbatch.scans.typed_scans import TypedValues
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:
@@ -32,17 +35,28 @@ class ScannedRecords:
     ----------
     reading : Reading
     columns : tuple of str
+    values : TypedValues, optional
     """
 
-    __slots__ = ("_names", "_reading")
+    __slots__ = ("_names", "_reading", "_values")
 
-    def __init__(self, reading: Reading, columns: tuple[str, ...]) -> None:
+    def __init__(self, reading: Reading, columns: tuple[str, ...], values: TypedValues | None = None) -> None:
         self._reading = reading
         self._names = columns
+        self._values = values
+
+    def _view(self, names: Iterable[str] | None = None, binary: Binary = "binary") -> RecordView:
+        """Return the view of some columns, by default of those of the scan."""
+        chosen = self._names if names is None else tuple(names)
+        return RecordView.of(chosen, VIEW_COLUMNS, binary, None if self._values is None else self._values.columns)
 
     def _narrowed(self, condition: pc.Expression) -> Self:
         """Return the records for which a condition is true."""
-        return type(self)(self._reading.narrowed(ExpressionFilter(condition)), self._names)
+        view = None
+        if self._values is not None:
+            # Also the fields that are columns of the scan.
+            view = self._view(dict.fromkeys((*self._values.names, *self._names)))
+        return type(self)(self._reading.narrowed(ExpressionFilter(condition, view)), self._names, self._values)
 
     def select(self, *columns: str | Iterable[str]) -> Self:
         """Return the records with some columns; only what these columns need is decoded.
@@ -58,13 +72,18 @@ class ScannedRecords:
             For a name that the scan does not have, a repeated name, or none.
         """
         names = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
-        chosen = checked_columns(names)
+        chosen = checked_columns(names) if self._values is None else tuple(self._view(names).schema.names)
         if not chosen:
             raise ValueError("select() needs at least one column; count() returns the number of records")
-        missing = [name for name in chosen if name not in self._names]
+        missing = [name for name in chosen if not self._has_column(name)]
         if missing:
             raise ValueError(f"no column {', '.join(map(repr, missing))}; the scan has {', '.join(self._names)}")
-        return type(self)(self._reading, chosen)
+        return type(self)(self._reading, chosen, self._values)
+
+    def _has_column(self, name: str) -> bool:
+        """Whether a name is a column of the scan, or a field of one."""
+        parts = name.split(".")
+        return any(".".join(parts[:end]) in self._names for end in range(1, len(parts) + 1))
 
     @property
     def columns(self) -> list[str]:
@@ -74,7 +93,7 @@ class ScannedRecords:
     @property
     def schema(self) -> pyarrow.Schema:
         """The Arrow schema of `to_arrow`."""
-        return view_schema(self._names)
+        return self._view().schema
 
     # -- records
 
@@ -95,15 +114,15 @@ class ScannedRecords:
         """
         check_types(ScannedRecords.reader, locals())
         pa = require("pyarrow", "arrow", "reader()")
-        schema = view_schema(self._names, binary=binary)
-        return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
+        view = self._view(binary=binary)
+        return pa.RecordBatchReader.from_batches(view.schema, self._batches(view))
 
     def to_arrow(self, *, binary: Binary = "binary") -> pyarrow.Table:
         """Return all records as an Arrow table; `binary` is as for `reader`."""
         check_types(ScannedRecords.to_arrow, locals())
         pa = require("pyarrow", "arrow", "to_arrow()")
-        schema = view_schema(self._names, binary=binary)
-        return pa.Table.from_batches(self._batches(schema), schema=schema)
+        view = self._view(binary=binary)
+        return pa.Table.from_batches(self._batches(view), schema=view.schema)
 
     def to_polars(self) -> polars.DataFrame:
         """Return all records as a Polars DataFrame; `lazy` returns a LazyFrame."""
@@ -122,10 +141,12 @@ class ScannedRecords:
         if dtype_backend == "pyarrow":
             frame = self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)
             return frame
-        names = self._names
-        frames = list(self._reading.run(names, lambda table: table.to_pandas(columns=names)))
+        view = self._view()
+        bad = BadValues(self._names)
+        frames = list(self._reading.run(view.columns, lambda table: view.frame(table, bad)))
+        bad.warn()
         if not frames:
-            return RecordTable._empty(names).to_pandas(columns=names)
+            return view.frame(RecordTable._empty(view.columns))
         frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
         return frame
 
@@ -139,7 +160,8 @@ class ScannedRecords:
         """
         check_types(ScannedRecords.head, locals())
         pa = require("pyarrow", "arrow", "head()")
-        table = pa.Table.from_batches(sliced_rows(self._batches(self.schema), 0, _count(n)), schema=self.schema)
+        view = self._view()
+        table = pa.Table.from_batches(sliced_rows(self._batches(view), 0, _count(n)), schema=view.schema)
         return table
 
     def tail(self, n: int = 5) -> pyarrow.Table:
@@ -152,8 +174,8 @@ class ScannedRecords:
         """
         check_types(ScannedRecords.tail, locals())
         pa = require("pyarrow", "arrow", "tail()")
-        batches = self._last_batches(self.schema, _count(n))
-        return pa.Table.from_batches(batches, schema=self.schema)
+        view = self._view()
+        return pa.Table.from_batches(self._last_batches(view, _count(n)), schema=view.schema)
 
     def count(self) -> int:
         """Return the number of records.
@@ -169,8 +191,9 @@ class ScannedRecords:
         schema = self.schema if requested_schema is None else pa.Schema._import_from_c_capsule(requested_schema)
         if schema.names:
             self.select(schema.names)
-        reader = pa.RecordBatchReader.from_batches(schema, self._batches(schema))
-        return reader.__arrow_c_stream__()
+        batches = self._batches(self._view(schema.names, requested_binary(schema)))
+        made = (each if each.schema.equals(schema) else each.cast(schema) for each in batches)
+        return pa.RecordBatchReader.from_batches(schema, made).__arrow_c_stream__()
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
         raise TypeError("a Scan is not an array: to_pandas(), to_polars() and to_arrow() return its records")
@@ -183,26 +206,27 @@ class ScannedRecords:
 
     # -- batches
 
-    def _batches(self, schema: pyarrow.Schema) -> Generator[pyarrow.RecordBatch, None, None]:
-        """Yield the records as batches of a schema."""
-        binary = requested_binary(schema)
+    def _batches(self, view: RecordView) -> Generator[pyarrow.RecordBatch, None, None]:
+        """Yield the records as batches, and warn of bad values at the end."""
+        bad = BadValues(view.schema.names)
 
         def use(table: RecordTable) -> list[pyarrow.RecordBatch]:
-            return _batches_of(table, schema, binary)
+            return view.batches(table, bad)
 
-        for batches in self._reading.run(checked_columns(schema.names), use):
+        for batches in self._reading.run(view.columns, use):
             yield from batches
             del batches
+        bad.warn()
 
-    def _last_batches(self, schema: pyarrow.Schema, n: int) -> list[pyarrow.RecordBatch]:
-        """Return the last `n` records as batches of a schema."""
-        binary = requested_binary(schema)
+    def _last_batches(self, view: RecordView, n: int) -> list[pyarrow.RecordBatch]:
+        """Return the last `n` records as batches."""
+        bad = BadValues(view.schema.names)
 
         def use(table: RecordTable) -> list[pyarrow.RecordBatch]:
-            return _batches_of(table[max(0, len(table) - n) :], schema, binary)
+            return view.batches(table[max(0, len(table) - n) :], bad)
 
         found: list[pyarrow.RecordBatch] = []
-        parts = self._reading.run(checked_columns(schema.names), use, reverse=True)
+        parts = self._reading.run(view.columns, use, reverse=True)
         with contextlib.closing(parts):
             while n > 0 and (part := next(parts, None)) is not None:
                 for batch in reversed(part):
@@ -210,13 +234,8 @@ class ScannedRecords:
                     n -= found[-1].num_rows
                     if n == 0:
                         break
+        bad.warn()
         return found[::-1]
-
-
-def _batches_of(table: RecordTable, schema: pyarrow.Schema, binary: Binary) -> list[pyarrow.RecordBatch]:
-    made = to_arrow(table, columns=schema.names, binary=binary)
-    batches: list[pyarrow.RecordBatch] = (made if made.schema.equals(schema) else made.cast(schema)).to_batches()
-    return batches
 
 
 def _count(n: int) -> int:

@@ -10,7 +10,8 @@ from typing_extensions import Unpack
 
 from kbatch.arguments import check_types, suggests_names
 from kbatch.format import VIEW_COLUMNS
-from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
+from kbatch.log.read_arguments import READ_HINTS, ReadArguments, ViewOptions
+from kbatch.log.record_view import RecordView
 from kbatch.log.selection import Selection
 from kbatch.log.source import SourceLike, source_of
 from kbatch.log.topics import TopicChoice, TopicFilter
@@ -19,6 +20,8 @@ from kbatch.scans.polars_expressions import is_polars_expression, to_arrow_expre
 from kbatch.scans.polars_scan import lazy_frame
 from kbatch.scans.scan_reading import Reading
 from kbatch.scans.scanned_records import ScannedRecords
+from kbatch.scans.typed_scans import TypedValues
+from kbatch.value_options import ValueOptions
 
 if TYPE_CHECKING:
     import polars
@@ -160,7 +163,7 @@ def scan_logs(
     partitions: Iterable[int] | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
-    **options: Unpack[TableOptions],
+    **options: Unpack[ViewOptions],
 ) -> Scan:
     """Return the records of logs as a lazy table.
 
@@ -174,14 +177,16 @@ def scan_logs(
     partitions : iterable of int, optional
         Only these partitions of each topic.
     columns : sequence of str, optional
-        As `Scan.select`. Default is all of them; topic and partition are null if the name of a directory has none.
+        As `Scan.select`. Default is all of them; topic and partition are null if the name of a directory has none. With
+        a format of values also fields, such as ``value.user.id``: engines then request them one by one.
     storage_options : mapping of str to str, optional
         For URLs; see `kbatch.log.store.storage.filesystem`.
     **options
-        Those of `kbatch.Log.tables`, such as ``start``, ``end``, ``last``, ``key``, ``isolation`` and ``on_error``.
+        Those of `kbatch.Log.to_arrow`, such as ``start``, ``end``, ``last``, ``key``, ``isolation`` and ``on_error``.
         Times before now are taken when `scan_logs` is called. ``threads`` is the number of threads that decode; default
         is 0, the number of processors. A scan holds at most ``threads + 2`` tables of ``max_bytes`` each; default is
-        32 MiB, or more if a batch is larger.
+        32 MiB, or more if a batch is larger. With ``values`` and ``keys`` the columns have types, and only the fields
+        that a query needs are parsed; a schema of JSON that is not given is inferred once, when it is first needed.
 
     Returns
     -------
@@ -203,12 +208,17 @@ def scan_logs(
     """
     check_types(scan_logs, locals())
     options.setdefault("threads", 0)
-    arguments = ReadArguments.of(columns, options)
+    formats = ValueOptions.of(options)
+    arguments = ReadArguments.of(None, options)
     if topics is not None and not isinstance(topics, str | re.Pattern):
         TopicFilter(topics := list(topics) if isinstance(topics, Iterable) else topics)
     selection = Selection(
         topics=topics,
         partitions=None if partitions is None else frozenset(partitions),
     )
-    names = VIEW_COLUMNS if columns is None else tuple(columns)
-    return Scan(Reading(source_of(source, storage_options), selection, arguments), names)
+    reading = Reading(source_of(source, storage_options), selection, arguments)
+    if not formats.parsed:
+        return Scan(reading, RecordView.of(columns, VIEW_COLUMNS).columns)
+    values = TypedValues(formats, lambda: [each.log for each in reading.chosen()], arguments.decode.crc)
+    scan = Scan(reading, values.names, values)
+    return scan if columns is None else scan.select(columns)
