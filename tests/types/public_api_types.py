@@ -337,6 +337,7 @@ def spark(session: SparkSession, frame: DataFrame, schema: StructType, summary: 
     assert_type(writing, kbatch.spark.WriteOptions)
     assert_type(kbatch.spark.read_logs(session, "logs", where="offset > 1"), DataFrame)
     assert_type(kbatch.spark.export("logs", "out", options=reading, writing=writing), kbatch.spark.ExportSummary)
+    assert_type(kbatch.export("logs", "out", engine="local", start="-1h", by_day=True), kbatch.ExportSummary)
     assert_type(summary.partitions, list[kbatch.spark.PartitionSummary])
     assert_type((summary.damaged, summary.exit_status), tuple[bool, int])
     assert_type(kbatch.spark.register(session), None)
