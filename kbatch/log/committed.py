@@ -210,11 +210,14 @@ def follow_transactions(
         first, already_open = open_before(segments, segment_before(segments, start_offset), options)
     budget = _budget(options.limits, max_bytes)
     joined = _JoinedSegments(already_open, budget=budget)
+    framing = _pass_options(options)
 
     def follow(number: int) -> SegmentTransactions:
         # What is held of earlier segments counts too.
         rest = budget.less(joined.tracker.used_bytes)
-        return segment_transactions(segments[number], _below(segments, number), options, budget=rest)
+        return segment_transactions(
+            segments[number], _below(segments, number), options, budget=rest, pass_options=framing
+        )
 
     for after, part in enumerate(walk(follow, range(first, len(segments))), first + 1):
         joined.add(part)
@@ -391,6 +394,7 @@ def segment_transactions(
     since: SegmentTransactions | None = None,
     *,
     budget: _Budget | None = None,
+    pass_options: DecodeOptions | None = None,
 ) -> SegmentTransactions:
     """Follow the transactions of one segment of a log.
 
@@ -404,6 +408,8 @@ def segment_transactions(
         The result for an earlier, shorter state of the segment's file, to resume from.
     budget : _Budget, optional
         By default, `options.limits.max_table_bytes`.
+    pass_options : DecodeOptions, optional
+        `_pass_options(options)`, if the caller has them for several segments.
     """
     max_bytes, limit_name = budget or _budget(options.limits)
     # A read with "raise" or "stop" that begins after damage returns no record that one from the start withholds.
@@ -419,7 +425,7 @@ def segment_transactions(
     offsets = (
         None if known.first_offset is None or known.next_offset is None else (known.first_offset, known.next_offset - 1)
     )
-    tracking = tracking_options(replace(options, on_error="skip"))
+    tracking = pass_options or _pass_options(options)
     suspect_end = 0
     for table in read_tables(segment, known.last, segment.size, tracking, followed_table_bytes(max_bytes)):
         rows = table.batches
@@ -445,6 +451,11 @@ def segment_transactions(
     recorder.replay(lost.finish(below))
     resumption = replace(known, events=recorder.marked_events) if known.end else None
     return SegmentTransactions(recorder.events, below is not None, segment.path, segment.size, offsets, resumption)
+
+
+def _pass_options(options: DecodeOptions) -> DecodeOptions:
+    """Return the options of the pass over the batches of a segment: whatever `options` say, it skips damage."""
+    return tracking_options(replace(options, on_error="skip"))
 
 
 @contextmanager

@@ -100,6 +100,28 @@ class AbortedRanges:
             kept = starts
             kept[1:] |= reach[1:] > reach[:-1]
             producers, firsts, lasts = producers[kept], firsts[kept], values[reach[kept] % len(values)]
+        self._set(producers, firsts, lasts, by)
+
+    @classmethod
+    def _of_sorted(
+        cls,
+        producers: npt.NDArray[np.int64],
+        firsts: npt.NDArray[np.int64],
+        lasts: npt.NDArray[np.int64],
+        by: Literal["offset", "position"],
+    ) -> AbortedRanges:
+        """Make ranges of own arrays, sorted as those of an instance, of which none is within another."""
+        ranges = cls.__new__(cls)
+        ranges._set(producers, firsts, lasts, by)
+        return ranges
+
+    def _set(
+        self,
+        producers: npt.NDArray[np.int64],
+        firsts: npt.NDArray[np.int64],
+        lasts: npt.NDArray[np.int64],
+        by: Literal["offset", "position"],
+    ) -> None:
         for column in (producers, firsts, lasts):
             column.flags.writeable = False
         self.producer_id: npt.NDArray[np.int64] = producers
@@ -205,10 +227,13 @@ class AbortedRanges:
         With `from_start`, the result has the parts of ranges inside of it, and positions count from `start`.
         """
         chosen = (self.first < stop) & (self.last >= start)
-        first, last = self.first[chosen], self.last[chosen]
+        producers, first, last = self.producer_id[chosen], self.first[chosen], self.last[chosen]
         if from_start:
             first, last = np.maximum(first, start) - start, np.minimum(last, stop - 1) - start
-        return AbortedRanges(self.producer_id[chosen], first, last, by=self.by)
+            if ((producers[1:] == producers[:-1]) & ((first[1:] == first[:-1]) | (last[1:] == last[:-1]))).any():
+                # The inside part of one range is within that of another.
+                return AbortedRanges(producers, first, last, by=self.by)
+        return AbortedRanges._of_sorted(producers, first, last, self.by)
 
 
 def _ranges_by(by: Literal["offset", "position"], *columns: npt.NDArray[np.int64]) -> AbortedRanges:

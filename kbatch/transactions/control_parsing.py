@@ -174,10 +174,13 @@ def marker_types(
     is_compressed = (rows["attributes"] & ATTRIBUTE_CODEC) != 0
     positions = rows["position"] - (origin - BATCH_HEADER_SIZE)
     sizes = rows["size"] - BATCH_HEADER_SIZE
-    uncompressed = np.flatnonzero((rows["record_count"] > 0) & ~is_compressed)
+    has_records = rows["record_count"] > 0
+    uncompressed = np.flatnonzero(has_records & ~is_compressed)
     types[uncompressed] = _payload_types(data, rows[uncompressed], positions[uncompressed], sizes[uncompressed])
+    if not is_compressed.any():
+        return types
     arena = Arena()
-    for i in np.flatnonzero((rows["record_count"] > 0) & is_compressed).tolist():
+    for i in np.flatnonzero(has_records & is_compressed).tolist():
         arena.used = 0
         start, size = int(positions[i]), int(sizes[i])
         codec = int(rows["attributes"][i]) & ATTRIBUTE_CODEC
@@ -225,7 +228,8 @@ def _payload_types(
     As in Kafka, bytes after the first record are ignored (CTL-R4), unless it is the only one. `rows` is modified.
     """
     several = np.flatnonzero((rows["record_count"] > 1) & (sizes > 0))
-    sizes[several] = _first_record_sizes(data, positions[several], sizes[several])
+    if len(several):
+        sizes[several] = _first_record_sizes(data, positions[several], sizes[several])
     rows["record_count"] = 1
     rows["status"] = 0
     records = np.empty(len(rows), RECORD_DTYPE)

@@ -83,8 +83,8 @@ def batch_events(
         order = by_producer(batches["producer_id"][rows])
         rows, kinds = rows[order], kinds[order]
         stretches = np.searchsorted(lost.rows, rows, "right")
-        chosen = _first_batches(batches["producer_id"][rows], kinds, stretches)
-        chosen = np.append(chosen, np.flatnonzero(kinds != DATA))
+        first = _first_batches(batches["producer_id"][rows], kinds, stretches)
+        chosen = np.concatenate((first, np.flatnonzero(kinds != DATA)))
         chosen = chosen[np.argsort(rows[chosen])]
         rows, kinds = rows[chosen], kinds[chosen]
     events = _events(batches[rows], kinds)
@@ -109,8 +109,9 @@ def _first_batches(
     `stretches` numbers the stretches of batches without lost bytes among them.
     """
     is_data = kinds == DATA
-    changes = np.append(True, (producer_ids[1:] != producer_ids[:-1]) | (stretches[1:] != stretches[:-1]))
-    return np.flatnonzero(is_data & (changes | np.append(True, ~is_data[:-1])))
+    begins = np.ones(len(kinds), np.bool_)
+    begins[1:] = (producer_ids[1:] != producer_ids[:-1]) | (stretches[1:] != stretches[:-1]) | ~is_data[:-1]
+    return np.flatnonzero(is_data & begins)
 
 
 def _events(batches: npt.NDArray[np.void], kinds: npt.NDArray[np.int16]) -> npt.NDArray[np.void]:

@@ -154,12 +154,15 @@ class TransactionRecorder(TransactionTracker):
             return
         order = by_producer(events["producer_id"])
         grouped = events[order]
-        starts = np.ones(len(order), np.bool_)
-        starts[1:] = grouped["producer_id"][1:] != grouped["producer_id"][:-1]
-        opened = np.fromiter((p in self._open for p in grouped["producer_id"][starts].tolist()), np.bool_)
+        producers = grouped["producer_id"]
+        starts = np.ones(len(order) + 1, np.bool_)
+        starts[1:-1] = producers[1:] != producers[:-1]
+        is_first, is_last = starts[:-1], starts[1:]
         kept = np.ones(len(events), np.bool_)
-        kept[order[starts]] = ~opened | (grouped["kind"][starts] != DATA)
-        for event in grouped[np.append(starts[1:], True)].tolist():
+        if len(self._open):
+            opened = np.fromiter((p in self._open for p in producers[is_first].tolist()), np.bool_)
+            kept[order[is_first]] = ~opened | (grouped["kind"][is_first] != DATA)
+        for event in grouped[is_last].tolist():
             producer_id, offset, _, timestamp, kind, position = event
             if kind != DATA:
                 # An index entry may or may not end the transaction; recording the next batch again is harmless.
