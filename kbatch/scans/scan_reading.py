@@ -15,7 +15,6 @@ from kbatch.log.conversions import losses_text, warn_if_after_end
 from kbatch.log.counting import records_counted
 from kbatch.log.log_bounds import LogBound, start_of, stop_of
 from kbatch.log.read_arguments import ReadArguments
-from kbatch.log.reading import TABLE_BYTES
 from kbatch.log.row_filter import RowFilter
 from kbatch.log.selection import REMOTE_THREADS, Selection
 from kbatch.log.source import LogSource
@@ -33,7 +32,7 @@ __all__ = ["PlannedLog", "Reading"]
 
 # Stored bytes of a task: about a table of records. Every thread decodes a task, and the tasks after the first one hold
 # one table each until the consumer reaches them.
-TASK_BYTES = 8 << 20
+TASK_BYTES = 16 << 20
 # Stored bytes of the first task of a read; each further one has four times as many. A consumer may need few records.
 FIRST_BYTES = 256 << 10
 # The number of local logs that are planned ahead.
@@ -156,7 +155,7 @@ class Reading:
     @property
     def _size(self) -> TableSize:
         decode = self.arguments.decode
-        return TableSize(self.arguments.max_bytes if decode.is_strict else TABLE_BYTES, decode.is_strict, decode.limits)
+        return TableSize(self.arguments.max_bytes, decode.is_strict, decode.limits)
 
     def planned(self, chosen: ChosenLog) -> PlannedLog:
         """Plan the read of a log, and leave out what the condition excludes.

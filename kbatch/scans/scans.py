@@ -184,9 +184,9 @@ def scan_logs(
     **options
         Those of `kbatch.Log.to_arrow`, such as ``start``, ``end``, ``last``, ``key``, ``isolation`` and ``on_error``.
         Times before now are taken when `scan_logs` is called. ``threads`` is the number of threads that decode; default
-        is 0, the number of processors. A scan holds at most ``threads + 2`` tables of ``max_bytes`` each; default is
-        32 MiB, or more if a batch is larger. With ``values`` and ``keys`` the columns have types, and only the fields
-        that a query needs are parsed; a schema of JSON that is not given is inferred once, when it is first needed.
+        is 0, the number of processors. A scan holds at most ``threads + 2`` tables of ``max_bytes`` each, and the
+        batches that are made of them. With ``values`` and ``keys`` the columns have types, and only the fields that a
+        query needs are parsed; a schema of JSON that is not given is inferred once, when it is first needed.
 
     Returns
     -------
