@@ -99,7 +99,7 @@ def test_an_hour_of_a_day(root: Path, engine: str, benchmark: Any) -> None:
 
     assert hour() == day() == expected
     fast, slow = best(hour, day)
-    benchmark.extra_info.update(stage=f"an hour of a day, {engine}", day=slow, ratio=slow / fast)
+    benchmark.extra_info.update(day=slow, ratio=slow / fast)
     benchmark.pedantic(hour, rounds=ROUNDS)
     assert quick() or slow / fast >= HOUR_FLOOR, f"an hour takes 1/{slow / fast:.1f} of the time of the day"
 
@@ -118,7 +118,7 @@ def test_everything(root: Path, benchmark: Any) -> None:
 
     assert scanned() == read() == RECORDS
     scan, whole = best(scanned, read)
-    benchmark.extra_info.update(stage="everything", log=whole, ratio=scan / whole)
+    benchmark.extra_info.update(log=whole, ratio=scan / whole)
     benchmark.pedantic(scanned, rounds=ROUNDS)
     assert quick() or scan / whole <= ALL_CEILING, f"a scan takes {scan / whole:.2f} of the time of Log.to_arrow"
 
