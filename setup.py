@@ -104,6 +104,8 @@ class ParallelBuild(build_ext):
             flags = [] if SANITIZE else [flag for flag in HARDENING if self.accepts(flag)]
             for extension in self.extensions:
                 extension.extra_compile_args = [*extension.extra_compile_args, *flags]
+            # The largest ones first, so that no processor compiles one alone at the end.
+            self.extensions.sort(key=lambda extension: os.path.getsize(extension.sources[0]), reverse=True)
             super().build_extensions()
         except (CompileError, PlatformError) as error:
             if isinstance(error, CompileError) and "No such file or directory" not in str(error):
