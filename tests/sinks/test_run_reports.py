@@ -27,6 +27,7 @@ from kbatch.value_options import FormatOptions, ValueOptions
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("pyarrow.dataset")
 
 import iceberg_catalog  # noqa: E402
 from local_export import export  # noqa: E402
