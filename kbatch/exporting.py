@@ -20,7 +20,7 @@ from kbatch.bounds import BoundLike, given_bounds
 from kbatch.extras import require
 from kbatch.options import Crc, EngineName, Isolation, OnError, Overflow
 from kbatch.plan.arrow_batches import Transform
-from kbatch.plan.read_options import OnGap, ReadOptions
+from kbatch.plan.read_options import OnGap, ReadOptions, split_policies
 from kbatch.quantities import TimeLike
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.exports import Engine, run_export
@@ -66,9 +66,9 @@ class ExportOptions(ValueArguments, total=False):
     include_headers: bool | None
     include_control: bool
     crc: Crc
-    on_error: OnError
-    on_gap: OnGap
-    fail_on_data_loss: bool
+    on_error: OnError | Mapping[str, OnError]
+    on_gap: OnGap | Mapping[str, OnGap]
+    fail_on_data_loss: bool | Mapping[str, bool]
     timestamp_overflow: Overflow
     max_decompressed_bytes: int
     max_record_bytes: int
@@ -144,11 +144,14 @@ def export(
     start, end, start_offset, stop_offset, start_timestamp, stop_timestamp : optional
         The range to export, in the forms of `kbatch.Log.tables`. As in Spark's Kafka source, a time means the offset
         of the first record with this time or a later one.
+    on_error, on_gap, fail_on_data_loss : optional
+        One value, or a mapping of topics to values such as ``{"orders": "skip", "*": "raise"}``. The value of ``"*"``
+        is for all topics that it does not name; without it they have the default.
     values, keys, value_schema, key_schema, ... : optional
         The formats of values and keys, as for `kbatch.Log.to_arrow`.
     **options
         The other fields of `kbatch.spark.ReadOptions` and `kbatch.spark.WriteOptions`, such as ``topics``,
-        ``isolation``, ``key``, ``on_error``, ``format``, ``mode``, ``compression`` and ``by_day``.
+        ``isolation``, ``key``, ``crc``, ``format``, ``mode``, ``compression`` and ``by_day``.
 
     Returns
     -------
@@ -298,7 +301,7 @@ def _split_options(options: ExportOptions, storage: Mapping[str, str] | None) ->
     stored = dict(storage or {})
     # A partition without a record at or after the starting time has nothing to export.
     given.setdefault("latest_if_no_timestamp", True)
-    reading = ReadOptions(**given, starting=start, ending=end, values=values, storage=stored)
+    reading = ReadOptions(**split_policies(given), starting=start, ending=end, values=values, storage=stored)
     return reading, WriteOptions(**writing, storage=stored)
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "CODEC",
     "CODEC_LEVELS",
     "CRC",
+    "EVERY_TOPIC",
     "INT32_MAX",
     "INT64_MAX",
     "ISOLATION",
@@ -53,6 +54,7 @@ __all__ = [
     "options_of",
     "parse_bytes",
     "parse_codec_level",
+    "per_topic",
     "refuse_unknown",
     "size",
     "switch_off",
@@ -62,6 +64,9 @@ __all__ = [
 ]
 
 _OPTION = "kbatch.option"
+
+# In place of a topic, for the policy of all topics without one of their own.
+EVERY_TOPIC = "*"
 
 C = TypeVar("C", bound=type)
 
@@ -126,7 +131,7 @@ class ValueKind:
     repeated : bool
         Whether a flag may be repeated. `parse` then returns a collection, and the value has the members of all of them.
     is_switch : bool
-        Whether a flag has no value; `parse` is called with "true".
+        Whether a flag has no value, or needs none if it may be repeated; `parse` is called with "true".
     parses_values : bool
         Whether the dataclass accepts the text too.
     """
@@ -407,6 +412,32 @@ BOOLEAN = ValueKind(_parse_boolean, "true", metavar="BOOL", show=lambda value: s
 def switch_off(help: str) -> ValueKind:
     """Return the kind of a flag that turns off an option, such as ``--no-headers``."""
     return ValueKind(lambda text: not _parse_boolean(text), "true", metavar="BOOL", help=help, is_switch=True)
+
+
+def per_topic(kind: ValueKind) -> ValueKind:
+    """Return the kind of a flag whose value is a policy for all topics, or ``TOPIC=POLICY``: pairs of both.
+
+    Examples
+    --------
+    >>> from kbatch.options import ON_ERROR, per_topic
+    >>> per_topic(ON_ERROR).parse("skip"), per_topic(ON_ERROR).parse("orders=skip")
+    ((('*', 'skip'),), (('orders', 'skip'),))
+    """
+
+    def parse(text: str) -> tuple[tuple[str, Any], ...]:
+        topic, equals, policy = text.rpartition("=")
+        if equals and not topic:
+            raise ValueError(f"must be TOPIC={kind.metavar}, got {text!r}")
+        try:
+            value = kind.parse(policy)
+            kind.check(value)
+        except ValueError as error:
+            raise ValueError(f"{error} for topic {topic!r}" if equals else str(error)) from None
+        return ((topic or EVERY_TOPIC, value),)
+
+    # The brackets of an optional value are of the whole.
+    metavar = f"TOPIC={kind.metavar}" if kind.is_switch else f"[TOPIC=]{kind.metavar}"
+    return dataclasses.replace(kind, parse=parse, check=lambda value: None, metavar=metavar, repeated=True)
 
 
 def parse_bytes(text: str) -> bytes:

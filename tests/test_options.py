@@ -338,7 +338,9 @@ def page() -> str:
         (
             "Reading",
             '`spark.read.format("kbatch")` and `kbatch export`. `kbatch export` also has `--offsets A:B` and '
-            "`--times FROM:TO`, for all\npartitions: see [Ranges](command-line.md#ranges).",
+            "`--times FROM:TO`, for all\npartitions: see [Ranges](command-line.md#ranges). `--on-error`, `--gaps` and "
+            "`--allow-missing-offsets` also take\n`TOPIC=POLICY`: see "
+            "[Policies of single topics](export.md#policies-of-single-topics).",
             options_of(ReadOptions),
         ),
         (

@@ -21,6 +21,8 @@ __all__ = ["CommandParser", "add_command"]
 # The exit statuses that every command has.
 _COMMON_STATUSES = {0: "done", 1: "error", 2: "wrong usage", 130: "interrupted"}
 _TWO_SPACES = re.compile(r"\S( {2,})\S")
+# The value of a switch that may have one, in an argument of its own; anything else after the switch is not its value.
+_TOPIC_VALUE = re.compile(r"[\w.*-]+=\w+", re.ASCII)
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -49,10 +51,27 @@ class CommandParser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; unknown arguments are an error of this parser, not of `kbatch` as in argparse."""
         self._given = sys.argv[1:] if args is None else args
-        found, unknown = super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(list(self._completed(self._given)), namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
         return found, unknown
+
+    def _completed(self, given: Sequence[str]) -> Iterator[str]:
+        """Yield the arguments; a switch that may have a value gets one unless it follows.
+
+        argparse would take the next positional argument for its value.
+        """
+        is_flag = True
+        for word, following in itertools.zip_longest(given, given[1:], fillvalue=""):
+            is_flag &= word != "--"
+            named = self._option_string_actions.get(word)
+            if named is None and is_flag and word.startswith("--"):
+                found = [
+                    self._option_string_actions[flag] for flag in self._option_string_actions if flag.startswith(word)
+                ]
+                named = found[0] if len(found) == 1 else None
+            has_value = named is None or named.nargs != "?" or _TOPIC_VALUE.fullmatch(following)
+            yield word if has_value or not is_flag else f"{word}=true"
 
     def _misspelt(self) -> list[str]:
         """Return the options on the command line that do not exist."""

@@ -25,8 +25,19 @@ from kbatch.cli.terminal import (
     table_lines,
 )
 from kbatch.cli.value_flags import add_value_arguments, value_options
-from kbatch.options import TEXT, EngineName, as_named, choice, documented, option, options_of, whole_number
-from kbatch.plan.read_options import Bound, ReadOptions
+from kbatch.options import (
+    TEXT,
+    EngineName,
+    Option,
+    as_named,
+    choice,
+    documented,
+    option,
+    options_of,
+    per_topic,
+    whole_number,
+)
+from kbatch.plan.read_options import Bound, ReadOptions, TopicPolicy, split_policies
 from kbatch.sinks.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -47,6 +58,23 @@ _GROUPS = {
     "damage": ("on_error", "fail_on_data_loss", "on_gap", "crc", "timestamp_overflow"),
     "running": ("split_bytes",),
 }
+
+
+def _with_topics(each: Option) -> Option:
+    """Return an option whose flags take ``TOPIC=POLICY`` too, if topics may have their own values of it."""
+    if each.name not in TopicPolicy.__annotations__:
+        return each
+    flags = {
+        flag: replace(per_topic(kind), help=kind.help and _add_topics(kind.help)) for flag, kind in each.flags.items()
+    }
+    return replace(each, kind=per_topic(each.kind), flags=flags, help=_add_topics(each.help))
+
+
+def _add_topics(text: str) -> str:
+    return f"{text}. May be repeated: the value of a TOPIC overrides the one for all"
+
+
+_READ_FLAGS = {each.name: _with_topics(each) for each in options_of(ReadOptions)}
 
 
 _DESCRIPTION = """\
@@ -74,6 +102,7 @@ examples:
   kbatch export /backup/kafka /lake/orders --topic orders --times 2026-03-01:2026-03-02 --values json --by-day
   kbatch export /var/lib/kafka/data /lake/table --format delta
   kbatch export s3://backup/kafka s3://lake/raw --isolation read_committed --on-error skip
+  kbatch export /var/lib/kafka/data /lake/raw --on-error clicks=skip --allow-missing-offsets clicks=true
 """
 
 
@@ -174,13 +203,12 @@ def add_parser(commands: Any) -> None:
         metavar="OUT",
         help="print what all exports to OUT have lost, withheld, or found missing or changed; export nothing",
     )
-    reading = {each.name: each for each in options_of(ReadOptions)}
     own = {each.name: each for each in options_of(ExportFlags)}
     titles = ("which records", "damage", "formats of keys and values", "files", "running")
     groups = {title: parser.add_argument_group(title) for title in titles}
     add_selection(groups["which records"], "topics", "partitions", "offsets", "times", "isolation", "key")
     for title, names in _GROUPS.items():
-        add_flags(groups[title], [reading[name] for name in names])
+        add_flags(groups[title], [_READ_FLAGS[name] for name in names])
     add_value_arguments(groups["formats of keys and values"])
     add_flags(groups["files"], [*options_of(WriteOptions), own["table"], own["catalog"]])
     add_flags(
@@ -228,7 +256,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _read_options(arguments: argparse.Namespace) -> ReadOptions:
     from kbatch.log.store.storage import is_url
 
-    given, names = given_values(options_of(ReadOptions), arguments)
+    given, names = given_values(_READ_FLAGS.values(), arguments)
+    given |= {name: dict(given[name]) for name in TopicPolicy.__annotations__ if name in given}
     selection = given_selection(arguments)
     if selection.key:
         given["key"], *others = selection.key
@@ -239,7 +268,7 @@ def _read_options(arguments: argparse.Namespace) -> ReadOptions:
     if any(map(is_url, arguments.logdirs)):
         given["storage"] = {name.lower(): value for name, value in given_storage(arguments).items()}
     # A partition without a record at or after the starting time has nothing to export.
-    return cast(ReadOptions, as_named(lambda: ReadOptions(latest_if_no_timestamp=True, **given), names))
+    return cast(ReadOptions, as_named(lambda: ReadOptions(latest_if_no_timestamp=True, **split_policies(given)), names))
 
 
 def _bounds(selection: SelectionFlags, given: Mapping[str, Any]) -> dict[str, Bound]:

@@ -49,12 +49,13 @@ def add_flags(group: argparse._ActionsContainer, options: Iterable[Option]) -> N
             if not (kind.is_switch or kind.help or each.is_required or each.default is None):
                 text += f" (default: {each.kind.show(each.default)})"
             text = text.replace("%", "%%")
-            if kind.is_switch:
+            if kind.is_switch and not kind.repeated:
                 group.add_argument(flag, action="store_const", const=kind.parse("true"), help=text)
             else:
                 group.add_argument(
                     flag,
                     action="append" if kind.repeated else "store",
+                    **({"nargs": "?", "const": kind.parse("true")} if kind.is_switch else {}),
                     type=_checked(each, kind),
                     choices=kind.choices or None,
                     required=each.is_required,

@@ -7,6 +7,8 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
 from kbatch import __version__
 from kbatch.cli import compact, completion, convert, diff, dump, export, help, recompress, stats, verify
@@ -14,6 +16,7 @@ from kbatch.cli.command_parser import CommandParser
 from kbatch.cli.flags import UsageError
 from kbatch.cli.terminal import print_errors
 from kbatch.escaping import one_line
+from kbatch.options import EVERY_TOPIC
 
 __all__ = ["make_parser", "run_command"]
 
@@ -76,6 +79,14 @@ def _message(error: Exception) -> str:
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
+def _may_raise(given: Any) -> bool:
+    """Whether the flag ``--on-error`` lets damage be an error: its value, or for each time it is given, pairs."""
+    if not isinstance(given, list):
+        return given in (None, "raise")
+    policies = {EVERY_TOPIC: "raise", **dict(chain(*given))}
+    return "raise" in policies.values()
+
+
 def _run(options: argparse.Namespace, parser: CommandParser) -> int:
     try:
         status: int = options.run(options)
@@ -89,7 +100,7 @@ def _run(options: argparse.Namespace, parser: CommandParser) -> int:
 
         if not isinstance(error, KbatchError | OSError | ValueError):
             raise
-        can_skip = is_damage(error) and getattr(options, "on_error", "skip") in (None, "raise")
+        can_skip = is_damage(error) and _may_raise(getattr(options, "on_error", "skip"))
         print_errors(f"kbatch {options.command}: {one_line(_message(error))}{_SKIPPING if can_skip else ''}")
         failed: int = options.error_status
         return failed

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kbatch.bounds import Bound, Pruning
 from kbatch.broker.partitioner import key_partition
@@ -16,7 +16,7 @@ from kbatch.log.discovery import distinct_logs, find_logs
 from kbatch.log.logs import Log
 from kbatch.log.store.storage import absolute, is_url, locate
 from kbatch.log.topics import TopicChoice, TopicFilter, first_names
-from kbatch.options import Crc, OnError
+from kbatch.options import Crc, OnError, did_you_mean
 
 __all__ = ["LogChooser", "Selection", "choose_logs", "map_logs", "open_selected"]
 
@@ -34,7 +34,7 @@ class Selection:
     Attributes
     ----------
     topics, topic_pattern, assign, partitions, starting, ending, latest_if_no_timestamp, crc, on_error, key, \
-key_partitions, fail_on_data_loss, prune
+key_partitions, fail_on_data_loss, prune, policies
         As for `kbatch.spark.ReadOptions`, of which it is a part.
     """
 
@@ -51,6 +51,7 @@ key_partitions, fail_on_data_loss, prune
     key_partitions: int | None = None
     fail_on_data_loss: bool = True
     prune: Pruning = field(default_factory=Pruning)
+    policies: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def key_partition(self) -> int | None:
@@ -114,7 +115,7 @@ class LogChooser:
         Raises
         ------
         ValueError
-            If a topic or an assigned partition is not among the names seen.
+            If a topic or an assigned partition is not among the names seen, or a topic that has policies.
         """
         present = sorted({topic for topic, _ in self._seen if topic is not None})
         if self._assigned is not None:
@@ -125,6 +126,13 @@ class LogChooser:
         refusal = None if self._topics is None else self._topics.refusal(present)
         if refusal is not None:
             raise ValueError(refusal)
+        unknown = sorted(set(self._selection.policies) - set(present))
+        if unknown:
+            names = ", ".join(map(repr, unknown))
+            raise ValueError(
+                f"there is a policy for topic {names}, but no log of it{did_you_mean(unknown[0], present) or '.'} "
+                f"The topics are {first_names(present)}"
+            )
 
 
 def open_selected(

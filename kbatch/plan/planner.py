@@ -22,7 +22,7 @@ from kbatch.log.committed import SegmentTransactions, Walk, segment_transactions
 from kbatch.log.log_bounds import LogBound
 from kbatch.log.missing import MissingOffsets, is_gone, report_data_loss, warn_missing
 from kbatch.log.resolving import log_bounds, resolve_log
-from kbatch.log.selection import Selection, map_logs
+from kbatch.log.selection import map_logs
 from kbatch.plan.following import follow_options, followed, needed_segments, walk_ahead, walk_threads
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split, Task, divide_logs, divide_splits, log_splits, records_per_byte
@@ -135,18 +135,15 @@ class _Planner:
         except (KbatchError, ValueError, OSError) as error:
             return error
 
-    @functools.cached_property
-    def _selection(self) -> Selection:
-        return self.options.selection
-
     def resolve(self, request: LogRequest) -> Resolved:
         log, starting, ending, prune = request
-        return resolve_log(log, starting, ending, self._selection, prune)
+        return resolve_log(log, starting, ending, self.options._for_topic(log.topic).selection, prune)
 
     def read(self, log: Log, resolved: Resolved, walk: Walk = map) -> LogRead:
         (start, stop), missing = resolved
-        known = followed(log, self.options, start, stop, walk)
-        splits = log_splits(log, start, stop, known, self.options, withheld=self.withheld)
+        options = self.options._for_topic(log.topic)
+        known = followed(log, options, start, stop, walk)
+        splits = log_splits(log, start, stop, known, options, withheld=self.withheld)
         return LogRead(start, stop, missing, known, splits)
 
 
@@ -287,7 +284,7 @@ def splits_of(task: Task[Split] | Task[LogRequest], options: ReadOptions) -> lis
         try:
             read = planner(part)
         except LogDirectoryError as error:
-            if options.fail_on_data_loss or not is_gone(error):
+            if options._for_topic(part.log.topic).fail_on_data_loss or not is_gone(error):
                 raise
             report_data_loss(f"{error}, after the read was planned", fails=False)
             current = open_log(part.log.path, options.storage)
@@ -352,17 +349,17 @@ def _followed_segments(
     if mapper is None:
         return found
     needed = [
-        (i, *each)
+        (i, number, (segment, below, follow_options(own)))
         for i, (log, (ends, _)) in enumerate(zip(logs, resolved, strict=True))
-        for each in needed_segments(log, *ends, options)
+        for own in [options._for_topic(log.topic)]
+        for number, segment, below in needed_segments(log, *ends, own)
     ]
-    if sum(segment.size for _, _, segment, _ in needed) > FOLLOW_JOB_BYTES:
-        follow = functools.partial(_follow_segment, follow_options(options))
-        results = mapper(follow, [(segment, below) for _, _, segment, below in needed])
-        for (i, number, _, _), result in zip(needed, results, strict=True):
+    if sum(segment.size for _, _, (segment, _, _) in needed) > FOLLOW_JOB_BYTES:
+        results = mapper(_follow_segment, [item for _, _, item in needed])
+        for (i, number, _), result in zip(needed, results, strict=True):
             found[i][number] = result
     return found
 
 
-def _follow_segment(options: DecodeOptions, item: tuple[Segment, int | None]) -> SegmentTransactions:
-    return segment_transactions(*item, options)
+def _follow_segment(item: tuple[Segment, int | None, DecodeOptions]) -> SegmentTransactions:
+    return segment_transactions(*item)

@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from typing_extensions import TypedDict
 
 from kbatch import options as opts
 from kbatch.arguments import check_fields
@@ -30,8 +33,10 @@ __all__ = [
     "OnGap",
     "ReadOptions",
     "TableName",
+    "TopicPolicy",
     "parse_options",
     "parse_per_partition",
+    "split_policies",
 ]
 
 DEFAULT_SPLIT_BYTES = 128 << 20
@@ -46,6 +51,15 @@ _STORAGE = "storage."
 # The rows that a read returns.
 TableName = Literal["records", "counts", "losses", "transactions"]
 OnGap = Literal["report", "raise"]
+
+
+class TopicPolicy(TypedDict, total=False):
+    """The options that a topic may have for itself."""
+
+    on_error: OnError
+    fail_on_data_loss: bool
+    on_gap: OnGap
+
 
 # -- kinds of values
 
@@ -191,6 +205,8 @@ class ReadOptions:
         Options of a URL's filesystem. They may be secrets, so the repr omits them.
     values : ValueOptions
         How keys and values are parsed.
+    policies : dict of str to dict
+        By topic, the values of `on_error`, `fail_on_data_loss` and `on_gap` that differ from those of other topics.
 
     Raises
     ------
@@ -318,6 +334,7 @@ class ReadOptions:
         help="offsets that are missing between two segments of a log, where nothing shows that compaction has removed "
         "them: list the gap as a loss (exit status 3), or fail",
     )  # fmt: skip
+    policies: dict[str, TopicPolicy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         opts.check_options(self)
@@ -333,6 +350,8 @@ class ReadOptions:
             raise OptionError("{key_partitions} requires {key}")
         if self.key is not None and self.table not in ("records", "counts"):
             raise OptionError("{key} chooses records; {table} {0} has none", self.table)
+        for topic, policy in self.policies.items():
+            self._check_policy(topic, policy)
 
     def __repr__(self) -> str:
         # Its module imports NumPy, which the parsers of the command line do not.
@@ -340,13 +359,59 @@ class ReadOptions:
 
         return changed_repr(self)
 
-    @property
+    def _check_policy(self, topic: str, policy: TopicPolicy) -> None:
+        unknown = sorted(set(policy) - set(TopicPolicy.__annotations__))
+        if unknown:
+            names = ", ".join(TopicPolicy.__annotations__)
+            raise OptionError("{policies} of topic {0!r} may have {1}, got {2}", topic, names, ", ".join(unknown))
+        try:
+            replace(self, policies={}, **policy)
+        except OptionError as error:
+            raise OptionError(f"{error.text} for topic {{{len(error.values)}!r}}", *error.values, topic) from None
+
+    def _for_topic(self, topic: str | None) -> ReadOptions:
+        """Return the options of a topic: those of its policy in place of the general ones, and no `policies`."""
+        if not self.policies:
+            return self
+        return self._by_topic.get(topic, self._by_topic[None])
+
+    @cached_property
+    def _by_topic(self) -> dict[str | None, ReadOptions]:
+        general = replace(self, policies={})
+        return {None: general} | {topic: replace(general, **policy) for topic, policy in self.policies.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without what is cached.
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
     def selection(self) -> Selection:
         """The part that chooses topic-partitions, offsets and times."""
         # The parsers of the command line import this module, but neither NumPy nor the modules of logs.
         from kbatch.log.selection import Selection
 
         return Selection(**{each.name: getattr(self, each.name) for each in fields(Selection)})
+
+
+def split_policies(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of `ReadOptions`, from such as are mappings of topics to policies too.
+
+    Examples
+    --------
+    >>> from kbatch.plan.read_options import split_policies
+    >>> split_policies({"on_error": {"orders": "skip", "*": "stop"}, "on_gap": "raise"})
+    {'on_gap': 'raise', 'on_error': 'stop', 'policies': {'orders': {'on_error': 'skip'}}}
+    """
+    mapped = {name: given[name] for name in TopicPolicy.__annotations__ if isinstance(given.get(name), Mapping)}
+    made = {name: value for name, value in given.items() if name not in mapped}
+    policies: dict[str, Any] = {}
+    for name, by_topic in mapped.items():
+        for topic, value in by_topic.items():
+            if topic == opts.EVERY_TOPIC:
+                made[name] = value
+            else:
+                policies.setdefault(topic, {})[name] = value
+    return {**made, "policies": policies} if policies else made
 
 
 def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:

@@ -191,7 +191,7 @@ def divide_splits(found: Iterable[tuple[Log, Sequence[Split]]], options: ReadOpt
     """
     units: list[_Unit[Split]] = []
     for log, splits in found:
-        if options.on_error == "stop":
+        if options._for_topic(log.topic).on_error == "stop":
             # Damage before the start offset doesn't stop the read: seeking has passed it.
             if splits:
                 units.append(_Unit(list(splits), sum(split.bytes for split in splits)))

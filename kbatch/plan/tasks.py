@@ -87,7 +87,9 @@ def task_tables(
     if columns is not None:
         columns = tuple(dict.fromkeys((*columns, *rows.columns)))
     stopped: set[str] = set()
+    general = options
     for split in splits:
+        options = general._for_topic(split.topic)
         segment = planned_segment(
             split.path,
             is_named=split.is_named,

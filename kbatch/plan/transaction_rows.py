@@ -68,8 +68,9 @@ def transaction_batches(
     schema = pa.schema([TRANSACTION_SCHEMA.field(name) for name in columns])
     for log_range in ranges:
         log = Log(log_range.path, storage_options=options.storage)
-        transactions = log.transactions(crc=options.crc, on_error=options.on_error)
-        if options.on_error == "raise":
+        on_error = options._for_topic(log.topic).on_error
+        transactions = log.transactions(crc=options.crc, on_error=on_error)
+        if on_error == "raise":
             # Damage may hide a whole transaction, which then isn't undecided either: check the headers at least.
             raise_damage(log, options.crc if len(transactions.undecided) else "skip")
         rows = _transaction_rows(log, transactions, log_range, options)

@@ -251,7 +251,7 @@ class ExportRun:
         self._before = state.positions
         self._starts, self._changes = continued_starts(self._logs, self._before)
         for change in self._changes:
-            report_data_loss(change.reason, fails=self._options.fail_on_data_loss)
+            report_data_loss(change.reason, fails=self._options._for_topic(change.topic).fail_on_data_loss)
 
     def has_nothing_to_read(self) -> bool:
         """Plan the reads in this process, unless other machines are better at it; return whether there are none.

@@ -143,8 +143,7 @@ def _export_logs(logdirs: Sequence[str], options: ReadOptions) -> list[Log]:
                 f"{log.path}: its directory is not named 'topic-partition', so the topic is unknown",
                 source=log.path,
             )
-    if options.on_error == "raise":
-        _check_first_batches(logs)
+    _check_first_batches([log for log in logs if options._for_topic(log.topic).on_error == "raise"])
     return logs
 
 
