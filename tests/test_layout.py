@@ -24,6 +24,7 @@ LAYERS = [
     "tuning",
     "error_codes",
     "escaping",
+    "java_patterns",
     "json_text",
     "errors",
     "extras",

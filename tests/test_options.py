@@ -340,7 +340,10 @@ def page() -> str:
             '`spark.read.format("kbatch")` and `kbatch export`. `kbatch export` also has `--offsets A:B` and '
             "`--times FROM:TO`, for all\npartitions: see [Ranges](command-line.md#ranges). `--on-error`, `--gaps` and "
             "`--allow-missing-offsets` also take\n`TOPIC=POLICY`: see "
-            "[Policies of single topics](export.md#policies-of-single-topics).",
+            "[Policies of single topics](export.md#policies-of-single-topics).\n\n"
+            "Options of Spark's Kafka source that mean nothing for directories are ignored with a warning, and "
+            "internal topics such as\n`__consumer_offsets` are read only if they are named: see "
+            "[Reading](spark.md#reading).",
             options_of(ReadOptions),
         ),
         (

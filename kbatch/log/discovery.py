@@ -49,7 +49,8 @@ def find_logs(
     Returns
     -------
     LogList
-        A list of `Log`, sorted by topic, partition and `mark`, without directories that have no segment. Its
+        A list of `Log`, sorted by topic, partition and `mark`, without directories that have no segment. It includes
+        internal topics such as ``__consumer_offsets``, which `scan_logs` of a directory and exports leave out. Its
         `to_arrow`, `to_polars`, `to_pandas` and `tables` return the records of all logs.
 
     Raises

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,8 +12,11 @@ from typing import Any, TypeVar
 
 from kbatch.bounds import Bound, Pruning
 from kbatch.broker.partitioner import key_partition
+from kbatch.errors import LogDirectoryError
+from kbatch.java_patterns import java_pattern
 from kbatch.log.discovery import distinct_logs, find_logs
 from kbatch.log.logs import Log
+from kbatch.log.store.names import INTERNAL_TOPICS, parse_directory_name
 from kbatch.log.store.storage import absolute, is_url, locate
 from kbatch.log.topics import TopicChoice, TopicFilter, first_names
 from kbatch.options import Crc, OnError, did_you_mean
@@ -74,14 +77,26 @@ class LogChooser:
     selection : Selection
     excludes : callable, optional
         Called with a topic and a partition: whether no record of it is needed. Such a log is not missing.
+    roots : iterable of str, optional
+        The paths of a read of records: internal topics are not chosen unless the selection or a path names them.
+        Without paths all logs are chosen, as for commands that examine them.
     """
 
-    def __init__(self, selection: Selection, excludes: Callable[[str | None, int | None], bool] | None = None) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        excludes: Callable[[str | None, int | None], bool] | None = None,
+        roots: Iterable[str] | None = None,
+    ) -> None:
         self._selection = selection
         self._excludes = excludes
         pattern = selection.topic_pattern
-        given = selection.topics if pattern is None else re.compile(pattern)
+        given = selection.topics if pattern is None else java_pattern(pattern)
         self._topics = None if given is None else TopicFilter(given)
+        self._left_out = frozenset[str]()
+        if roots is not None:
+            named = () if self._topics is None else self._topics.names
+            self._left_out = INTERNAL_TOPICS.difference(named, selection.assign or (), _topics_of(roots))
         self._assigned = None
         if selection.assign is not None:
             self._assigned = {(topic, number) for topic, numbers in selection.assign.items() for number in numbers}
@@ -90,7 +105,7 @@ class LogChooser:
     def __call__(self, topic: str | None, partition: int | None) -> bool:
         """Return whether to read the log of that name, and record for `check` that it exists."""
         self._seen.add((topic, partition))
-        if not self._matches(topic, partition):
+        if topic in self._left_out or not self._matches(topic, partition):
             return False
         count = self._selection.key_partitions
         if count is not None and partition is not None and partition >= count:
@@ -115,9 +130,13 @@ class LogChooser:
         Raises
         ------
         ValueError
-            If a topic or an assigned partition is not among the names seen, or a topic that has policies.
+            If a topic or an assigned partition is not among the names seen, or a topic that has policies; if a pattern
+            matches none of them, or all are internal.
         """
-        present = sorted({topic for topic, _ in self._seen if topic is not None})
+        every = sorted({topic for topic, _ in self._seen if topic is not None})
+        present = [topic for topic in every if topic not in self._left_out]
+        internal = ", ".join(topic for topic in every if topic in self._left_out)
+        hint = f"; internal topics are read only if they are named: {internal}" if internal else ""
         if self._assigned is not None:
             missing = sorted(self._assigned - self._seen)
             if missing:
@@ -125,14 +144,30 @@ class LogChooser:
                 raise ValueError(f"no log of {names}; the topics are {first_names(present)}")
         refusal = None if self._topics is None else self._topics.refusal(present)
         if refusal is not None:
-            raise ValueError(refusal)
-        unknown = sorted(set(self._selection.policies) - set(present))
+            raise ValueError(f"{refusal}{hint}")
+        pattern = self._selection.topic_pattern
+        if pattern is not None and self._topics is not None and not any(map(self._topics, present)):
+            raise ValueError(f"no topic matches the pattern {pattern!r}; the topics are {first_names(present)}{hint}")
+        if internal and not present:
+            raise ValueError(f"no topic is chosen{hint}")
+        unknown = sorted(set(self._selection.policies) - set(every))
         if unknown:
             names = ", ".join(map(repr, unknown))
             raise ValueError(
-                f"there is a policy for topic {names}, but no log of it{did_you_mean(unknown[0], present) or '.'} "
-                f"The topics are {first_names(present)}"
+                f"there is a policy for topic {names}, but no log of it{did_you_mean(unknown[0], every) or '.'} "
+                f"The topics are {first_names(every)}"
             )
+
+
+def _topics_of(roots: Iterable[str]) -> set[str]:
+    """Return the topics that the paths of topic-partition directories and their files name."""
+    found = set()
+    for root in roots:
+        path = absolute(root).rstrip("/")
+        directory = os.path.dirname(path) if path.endswith(".log") else path
+        with contextlib.suppress(LogDirectoryError):
+            found.add(parse_directory_name(os.path.basename(directory)).topic)
+    return found
 
 
 def open_selected(
@@ -181,9 +216,10 @@ def choose_logs(
     LogDirectoryError
         As `open_selected`.
     ValueError
-        If a topic or an assigned partition does not exist, or a partition does that ``keyPartitions`` excludes.
+        As `LogChooser.check`, or if a partition exists that ``keyPartitions`` excludes.
     """
-    chooser = LogChooser(selection, excludes)
+    paths = list(paths)
+    chooser = LogChooser(selection, excludes, paths)
     logs = [
         log for log in open_selected(paths, storage_options, predicate=chooser) if chooser(log.topic, log.partition)
     ]

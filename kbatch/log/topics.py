@@ -29,6 +29,11 @@ class TopicFilter:
     ------
     TypeError
         For something else.
+
+    Attributes
+    ----------
+    names : frozenset of str
+        The names among `topics`, without globs.
     """
 
     def __init__(self, topics: TopicChoice) -> None:
@@ -47,17 +52,17 @@ class TopicFilter:
                 self._matchers.append((each, re.compile(fnmatch.translate(each)).match))
             else:
                 names.add(each)
-        self._names = frozenset(names)
+        self.names = frozenset(names)
 
     def __call__(self, topic: str | None) -> bool:
         """Return whether the topic is chosen."""
-        return topic is not None and (topic in self._names or any(match(topic) for _, match in self._matchers))
+        return topic is not None and (topic in self.names or any(match(topic) for _, match in self._matchers))
 
     def unmatched(self, present: Iterable[str | None]) -> list[str]:
         """Return the names and globs that match no present topic."""
         topics = {topic for topic in present if topic is not None}
         globs = [text for text, match in self._matchers if text is not None and not any(map(match, topics))]
-        return sorted([*(self._names - topics), *globs])
+        return sorted([*(self.names - topics), *globs])
 
     def refusal(self, present: Iterable[str | None]) -> str | None:
         """Return the message about names and globs that match no present topic; None if there are no such names."""

@@ -6,8 +6,9 @@ The export, the data source and their tasks share this module, so it does not im
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -17,6 +18,8 @@ from typing_extensions import TypedDict
 from kbatch import options as opts
 from kbatch.arguments import check_fields
 from kbatch.bounds import Bound, PerPartition, Pruning
+from kbatch.escaping import printable
+from kbatch.java_patterns import java_pattern
 from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError, OptionError, Overflow, ValueKind, option
 from kbatch.quantities import INT64_MAX, MAX_DECOMPRESSED_BYTES, parse_time
 from kbatch.value_options import ValueOptions
@@ -37,6 +40,7 @@ __all__ = [
     "parse_options",
     "parse_per_partition",
     "split_policies",
+    "warn_ignored",
 ]
 
 DEFAULT_SPLIT_BYTES = 128 << 20
@@ -47,6 +51,9 @@ MOST_ROW_BYTES = (1 << 31) - 16 - 1024
 EARLIEST, LATEST = -2, -1
 # The prefix of options of a URL's filesystem (`kbatch.log.store.storage.filesystem`).
 _STORAGE = "storage."
+# Options of Spark's Kafka source that mean nothing for directories: connections, consumers, and limits of streams.
+_OF_BROKERS = ("kafka.", "fetchoffset.", "kafkaconsumer.", "groupidprefix")
+_OF_STREAMS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxbytespertrigger", "maxtriggerdelay")
 
 # The rows that a read returns.
 TableName = Literal["records", "counts", "losses", "transactions"]
@@ -128,12 +135,7 @@ def _parse_time(text: str) -> int:
 
 
 def _check_pattern(text: str) -> None:
-    if not isinstance(text, str):
-        raise ValueError(f"must be a regular expression as a str, got {text!r}")
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"must be a regular expression, got {text!r}: {error}") from None
+    java_pattern(text)
 
 
 def _parse_offsets(text: str, side: str) -> Bound:
@@ -225,9 +227,10 @@ class ReadOptions:
         help="only these topics: names, and globs such as orders-*; the flag may be given more than once",
     )  # fmt: skip
     topic_pattern: str | None = option(
-        ValueKind(str, "orders-.*", _check_pattern, metavar="REGEX"), None, spark="subscribePattern",
+        ValueKind(str.strip, "orders-.*", _check_pattern, metavar="REGEX"), None, spark="subscribePattern",
         flag="--topic-pattern",
-        help="only topics whose whole name matches this regular expression",
+        help="only topics whose whole name matches this regular expression of Java, as in Spark's Kafka source; it is "
+        "an error if there is none",
     )  # fmt: skip
     assign: dict[str, list[int]] | None = option(
         ValueKind(_parse_assignment, '{"topic": [0, 1]}', metavar="JSON"), None, spark="assign",
@@ -421,7 +424,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     ----------
     options : mapping of str to str
         Names in any case. ``docs/options.md`` lists all of them; options of Spark's Kafka source have its names and
-        values. ``path`` is a log directory; ``paths`` has several of them, as a JSON list or separated by commas.
+        values, and those that mean nothing for directories are ignored (`warn_ignored`). ``path`` is a log directory;
+        ``paths`` has several of them, as a JSON list or separated by commas.
         ``storage.NAME`` is an option of the filesystem (`kbatch.log.store.storage.Storage`).
 
     Raises
@@ -441,7 +445,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     reading = opts.options_of(ReadOptions)
     known = [name for each in (*reading, *ValueOptions.options()) for name in each.spark]
     # load() passes its argument as an option.
-    own = (name for name in given if not name.startswith(_STORAGE) and name not in ("path", "paths"))
+    apart = {"path", "paths", *(name.lower() for name in _ignored(options, is_stream=False))}
+    own = (name for name in given if not name.startswith(_STORAGE) and name not in apart)
     opts.refuse_unknown(own, [*known, "storage.*"])
     values, names = opts.from_strings(reading, given)
     if "fail_on_data_loss" in values:
@@ -450,6 +455,31 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         values.setdefault("on_error", "skip")
     parsed = ValueOptions.parse(given)
     return _paths(given), opts.as_named(lambda: ReadOptions(**values, storage=storage, values=parsed), names)
+
+
+def _ignored(options: Iterable[str], *, is_stream: bool) -> list[str]:
+    """Return the options that users of Spark's Kafka source bring along, and that mean nothing here."""
+    read = {name.lower() for each in opts.options_of(ReadOptions) for name in each.spark}
+    limits = () if is_stream else _OF_STREAMS
+    return [
+        name
+        for name in options
+        if (name.lower().startswith(_OF_BROKERS) or name.lower() in limits) and name.lower() not in read
+    ]
+
+
+def warn_ignored(options: Iterable[str], *, is_stream: bool = False) -> None:
+    """Log one warning that names the options that a read ignores: of brokers, and in a batch read limits of streams.
+
+    The rule is the one of Spark's Kafka source for limits of streams.
+    """
+    names = sorted(_ignored(options, is_stream=is_stream))
+    if names:
+        logging.getLogger(__name__).warning(
+            "these options of Spark's Kafka source mean nothing for %s of log directories, and are ignored: %s",
+            "a stream" if is_stream else "a batch read",
+            printable(", ".join(names)),
+        )
 
 
 def _paths(given: dict[str, str]) -> list[str]:

@@ -90,8 +90,9 @@ class WatchedLogs:
     """
 
     def __init__(self, paths: Iterable[str], options: ReadOptions) -> None:
+        paths = list(paths)
         self._options = options
-        self._chooser = LogChooser(options.selection)
+        self._chooser = LogChooser(options.selection, roots=paths)
         self._roots = [locate(absolute(path), options.storage) for path in paths]
         self._states: dict[TopicPartition, LogState] = {}
 

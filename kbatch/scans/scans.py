@@ -173,7 +173,8 @@ def scan_logs(
         Log directories, topic-partition directories and ``.log`` files, by path or URL, which each read lists again; or
         logs that are open already.
     topics : str, re.Pattern, or iterable of them, optional
-        As for `kbatch.find_logs`.
+        As for `kbatch.find_logs`. Internal topics under a directory, such as ``__consumer_offsets``, are read only if
+        a name is given here, or the path of the topic-partition.
     partitions : iterable of int, optional
         Only these partitions of each topic.
     columns : sequence of str, optional

@@ -12,7 +12,7 @@ from kbatch.log.selection import choose_logs
 from kbatch.plan.arrow_batches import count_batches, transformed_batches
 from kbatch.plan.loss_rows import loss_batches
 from kbatch.plan.planner import plan_or_defer, plan_ranges, splits_of
-from kbatch.plan.read_options import ReadOptions, parse_options
+from kbatch.plan.read_options import ReadOptions, parse_options, warn_ignored
 from kbatch.plan.tasks import task_options, task_tables
 from kbatch.plan.transaction_rows import transaction_batches
 from kbatch.plan.value_columns import parsers_of
@@ -130,13 +130,17 @@ class KbatchDataSource(Shipped, DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for the default schema, or for the columns of a user's."""
-        paths, options = parse_options(read_table_options(self.options, schema))
+        given = read_table_options(self.options, schema)
+        paths, options = parse_options(given)
+        warn_ignored(given)
         columns, values = _columns(schema, paths, options)
         return KbatchReader(paths, options, columns, values)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, with the same columns as `reader`."""
-        paths, options = parse_stream_options(read_table_options(self.options, schema))
+        given = read_table_options(self.options, schema)
+        paths, options = parse_stream_options(given)
+        warn_ignored(given, is_stream=True)
         return KbatchStreamReader(paths, options, *_columns(schema, paths, options.read))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

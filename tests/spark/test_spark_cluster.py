@@ -216,6 +216,11 @@ with spark_session(master, conf=conf) as spark:
         lambda: export(logs, out),
         lambda: kbatch.spark.decode_frame(spark.createDataFrame([(bytearray(61),)], "value binary")).collect(),
         lambda: spark.read.format("kbatch").load(logs).collect(),
+        lambda: spark.readStream.format("kbatch").option("startingOffsets", "earliest").load(logs).writeStream.format(
+            "noop"
+        ).trigger(availableNow=True).start().awaitTermination(),
+        lambda: spark.createDataFrame([(bytearray(61),)], "value binary").write.format("kbatch").option(
+            "topic", "t").option("numPartitions", 1).mode("append").save(out),
     ):
         try:
             read()
@@ -254,7 +259,7 @@ def assert_rows(out: Path, offsets: dict[int, np.ndarray[Any, Any]]) -> None:
 
 
 def test_without_an_archive_every_error_names_the_remedy(driver: Driver, golden: Path, tmp_path: Path) -> None:
-    """The export, `decode_frame` and the data source, in one driver."""
+    """The export, `decode_frame`, and the data source in a read, a stream and a write, in one driver."""
     driver.conf["spark.cores.max"] = "1"
     # Failed tasks of the data source are repeated by default.
     driver.conf["spark.task.maxFailures"] = "1"
@@ -273,7 +278,7 @@ def test_without_an_archive_every_error_names_the_remedy(driver: Driver, golden:
     assert "venv-pack" in exported[1]
     assert "\n" not in exported[1]
     assert list(tmp_path.iterdir()) == [packages]
-    assert len(others) == 2
+    assert len(others) == 4
     for _, text in others:
         assert "ModuleNotFoundError: the Python of Spark's workers cannot import kbatch (No module named " in text
         assert "venv-pack (or conda-pack)" in text

@@ -20,6 +20,8 @@ from kbatch.errors import MissingDependencyError
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
+import pyspark
+
 from kbatch.log.selection import choose_logs, open_selected
 from kbatch.plan.planner import plan
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
@@ -295,6 +297,23 @@ def test_a_timestamp_after_the_end_is_an_error_unless_latest_is_allowed(golden: 
         plan(logs, ReadOptions(starting=late))
     assert rows_of(plan(logs, ReadOptions(starting=late, latest_if_no_timestamp=True)), ReadOptions()) == []
     assert len(rows_of(plan(logs, ReadOptions(ending=late)), ReadOptions())) == 3160
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4", reason="PySpark 3.5 has no data sources in Python")
+@pytest.mark.parametrize("kind", ["reader", "streamReader"])
+def test_the_data_source_warns_once_of_options_that_mean_nothing_for_directories(
+    golden: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark calls `schema` first, also if the caller gives none; a stream has its limits."""
+    from kbatch.spark.datasource import KbatchDataSource
+
+    brought = {"kafka.bootstrap.servers": "host:9092", "groupIdPrefix": "p", "maxOffsetsPerTrigger": "5"}
+    source = KbatchDataSource({"path": str(golden / "logs"), "subscribe": "txn", **brought})
+    getattr(source, kind)(source.schema())
+    (message,) = (record.getMessage() for record in caplog.records)
+    expected = ["groupIdPrefix", "kafka.bootstrap.servers"] + ["maxOffsetsPerTrigger"] * (kind == "reader")
+    # Spark has options in lower case.
+    assert message.lower().endswith(f"are ignored: {', '.join(expected)}".lower())
 
 
 def test_topics_and_partitions_are_selected(golden: Path) -> None:

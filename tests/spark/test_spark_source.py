@@ -281,6 +281,23 @@ def damaged(golden: Path, tmp_path: Path) -> tuple[str, Any]:
     return str(copy.parent), batch
 
 
+def test_options_of_spark_s_kafka_source_need_not_be_removed(spark: Any, logs: str, tmp_path: Path) -> None:
+    """Also those of streams, which Spark's Kafka source ignores in batch reads. Internal topics have to be named."""
+    brought = {"kafka.bootstrap.servers": "host:9092", "kafkaConsumer.pollTimeoutMs": "10", "maxOffsetsPerTrigger": "1"}
+    assert rows_of(load(spark, logs, subscribe="codec-lz4", includeHeaders="true", **brought)) == expected(
+        logs, ["codec-lz4"]
+    )
+    shutil.copytree(Path(logs) / "codec-lz4-0", tmp_path / "__consumer_offsets-0")
+    shutil.copytree(Path(logs) / "codec-zstd-0", tmp_path / "codec-zstd-0")
+    for options, topics in ({}, ["codec-zstd"]), ({"subscribe": "__consumer_offsets"}, ["__consumer_offsets"]):
+        frame = load(spark, str(tmp_path), **options)
+        assert [row.topic for row in frame.select("topic").distinct().collect()] == topics
+    with pytest.raises(
+        Exception, match=r"no topic matches the pattern '__con\.\*'; the topics are codec-zstd; internal"
+    ):
+        load(spark, str(tmp_path), subscribePattern="__con.*").count()
+
+
 def test_damage_is_an_error_with_its_position(spark: Any, damaged: tuple[str, Any]) -> None:
     root, batch = damaged
     where = rf"00000000000000000000\.log, byte {batch['position']}, base offset {batch['base_offset']}: stored checksum"

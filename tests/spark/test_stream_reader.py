@@ -112,10 +112,10 @@ def test_fail_on_data_loss_and_on_error_are_independent() -> None:
     ):
         stream = parse_stream_options({"path": "/x", **options})[1]  # type: ignore[dict-item]
         assert (stream.read.fail_on_data_loss, stream.read.on_error) == (fails, on_error)
-    # Batch reads and streams share the schema; the reader refuses options of the other kind.
-    assert KbatchDataSource({"path": "/x", "maxOffsetsPerTrigger": "5"}).schema()
-    with pytest.raises(ValueError, match="unknown option"):
-        KbatchDataSource({"path": "/x", "maxOffsetsPerTrigger": "5"}).reader(KbatchDataSource({"path": "/x"}).schema())
+    # Batch reads and streams share the schema; the reader of a stream refuses options of batch reads.
+    assert KbatchDataSource({"path": "/x", "endingTimestamp": "5"}).schema()
+    with pytest.raises(ValueError, match="endingTimestamp is not valid in streaming queries"):
+        KbatchDataSource({"path": "/x", "endingTimestamp": "5"}).streamReader(KbatchDataSource({"path": "/x"}).schema())
 
 
 def test_a_stream_ends_before_partial_batches_and_zeros(tmp_path: Path) -> None:

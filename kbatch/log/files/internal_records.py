@@ -11,6 +11,7 @@ import numpy as np
 
 from kbatch.errors import InvalidRecordError, KbatchError, ProtocolError, UnsupportedFormatError
 from kbatch.format import ATTRIBUTE_CONTROL, NO_TIMESTAMP
+from kbatch.log.store.names import INTERNAL_TOPICS
 from kbatch.protocol.messages import Message
 from kbatch.protocol.schema import FieldSchema, message_schemas
 from kbatch.protocol.stored import decode_after_version, decode_key, leading_number, unknown_version
@@ -32,13 +33,6 @@ __all__ = [
 ]
 
 FRAME_VERSION = 1
-INTERNAL_TOPICS = {
-    "__cluster_metadata",
-    "__consumer_offsets",
-    "__remote_log_metadata",
-    "__share_group_state",
-    "__transaction_state",
-}
 _TIMESTAMP = re.compile(r"(^|_)timestamp(_ms)?$")
 
 

@@ -10,6 +10,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.format import INT32_MAX, INT64_MAX
 
 __all__ = [
+    "INTERNAL_TOPICS",
     "DirectoryName",
     "SegmentName",
     "is_remote_name",
@@ -19,6 +20,17 @@ __all__ = [
     "parse_topic_id_name",
     "segment_names",
 ]
+
+# The topics in which Kafka itself stores its state.
+INTERNAL_TOPICS = frozenset(
+    (
+        "__cluster_metadata",
+        "__consumer_offsets",
+        "__remote_log_metadata",
+        "__share_group_state",
+        "__transaction_state",
+    )
+)
 
 _MARKED = re.compile(r"(?P<name>\S+-\S+)\.\S+-(?P<mark>delete|future|stray)")
 _MARKS = ("-delete", "-future", "-stray")
