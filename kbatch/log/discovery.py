@@ -12,7 +12,7 @@ from kbatch.log.logs import Log
 from kbatch.log.store.listing import ListedDirectory, is_log_name, list_directories, list_path, no_segments
 from kbatch.log.store.names import parse_directory_name, parse_segment_name, parse_topic_id_name
 from kbatch.log.store.storage import identity, locate
-from kbatch.log.topics import TopicChoice, TopicFilter
+from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 
 __all__ = ["distinct_logs", "find_logs", "open_logs", "root_list"]
 
@@ -21,6 +21,7 @@ def find_logs(
     root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     topics: TopicChoice | None = None,
+    partitions: Iterable[int] | None = None,
     marked: bool = False,
     predicate: Callable[[str, int], bool] | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -36,6 +37,8 @@ def find_logs(
     topics : str, re.Pattern, or iterable of them, optional
         Only these topics: names, globs such as ``"orders-*"``, and compiled regular expressions, which must match the
         whole name. Directories of other topics are not listed.
+    partitions : iterable of int, optional
+        Only these partitions of each topic.
     marked : bool
         Whether to return directories marked ``-delete``, ``-future`` or ``-stray`` too (DSK-R9). The broker is about to
         delete them, is copying them from another log directory, or does not own them according to the cluster's
@@ -57,8 +60,8 @@ def find_logs(
     ------
     LogDirectoryError
         If `root` is missing, is not a directory, or contains no log: no topic-partition directory with segments. It is
-        not an error if `predicate` or a regular expression rejects all. If `topics` has a name or a glob of which there
-        is no log, or if two directories have the same topic-partition: Kafka refuses that too.
+        not an error if `predicate`, `partitions` or a regular expression rejects all. If `topics` has a name or a glob
+        of which there is no log, or if two directories have the same topic-partition: Kafka refuses that too.
 
     References
     ----------
@@ -74,26 +77,25 @@ def find_logs(
     """
     check_types(find_logs, locals())
     roots = root_list(root)
-    found: list[Log] = []
-    if topics is None:
-        for each in roots:
-            found += _logs_of(each, marked, predicate, storage_options)
-    else:
-        chosen = TopicFilter(topics)
-        seen: set[str | None] = set()
+    chosen, numbers = None if topics is None else TopicFilter(topics), partition_numbers(partitions)
+    seen: set[str | None] = set()
 
-        def is_chosen(topic: str, partition: int) -> bool:
-            seen.add(topic)
-            return chosen(topic) and (predicate is None or predicate(topic, partition))
+    def is_named(topic: str | None, partition: int | None) -> bool:
+        return (chosen is None or chosen(topic)) and (numbers is None or partition in numbers)
 
-        for each in roots:
-            found += _logs_of(each, marked, is_chosen, storage_options)
-        # A root that is a topic-partition directory itself is not subject to the predicate.
-        seen |= {log.topic for log in found}
-        found = [log for log in found if chosen(log.topic)]
-        refusal = chosen.refusal(seen)
-        if refusal is not None:
-            raise LogDirectoryError(f"{', '.join(str(each) for each in roots)}: {refusal}", source=str(roots[0]))
+    def is_chosen(topic: str, partition: int) -> bool:
+        seen.add(topic)
+        return is_named(topic, partition) and (predicate is None or predicate(topic, partition))
+
+    # Without a condition, directories are listed whatever their names are.
+    needed = predicate if topics is None and partitions is None else is_chosen
+    found = [log for each in roots for log in _logs_of(each, marked, needed, storage_options)]
+    # A root that is a topic-partition directory itself is not subject to the predicate.
+    seen |= {log.topic for log in found}
+    found = [log for log in found if is_named(log.topic, log.partition)]
+    refusal = None if chosen is None else chosen.refusal(seen)
+    if refusal is not None:
+        raise LogDirectoryError(f"{', '.join(str(each) for each in roots)}: {refusal}", source=str(roots[0]))
     if len(roots) > 1:
         found = distinct_logs(found)
     return LogList(sorted(found, key=lambda log: (log.topic or "", log.partition or 0, log.mark or "")))

@@ -58,6 +58,12 @@ class LogList(Conversions):
     def __iter__(self) -> Iterator[Log]:
         return iter(self._logs)
 
+    def __contains__(self, item: object) -> bool:
+        """Whether there is a log, or one of a topic, or of a topic and partition."""
+        if isinstance(item, str):
+            return any(log.topic == item for log in self._logs)
+        return item in self._logs or any((log.topic, log.partition) == item for log in self._logs)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LogList):
             return NotImplemented

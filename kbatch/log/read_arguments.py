@@ -17,11 +17,12 @@ from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.tuning import KEY_TABLE_BYTES
 from kbatch.value_options import ARGUMENTS, ValueArguments
 
-__all__ = ["READ_HINTS", "ReadArguments", "TableOptions", "ViewOptions"]
+__all__ = ["READ_HINTS", "SCAN_HINTS", "ReadArguments", "TableOptions", "ViewOptions"]
 
 _FIRST = "head(n) returns the first records, last=n the last ones"
 _TIME = "use {0}, which takes a time or an offset, or {1}_timestamp"
-_CHOICE = 'find_logs(topics=...) and logs["topic", 0] choose logs'
+_CHOICE = 'find_logs(topics=..., partitions=...) and logs["topic", 0] choose logs'
+_FILTER = "kbatch.scan_logs(...).filter(...) selects records by a condition"
 _VALUES = "to_arrow, reader and the other conversions take it; a table has values_json and similar methods"
 # What to use in place of the names that callers of other libraries expect.
 READ_HINTS = {
@@ -30,12 +31,20 @@ READ_HINTS = {
     **dict.fromkeys(("end_time", "ending_time", "stop_time", "until", "end_timestamp"), _TIME.format("end", "stop")),
     **dict.fromkeys(("end_offset", "stop"), "use end, which is exclusive, or stop_offset"),
     **dict.fromkeys(("offset", "offsets", "starting_offset"), "use start and end, or start_offset and stop_offset"),
+    **dict.fromkeys(("time", "times", "timestamp", "timestamps"), "use start and end, which take times or offsets"),
     **dict.fromkeys(("topic", "topics", "partition", "partitions"), _CHOICE),
+    **dict.fromkeys(("filter", "filters", "where", "predicate", "condition"), _FILTER),
     **dict.fromkeys(("value_format", "format", "parse"), "use values, the format of the values"),
     **dict.fromkeys(("schema", "value_type"), "use value_schema, with values"),
     **{"key_format": "use keys, the format of the keys", "value_unknown_fields": "use value_unknown"},
     **dict.fromkeys((name for names in ARGUMENTS.values() for name in names.values()), _VALUES),
     **dict.fromkeys(("batch_size", "chunk_size", "max_table_bytes"), "use max_bytes, the most memory of a table"),
+}
+# The same for scans, which choose logs and conditions themselves.
+SCAN_HINTS = {
+    **READ_HINTS,
+    **{"topic": "use topics", "partition": "use partitions", "binary": "reader(binary=...) and to_arrow take it"},
+    **dict.fromkeys(("filter", "filters", "where", "predicate", "condition"), "use scan.filter(...)"),
 }
 
 

@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-__all__ = ["TopicChoice", "TopicFilter", "first_names"]
+from kbatch.arguments import is_integer
+
+__all__ = ["TopicChoice", "TopicFilter", "first_names", "partition_numbers"]
 
 # What chooses topics: a name or a glob, a compiled regular expression, or several of them.
 TopicChoice: TypeAlias = "str | re.Pattern[str] | Iterable[str | re.Pattern[str]]"
@@ -72,6 +74,22 @@ class TopicFilter:
             return None
         listed = f"; the topics are {first_names(topics)}" if topics else ""
         return f"no log of topic {', '.join(map(repr, unknown))}{listed}"
+
+
+def partition_numbers(partitions: Iterable[int] | None) -> frozenset[int] | None:
+    """Return the numbers of the partitions that are chosen; None is all of them.
+
+    Raises
+    ------
+    TypeError
+        For something else.
+    """
+    if partitions is None:
+        return None
+    numbers = list(partitions)
+    if isinstance(partitions, bytes) or not all(map(is_integer, numbers)):
+        raise TypeError(f"partitions must be numbers such as [0, 1], got {numbers!r}")
+    return frozenset(map(int, numbers))
 
 
 def first_names(names: Sequence[str], limit: int = 10) -> str:

@@ -292,6 +292,8 @@ METHODS = ("tables", "reader", "to_arrow", "to_pandas", "to_polars", "head", "ta
         ("topic", r'logs\["topic", 0\] choose logs'),
         ("keyz", "did you mean 'key"),
         ("value_format", "use values, the format of the values"),
+        ("timestamp", "use start and end, which take times or offsets"),
+        ("filter", r"kbatch.scan_logs\(...\).filter\(...\) selects records by a condition"),
         ("isolation_level", "did you mean 'isolation'?"),
         ("xyzzy", ""),
     ],
@@ -448,6 +450,10 @@ def test_logs_are_chosen_by_topic_and_partition(logs: LogList, tmp_path: Path) -
     assert logs["orders", 1] is logs[1]
     assert logs["users", np.int64(0)] is logs[2]
     assert logs["orders"]["orders", 0] is logs[0]
+    assert "users" in logs
+    assert ("orders", 1) in logs
+    assert logs[1] in logs
+    assert not any(other in logs for other in ("order", ("orders", 2), logs[1].path, None))
     with pytest.raises(KeyError, match=r"no log of topic 'order', did you mean 'orders'\?"):
         logs["order"]
     with pytest.raises(KeyError, match="no log of topic 'xyzzy'; the topics are orders, users"):

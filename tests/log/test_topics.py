@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,27 @@ def test_a_glob_respects_case_and_the_whole_name() -> None:
     chosen = TopicFilter(["a.b-*", "Exact"])
     assert chosen("a.b-1")
     assert not any(map(chosen, ("aXb-1", "A.B-1", "xa.b-1", "exact", "Exact2", None)))
+
+
+@pytest.mark.parametrize(
+    ("topics", "partitions", "found"),
+    [(None, [1, 7], ["a-1", "b-1"]), ("a", {0}, ["a-0"]), (["b"], (), []), ("b", [0], []), (None, None, 3)],
+)
+def test_partitions_are_chosen_of_each_topic(
+    tmp_path: Path, golden: Path, topics: TopicChoice | None, partitions: Iterable[int] | None, found: object
+) -> None:
+    for name in ("a-0", "a-1", "b-1"):
+        shutil.copytree(golden / "logs" / "txn-0", tmp_path / name)
+    logs = find_logs(tmp_path, topics=topics, partitions=partitions)
+    assert ([f"{log.topic}-{log.partition}" for log in logs] if isinstance(found, list) else len(logs)) == found
+    assert len(find_logs(tmp_path / "a-1", topics=topics and "a", partitions=partitions)) == (
+        partitions is None or 1 in partitions
+    )
+
+
+def test_partitions_of_another_type_are_refused(golden: Path) -> None:
+    with pytest.raises(TypeError, match=r"^partitions must be numbers such as \[0, 1\], got \['0'\]$"):
+        find_logs(golden / "logs", partitions=["0"])  # type: ignore[list-item]
 
 
 def test_topics_of_another_type_are_refused() -> None:
