@@ -124,7 +124,10 @@ class FormatOptions:
         name = self._name
         wrong = [each for each in given if each != "format" and each not in _TAKES.get(name, ())]
         if wrong:
-            raise OptionError("{format} {0} does not take " + " and ".join(f"{{{each}}}" for each in wrong), name)
+            names = " and ".join(f"{{{each}}}" for each in wrong)
+            if "format" not in given:
+                raise OptionError(f"{names} without {{format}}, which is binary by default")
+            raise OptionError(f"{{format}} {{0}} does not take {names}", name)
         if name in ("avro", "protobuf", "struct") and "schema" not in given and "schema_file" not in given:
             raise OptionError("{format} {0} requires {schema}", name)
 

@@ -65,10 +65,10 @@ class BadValues:
         """Count a column of a batch."""
         if not len(column.bad) or on not in self._sides:
             return
-        place = "" if offsets is None else f"offset {offsets[int(column.bad[0])].as_py()}: "
+        place = "" if offsets is None else f" at offset {offsets[int(column.bad[0])].as_py()}"
         with self._lock:
             self._count[on] = self._count.get(on, 0) + len(column.bad)
-            self._first.setdefault(on, f"{place}{printable(column.errors[0])}")
+            self._first.setdefault(on, f"{place}: {printable(column.errors[0])}")
 
     def warn(self) -> None:
         """Warn of the values whose bytes are not in the result."""
@@ -76,7 +76,7 @@ class BadValues:
             is_one = "is" if count == 1 else "are"
             warnings.warn(
                 f"{counted(count, on)} {is_one} null or without some fields, because of the format or schema ("
-                f"first {self._first[on]}); the columns {on}_bad and {on}_error have the bytes and the reasons",
+                f"first{self._first[on]}); the columns {on}_bad and {on}_error have the bytes and the reasons",
                 RuntimeWarning,
                 stacklevel=callers_stacklevel(),
             )

@@ -217,7 +217,7 @@ def test_standard_input_is_decoded(tmp_path: Path, run: Any, monkeypatch: pytest
         (["--values", "json", "--format", "kafka"], 2, "--values and --keys print JSON, not --format kafka"),
         (["--values", "json", "--protocol"], 2, "with --protocol, the only other option is --max-bytes-shown"),
         (["--values", "avro"], 2, "--values avro requires --value-schema"),
-        (["--key-schema", "x"], 2, "--keys binary does not take --key-schema"),
+        (["--key-schema", "x"], 2, "--key-schema without --keys, which is binary by default"),
         (["--values", "avro", "--value-schema", "no.avsc"], 1, "no.avsc: can't read an Avro schema"),
         (["--values", "json", "--value-schema", "m map<string,int>"], 1, "JSON can't be read as"),
         (["--values", "avro", "--value-schema", '{"type": "oops"}'], 1, "unknown Avro type 'oops'"),

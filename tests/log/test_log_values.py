@@ -294,7 +294,7 @@ def test_values_that_deviate_from_the_sample_keep_their_bytes(tmp_path: Path, mo
         "value_bad": [b'{"id": "x", "more": 1}'],
         "value_error": ["id: expected int64, found a string"],
     }
-    message = r"^1 value is null or without some fields, because of the format or schema \(first offset 50: id: exp"
+    message = r"^1 value is null or without some fields, because of the format or schema \(first at offset 50: id: exp"
     with pytest.warns(RuntimeWarning, match=message):
         log.to_arrow(values="json", columns=["offset", "value"])
 
@@ -326,7 +326,7 @@ def test_a_sample_skips_damage_and_the_read_reports_it(tmp_path: Path) -> None:
 def test_a_bad_value_whose_bytes_are_not_a_column_is_a_warning(orders: LogList) -> None:
     formats: dict[str, Any] = {"values": "json", "value_schema": SCHEMA}
     with pytest.warns(
-        RuntimeWarning, match=r"^2 values are null or .* \(first id: expected int64, found a string\); the col"
+        RuntimeWarning, match=r"^2 values are null or .* \(first: id: expected int64, found a string\); the col"
     ):
         orders.to_arrow(columns=["value.id"], **formats)
     with warnings.catch_warnings():
@@ -359,7 +359,7 @@ def json_schema_of(count: int) -> str:
         ({"values": "jsn"}, ValueError, r"^values must be one of .*'jsn', did you mean 'json'\?$"),
         ({"values": 5}, ValueError, "^values must be one of .*got 5$"),
         ({"keys": "avro"}, ValueError, "^keys avro requires key_schema$"),
-        ({"value_schema": "id bigint"}, ValueError, "^values binary does not take value_schema$"),
+        ({"value_schema": "id bigint"}, ValueError, "^value_schema without values, which is binary by default$"),
         ({"values": "json", "value_framing": "confluent"}, ValueError, "^values json does not take value_framing$"),
         ({"values": "json", "value_unknown": "no"}, ValueError, "^value_unknown must be one of"),
         ({"values": TextParser(), "value_schema": "x"}, ValueError, "^values TextParser does not take value_schema$"),

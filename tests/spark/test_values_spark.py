@@ -44,7 +44,7 @@ def test_conflicting_value_options_are_refused() -> None:
         ({"valueFormat": "avro"}, "requires valueSchema"),
         ({"valueFormat": "string", "valueSchema": "a int"}, "valueFormat string does not take valueSchema"),
         ({"valueFormat": "json", "valueFraming": "confluent"}, "valueFormat json does not take valueFraming"),
-        ({"keySchema": "a int"}, "keyFormat binary does not take keySchema"),
+        ({"keySchema": "a int"}, "keySchema without keyFormat, which is binary by default"),
         ({"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"}, "exclude"),
         ({"valueFormat": "json", "valueUnknownFields": "nosuch"}, "'ignore', 'bad'"),
         ({"valueFormat": "avro", "valueSchema": "{}", "valueFraming": "glue"}, "valueFraming must be"),
