@@ -198,7 +198,11 @@ def _warn_of_unit(milliseconds: int, prefix: str) -> None:
 def callers_stacklevel() -> int:
     """Return the ``stacklevel`` with which a warning of the calling function names the code outside of the package."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "kbatch":
+    # The package's context managers are entered and left by functions of contextlib.
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "kbatch",
+        "contextlib",
+    ):
         level, frame = level + 1, frame.f_back
     return level
 

@@ -483,7 +483,7 @@ def losses_text(lengths: Sequence[int]) -> str | None:
         found.append(f"{counted(ranges, 'loss')} of {lost}: damaged batches have no records here")
     if gaps:
         found.append(f"{counted(gaps, 'gap')} of unknown cause between segments, whose offsets are missing here")
-    return f"{'; '.join(found)}; the tables of tables() list them in table.losses" if found else None
+    return f"{'; '.join(found)}; the tables of Log.tables list them in losses" if found else None
 
 
 def _explaining(

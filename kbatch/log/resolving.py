@@ -12,7 +12,7 @@ from kbatch.log.logs import Log
 from kbatch.log.missing import MissingOffsets, missing_offsets, report_data_loss
 from kbatch.log.selection import Selection
 from kbatch.log.topics import first_names
-from kbatch.quantities import TimeLike, largest, smallest
+from kbatch.quantities import largest, smallest
 
 __all__ = ["check_partitions", "log_bounds", "resolve_log"]
 
@@ -102,8 +102,10 @@ def resolve_log(
     return (start, stop), _missing_of(log, starting, ending, start, stop, selection)
 
 
-def _first_since(log: Log, timestamp: TimeLike, start: int | None, selection: Selection) -> int | None:
-    return log.offset_for_timestamp(timestamp, start_offset=start, crc=selection.crc, on_error=selection.on_error)
+def _first_since(log: Log, timestamp: int, start: int | None, selection: Selection) -> int | None:
+    # An integer far from the present would give a warning, which its caller got when it was parsed.
+    since = np.datetime64(timestamp, "ms")
+    return log.offset_for_timestamp(since, start_offset=start, crc=selection.crc, on_error=selection.on_error)
 
 
 def _pruned(
@@ -117,8 +119,7 @@ def _pruned(
         return start, stop
     start = largest(start, prune.offset.low)
     if prune.since is not None:
-        # An integer far from the present would give a warning.
-        found = _first_since(log, np.datetime64(prune.since, "ms"), start, selection)
+        found = _first_since(log, prune.since, start, selection)
         start = log.end_offset if found is None else largest(start, found)
     return start, stop
 

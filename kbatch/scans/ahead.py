@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["map_ahead", "sliced_rows", "steps_ahead"]
+__all__ = ["at_end", "map_ahead", "sliced_rows", "steps_ahead"]
 
 WorkItemT = TypeVar("WorkItemT")
 StepT = TypeVar("StepT")
@@ -69,6 +69,17 @@ def steps_ahead(pool: ThreadPoolExecutor, tasks: Iterable[Iterator[StepT]], coun
     finally:
         for _, future in window:
             future.cancel()
+
+
+@contextlib.contextmanager
+def at_end(report: Callable[[], None]) -> Iterator[None]:
+    """Call `report` at the end of a generator, also if its consumer needs no more, but not after an error."""
+    try:
+        yield
+    except GeneratorExit:
+        report()
+        raise
+    report()
 
 
 def sliced_rows(

@@ -24,7 +24,7 @@ def _lines(reading: Reading, columns: Sequence[str], left_out: int, planned: lis
     if condition is not None:
         exact = all(each.excluded is not None and each.excluded.is_always_true for each in planned)
         where = "true for all records that are read" if exact and planned else "evaluated for each record"
-        yield f"filter: {condition.expression}; {where}"
+        yield f"filter: {condition}; {where}"
         if condition.keys:
             yield "key: only records with a key of the filter become columns"
     reason = f"; {left_out:,} have a topic or partition that the filter excludes" if left_out else ""
@@ -44,12 +44,15 @@ def _segment_counts(planned: list[PlannedLog]) -> str:
     total = sum(len(each.log.segments) for each in planned)
     read = sum(len({split.path for split in each.splits}) for each in planned)
     skipped = sum(each.skipped for each in planned)
+    empty = sum(not segment.size for each in planned for segment in each.log.segments)
     text = f"segments: {read:,} of {total:,}"
     reasons = []
-    if total - read - skipped:
-        reasons.append(f"{total - read - skipped:,} outside of the range of offsets and times")
+    if total - read - skipped - empty:
+        reasons.append(f"{total - read - skipped - empty:,} outside of the range of offsets and times")
     if skipped:
         reasons.append(f"{skipped:,} within them have no offset of the filter")
+    if empty:
+        reasons.append(f"{empty:,} empty")
     return text + (f"; {', '.join(reasons)}" if reasons else "")
 
 

@@ -101,9 +101,17 @@ class ExpressionFilter:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             names = ", ".join(self._schema.names)
             reason = str(error).partition("\n")[0]
+            if "timestamp" in reason:
+                reason += "; timestamps compare with a datetime with a time zone, such as datetime(..., tzinfo=UTC)"
             raise ValueError(f"the filter {expression} does not fit the columns {names}: {reason}") from None
-        if not (pa.types.is_boolean(found) or pa.types.is_null(found)):
+        if pa.types.is_null(found):
+            self.expression = expression.cast(pa.bool_())
+        elif not pa.types.is_boolean(found):
             raise TypeError(f"a filter must have a boolean result, got {expression}, which is {found}")
+
+    def __str__(self) -> str:
+        # Arrow writes the values of `isin` on lines of their own.
+        return " ".join(str(self.expression).split())
 
     def __and__(self, other: ExpressionFilter) -> ExpressionFilter:
         names = dict.fromkeys((*self._schema.names, *other._schema.names))
@@ -308,11 +316,15 @@ class ExpressionFilter:
 
     def _is_possible(self, guarantee: pc.Expression) -> bool:
         """Whether the condition can be true for rows with a guarantee, as far as Arrow can decide."""
-        dataset = require("pyarrow.dataset", "arrow", "a filter")
+        pa, dataset = require("pyarrow", "arrow", "a filter"), require("pyarrow.dataset", "arrow", "a filter")
         files = dataset.FileSystemDataset.from_paths(
             ["x"], schema=self._schema, format=_any_format(), filesystem=_local_files(), partitions=[guarantee]
         )
-        return any(True for _ in files.get_fragments(filter=self.expression))
+        try:
+            return any(True for _ in files.get_fragments(filter=self.expression))
+        except pa.ArrowInvalid:
+            # A bound that the type of a constant does not reach, such as the largest timestamp in microseconds.
+            return True
 
 
 @functools.cache

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kbatch.extras import require
-from kbatch.format import VIEW_COLUMNS
-from kbatch.records.arrow import view_schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,15 +35,15 @@ def is_polars_expression(given: object) -> bool:
     return polars is not None and isinstance(given, polars.Expr)
 
 
-def to_arrow_expression(condition: pl.Expr) -> pc.Expression:
-    """Return the expression of Arrow that is true for exactly the same records.
+def to_arrow_expression(condition: pl.Expr, schema: pa.Schema) -> pc.Expression:
+    """Return the expression of Arrow that is true for exactly the same records, whose columns `schema` has.
 
     Raises
     ------
     TypeError
         If there is none that is known.
     """
-    found = [arrow_counterpart(each) for each in conjuncts(condition)]
+    found = [arrow_counterpart(each, schema) for each in conjuncts(condition)]
     if any(each is None for each in found):
         raise TypeError(
             f"{condition} has no exact counterpart in Arrow; Scan.filter() takes a pyarrow.compute.Expression, and "
@@ -71,12 +69,12 @@ def is_dynamic(condition: pl.Expr) -> bool:
     return _DYNAMIC in str(condition)
 
 
-def arrow_counterpart(condition: pl.Expr) -> pc.Expression | None:
+def arrow_counterpart(condition: pl.Expr, schema: pa.Schema) -> pc.Expression | None:
     """Return the expression of Arrow that is true for exactly the same records, or None."""
     if is_dynamic(condition):
         return None
     pl = require("polars", "polars", "a condition of Polars")
-    recorder = _Recorder()
+    recorder = _Recorder(schema)
     try:
         # The recorder ends the query before any row is read, so that nothing is evaluated.
         pl.scan_pyarrow_dataset(recorder).filter(condition).collect()
@@ -84,17 +82,31 @@ def arrow_counterpart(condition: pl.Expr) -> pc.Expression | None:
         # Also for a condition that Polars refuses: it reports that when it evaluates the condition itself.
         if not recorder.called:
             return None
-    return exact_counterpart(condition, recorder.found)
+    return exact_counterpart(condition, recorder.found, schema)
 
 
-def exact_counterpart(condition: pl.Expr, translated: pc.Expression | None) -> pc.Expression | None:
+def exact_counterpart(condition: pl.Expr, translated: pc.Expression | None, schema: pa.Schema) -> pc.Expression | None:
     """Return an expression that Polars has translated if it is exact, or the comparison of a key with a constant."""
+    # In Polars, NaN equals itself and is larger than all other numbers.
+    if any(_has_floats(schema.field(name).type) for name in condition.meta.root_names() if name in schema.names):
+        return None
     if translated is None:
         return _key_comparison(condition)
     text = _NULL_OF_COLUMN.sub("", _QUOTED.sub('""', str(translated)))
+    # Arrow has no function of a null without a type.
+    if "null[null]" in text:
+        return None
     if "is_in(" in text and (_DEPENDS_ON_NULL.search(text) or re.search(r"\bnull\b", text)):
         return None
     return translated
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    pa = require("pyarrow", "arrow", "a condition")
+    if pa.types.is_nested(kind):
+        return any(_has_floats(kind.field(place).type) for place in range(kind.num_fields))
+    found: bool = pa.types.is_floating(kind)
+    return found
 
 
 def _key_comparison(condition: pl.Expr) -> pc.Expression | None:
@@ -122,12 +134,10 @@ class _Recorded(Exception):
 class _Recorder:
     """A dataset that records the filter that is pushed down to it."""
 
-    called = False
-    found: pc.Expression | None = None
-
-    @property
-    def schema(self) -> pa.Schema:
-        return view_schema(VIEW_COLUMNS)
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.called = False
+        self.found: pc.Expression | None = None
 
     def to_batches(self, *, filter: pc.Expression | None = None, **options: Any) -> NoReturn:
         self.called, self.found = True, filter

@@ -13,6 +13,7 @@ from kbatch.scans.polars_expressions import arrow_counterpart, conjuncts, exact_
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa
     from polars.io.external_reader import FilterExpr
 
     from kbatch.scans.scanned_records import ScannedRecords
@@ -37,7 +38,7 @@ def source_frames(
     if predicate is not None:
         rest = [each for each in conjuncts(predicate) if not is_dynamic(each)]
         if n_rows is None:
-            pushed = [(each, arrow_counterpart(each)) for each in rest]
+            pushed = [(each, arrow_counterpart(each, scan.schema)) for each in rest]
             rest = [each for each, found in pushed if found is None]
             scan = scan_filtered(scan, [found for _, found in pushed if found is not None])
     needed = list(dict.fromkeys([*names, *(name for each in rest for name in each.meta.root_names())]))
@@ -75,7 +76,7 @@ def scan_frames(scan: ScannedRecords, columns: Sequence[str], part: tuple[int, i
         yield pl.from_arrow(batch) if columns else pl.DataFrame(height=batch.num_rows)
 
 
-def counterparts(filters: Sequence[FilterExpr]) -> list[Any]:
+def counterparts(filters: Sequence[FilterExpr], schema: pa.Schema) -> list[Any]:
     """Return the expressions of Arrow of the filters that have an exact one; the others are left to Polars."""
     found = []
     for each in filters:
@@ -86,7 +87,7 @@ def counterparts(filters: Sequence[FilterExpr]) -> list[Any]:
         except Exception:
             # Polars has no translation that works; it evaluates the filter itself.
             continue
-        counterpart = exact_counterpart(each.expr, translated)
+        counterpart = exact_counterpart(each.expr, translated, schema)
         if counterpart is not None:
             found.append(counterpart)
     return found

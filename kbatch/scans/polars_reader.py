@@ -57,7 +57,7 @@ class _ScanReader(FileReader):
         scan = self._scan
         # A slice comes before the filters, which Polars then evaluates.
         if pre_slice is None:
-            scan = scan_filtered(scan, counterparts(filters))
+            scan = scan_filtered(scan, counterparts(filters, scan.schema))
         return scan_frames(scan, columns, pre_slice)
 
     def n_rows_in_file(self, limit: int | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split, Task, growing_parts
 from kbatch.plan.tasks import TableSize, task_tables
 from kbatch.quantities import callers_stacklevel, largest, smallest
-from kbatch.scans.ahead import map_ahead, steps_ahead
+from kbatch.scans.ahead import at_end, map_ahead, steps_ahead
 from kbatch.scans.expression_filter import ExpressionFilter, LogPruning
 from kbatch.table import RecordTable
 
@@ -254,14 +255,16 @@ class Reading:
         Warns
         -----
         RuntimeWarning
-            At the end, if there were losses, or no records because the start is relative to now.
+            At the end, if there were losses, or no records because the start is relative to now. A consumer that needs
+            no more is told of the losses so far.
         """
         chosen = self.chosen()
         is_empty = True
-        for used in self._run(chosen, columns, use, reverse=reverse):
-            is_empty = False
-            yield used
-            del used
+        with contextlib.closing(self._run(chosen, columns, use, reverse=reverse)) as found:
+            for used in found:
+                is_empty = False
+                yield used
+                del used
         if is_empty:
             warn_if_after_end([each.log for each in chosen], [(each.start, each.stop) for each in chosen])
 
@@ -277,20 +280,22 @@ class Reading:
         is_remote = any(is_url(each.log.path) for each in chosen)
         threads = self.arguments.decode.threads
         pool = ThreadPoolExecutor(REMOTE_THREADS if is_remote else threads, "kbatch-scan")
-        try:
-            logs = map_ahead(
-                pool, self.planned, chosen[::-1] if reverse else chosen, REMOTE_THREADS if is_remote else PLANNED_LOGS
-            )
-            tasks = self._tasks(logs, reverse=reverse)
-            steps = (self._steps(task, planned, columns, use, reverse) for task, planned in tasks)
-            for step in steps_ahead(pool, steps, threads + 1):
-                losses += step.losses
-                yield from reversed(step.used) if reverse else step.used
-                del step
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-        if (text := losses_text(losses)) is not None:
-            warnings.warn(text, RuntimeWarning, stacklevel=callers_stacklevel())
+        with at_end(lambda: _warn_of(losses)):
+            try:
+                logs = map_ahead(
+                    pool,
+                    self.planned,
+                    chosen[::-1] if reverse else chosen,
+                    REMOTE_THREADS if is_remote else PLANNED_LOGS,
+                )
+                tasks = self._tasks(logs, reverse=reverse)
+                steps = (self._steps(task, planned, columns, use, reverse) for task, planned in tasks)
+                for step in steps_ahead(pool, steps, threads + 1):
+                    losses += step.losses
+                    yield from reversed(step.used) if reverse else step.used
+                    del step
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def _tasks(self, logs: Iterable[PlannedLog], *, reverse: bool) -> Iterator[tuple[Task[Split], PlannedLog]]:
         """Divide the reads of logs, at first into small tasks; with ``on_error="stop"`` one task reads a whole log."""
@@ -330,3 +335,8 @@ class Reading:
             if parts or losses:
                 yield _Step([use(part) for part in parts], losses)
             del table, parts
+
+
+def _warn_of(losses: Sequence[int]) -> None:
+    if (text := losses_text(losses)) is not None:
+        warnings.warn(text, RuntimeWarning, stacklevel=callers_stacklevel())

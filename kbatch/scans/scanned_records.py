@@ -6,14 +6,15 @@ import contextlib
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
-from kbatch.arguments import check_types
+from kbatch.arguments import check_types, suggests_names
 from kbatch.extras import require
 from kbatch.format import VIEW_COLUMNS
+from kbatch.log.read_arguments import SCAN_HINTS, ViewOptions
 from kbatch.log.record_view import BadValues, RecordView
 from kbatch.options import Binary
 from kbatch.records.arrow import requested_binary
 from kbatch.records.data import checked_columns
-from kbatch.scans.ahead import sliced_rows
+from kbatch.scans.ahead import at_end, sliced_rows
 from kbatch.scans.expression_filter import ExpressionFilter
 from kbatch.scans.scan_reading import Reading
 from kbatch.scans.typed_scans import TypedValues
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 __all__ = ["ScannedRecords"]
+
+# What a read of a log takes, a scan has from the beginning.
+_METHOD_HINTS = {
+    **SCAN_HINTS,
+    **dict.fromkeys((*ViewOptions.__annotations__, "topics", "partitions"), "scan_logs takes it"),
+    "columns": "use scan.select(...)",
+}
 
 
 class ScannedRecords:
@@ -50,13 +58,15 @@ class ScannedRecords:
         chosen = self._names if names is None else tuple(names)
         return RecordView.of(chosen, VIEW_COLUMNS, binary, None if self._values is None else self._values.columns)
 
+    def _conditions(self) -> RecordView:
+        """Return the view of all columns that conditions may use: also fields that are columns of the scan."""
+        names = VIEW_COLUMNS if self._values is None else self._values.names
+        return self._view(dict.fromkeys((*names, *self._names)))
+
     def _narrowed(self, condition: pc.Expression) -> Self:
         """Return the records for which a condition is true."""
-        view = None
-        if self._values is not None:
-            # Also the fields that are columns of the scan.
-            view = self._view(dict.fromkeys((*self._values.names, *self._names)))
-        return type(self)(self._reading.narrowed(ExpressionFilter(condition, view)), self._names, self._values)
+        found = ExpressionFilter(condition, self._conditions())
+        return type(self)(self._reading.narrowed(found), self._names, self._values)
 
     def select(self, *columns: str | Iterable[str]) -> Self:
         """Return the records with some columns; only what these columns need is decoded.
@@ -97,6 +107,7 @@ class ScannedRecords:
 
     # -- records
 
+    @suggests_names(_METHOD_HINTS)
     def reader(self, *, binary: Binary = "binary") -> pyarrow.RecordBatchReader:
         """Return a reader of the records, batch by batch.
 
@@ -117,6 +128,7 @@ class ScannedRecords:
         view = self._view(binary=binary)
         return pa.RecordBatchReader.from_batches(view.schema, self._batches(view))
 
+    @suggests_names(_METHOD_HINTS)
     def to_arrow(self, *, binary: Binary = "binary") -> pyarrow.Table:
         """Return all records as an Arrow table; `binary` is as for `reader`."""
         check_types(ScannedRecords.to_arrow, locals())
@@ -124,12 +136,14 @@ class ScannedRecords:
         view = self._view(binary=binary)
         return pa.Table.from_batches(self._batches(view), schema=view.schema)
 
+    @suggests_names(_METHOD_HINTS)
     def to_polars(self) -> polars.DataFrame:
         """Return all records as a Polars DataFrame; `lazy` returns a LazyFrame."""
         pl = require("polars", "polars", "to_polars()")
         frame: polars.DataFrame = pl.from_arrow(self.to_arrow(binary="binary_view"))
         return frame
 
+    @suggests_names(_METHOD_HINTS)
     def to_pandas(self, *, dtype_backend: Literal["numpy", "pyarrow"] = "numpy") -> pandas.DataFrame:
         """Return all records as a pandas DataFrame; `dtype_backend` is as for `kbatch.RecordTable.to_pandas`."""
         check_types(ScannedRecords.to_pandas, locals())
@@ -150,6 +164,7 @@ class ScannedRecords:
         frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
         return frame
 
+    @suggests_names(_METHOD_HINTS)
     def head(self, n: int = 5) -> pyarrow.Table:
         """Return the first records; the read ends with them.
 
@@ -164,6 +179,7 @@ class ScannedRecords:
         table = pa.Table.from_batches(sliced_rows(self._batches(view), 0, _count(n)), schema=view.schema)
         return table
 
+    @suggests_names(_METHOD_HINTS)
     def tail(self, n: int = 5) -> pyarrow.Table:
         """Return the last records; logs are read from the end until there are `n`.
 
@@ -177,6 +193,7 @@ class ScannedRecords:
         view = self._view()
         return pa.Table.from_batches(self._last_batches(view, _count(n)), schema=view.schema)
 
+    @suggests_names(_METHOD_HINTS)
     def count(self) -> int:
         """Return the number of records.
 
@@ -198,6 +215,10 @@ class ScannedRecords:
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
         raise TypeError("a Scan is not an array: to_pandas(), to_polars() and to_arrow() return its records")
 
+    def __iter__(self) -> NoReturn:
+        # pandas asks an iterable for its array, and its own error would not name the methods.
+        raise TypeError("a Scan cannot be iterated: reader() returns its records in batches")
+
     def __len__(self) -> NoReturn:
         raise TypeError("a Scan has no length: count() returns the number of its records, by reading them")
 
@@ -213,10 +234,10 @@ class ScannedRecords:
         def use(table: RecordTable) -> list[pyarrow.RecordBatch]:
             return view.batches(table, bad)
 
-        for batches in self._reading.run(view.columns, use):
-            yield from batches
-            del batches
-        bad.warn()
+        with at_end(bad.warn), contextlib.closing(self._reading.run(view.columns, use)) as found:
+            for batches in found:
+                yield from batches
+                del batches
 
     def _last_batches(self, view: RecordView, n: int) -> list[pyarrow.RecordBatch]:
         """Return the last `n` records as batches."""

@@ -10,11 +10,11 @@ from typing_extensions import Unpack
 
 from kbatch.arguments import check_types, suggests_names
 from kbatch.format import VIEW_COLUMNS
-from kbatch.log.read_arguments import READ_HINTS, ReadArguments, ViewOptions
+from kbatch.log.read_arguments import SCAN_HINTS, ReadArguments, ViewOptions
 from kbatch.log.record_view import RecordView
 from kbatch.log.selection import Selection
 from kbatch.log.source import SourceLike, source_of
-from kbatch.log.topics import TopicChoice, TopicFilter
+from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.scans.explaining import explained
 from kbatch.scans.polars_expressions import is_polars_expression, to_arrow_expression
 from kbatch.scans.polars_scan import lazy_frame
@@ -88,7 +88,9 @@ class Scan(ScannedRecords):
         damage decides where it stops. With ``crc="mark"`` and ``"skip"``, only topics and partitions exclude bytes,
         since headers that are not verified may have wrong offsets and times.
         """
-        return self._narrowed(to_arrow_expression(condition) if is_polars_expression(condition) else condition)
+        if is_polars_expression(condition):
+            condition = to_arrow_expression(condition, self._conditions().schema)
+        return self._narrowed(condition)
 
     def explain(self) -> str:
         """Plan the read, and return what is read, what is not, and why.
@@ -151,11 +153,11 @@ class Scan(ScannedRecords):
 
     def __repr__(self) -> str:
         chosen = self._reading.condition
-        shown = "" if chosen is None else f", filter {chosen.expression}"
+        shown = "" if chosen is None else f", filter {chosen}"
         return f"<Scan of {self._reading.source.describe()}: {', '.join(self._names)}{shown}>"
 
 
-@suggests_names(READ_HINTS)
+@suggests_names(SCAN_HINTS)
 def scan_logs(
     source: SourceLike,
     *,
@@ -215,7 +217,7 @@ def scan_logs(
         TopicFilter(topics := list(topics) if isinstance(topics, Iterable) else topics)
     selection = Selection(
         topics=topics,
-        partitions=None if partitions is None else frozenset(partitions),
+        partitions=partition_numbers(partitions),
     )
     reading = Reading(source_of(source, storage_options), selection, arguments)
     if not formats.parsed:

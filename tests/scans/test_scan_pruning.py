@@ -208,6 +208,16 @@ def test_a_time_excludes_the_records_before_it(unit: str) -> None:
         assert ExpressionFilter(condition).pruning.since is None
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_choice_of_times_selects_their_records(root: Path, unit: str) -> None:
+    times = pa.array([NOW + 7000, NOW + 9000, NOW + 9500], pa.timestamp("ms", "UTC"))
+    condition = TIME.isin(times.cast(pa.timestamp(unit, "UTC"), safe=False))
+    found = [7, 9, 7, 9]
+    assert kbatch.scan_logs(root).filter(condition).to_arrow()["offset"].to_pylist() == found
+    records = kbatch.scan_logs(root).lazy()
+    assert records.filter(pl.col("timestamp").is_in(times.to_pylist())).collect()["offset"].to_list() == found
+
+
 def test_timestamps_beyond_microseconds_are_compared(tmp_path: Path) -> None:
     """A producer that sends nanoseconds reaches the year 55 million, and a filter of an engine has microseconds."""
     times = [5, 1_700_000_000_000_000_000, 4, -1]

@@ -130,6 +130,7 @@ def test_engines_push_conditions_on_typed_columns(root: Path) -> None:
         assert scan.lazy().filter(what).collect().equals(frame.filter(what))
         assert pl.scan_pyarrow_dataset(scan.dataset()).filter(what).collect().equals(frame.filter(what))
         assert scan.lazy().filter(what).select(pl.len()).collect().item() == frame.filter(what).height
+        assert scan.filter(what).to_polars().equals(frame.filter(what))
     records, table = scan.dataset(), scan.to_arrow()
     sql = duckdb.connect()
     for where in ('"value.id" > 30', "key = 'k1' and partition = 1", "value_error is not null", '"value.id" in (1, 2)'):
