@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kbatch.bounds import Bound
 from kbatch.escaping import counted
+from kbatch.log.read_arguments import ReadArguments
 from kbatch.plan.split import records_per_byte
+from kbatch.records.display import shown_time
 from kbatch.scans.scan_reading import PlannedLog, Reading
 
 __all__ = ["explained"]
@@ -21,6 +24,8 @@ def explained(reading: Reading, columns: Sequence[str]) -> str:
 def _lines(reading: Reading, columns: Sequence[str], left_out: int, planned: list[PlannedLog]) -> Iterator[str]:
     condition, decode = reading.condition, reading.arguments.decode
     yield f"columns: {', '.join(columns)}"
+    if given := list(_given(reading.arguments)):
+        yield f"arguments: {', '.join(given)}"
     if condition is not None:
         exact = all(each.excluded is not None and each.excluded.is_always_true for each in planned)
         where = "true for all records that are read" if exact and planned else "evaluated for each record"
@@ -38,6 +43,22 @@ def _lines(reading: Reading, columns: Sequence[str], left_out: int, planned: lis
         yield "isolation: read_committed, by the markers of the whole logs"
     if condition is not None and decode.on_error == "stop":
         yield "on_error: stop, so that each log is read from its start: earlier damage ends the read"
+
+
+def _given(arguments: ReadArguments) -> Iterator[str]:
+    """Yield the arguments that choose records of each log."""
+    for name, bound in ("start", arguments.start), ("end", arguments.end):
+        if bound.partitions is not None:
+            yield f"{name} by partition"
+        elif bound.before_end is not None:
+            yield f"{name} {bound.before_end:,} ms before the end of the topic"
+        elif bound != Bound():
+            time = [] if bound.timestamp is None else [shown_time(bound.timestamp)]
+            place = bound.log_end if bound.offset is None else f"offset {bound.offset}"
+            yield f"{name} {' and '.join([*([] if place is None else [place]), *time])}"
+    if arguments.last is not None:
+        yield f"last {counted(arguments.last, 'record')} of each log"
+    yield from (f"key {key!r}" for key in arguments.keys)
 
 
 def _segment_counts(planned: list[PlannedLog]) -> str:

@@ -23,6 +23,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.format import VIEW_COLUMNS
 from kbatch.log.selection import Selection, choose_logs
 from kbatch.log.source import DirectoryTree, LogSource, PartitionLog
+from kbatch.records.arrow import view_schema
 from kbatch.scans import polars_scan
 from kbatch.scans.polars_expressions import to_arrow_expression
 
@@ -131,7 +132,7 @@ def test_expressions_of_polars_become_expressions_of_arrow(condition: pl.Expr, e
             "timestamp": pa.array([5, None, -1], pa.timestamp("ms", "UTC")),
         }
     )
-    assert table.filter(to_arrow_expression(condition)).equals(table.filter(expected))
+    assert table.filter(to_arrow_expression(condition, view_schema(VIEW_COLUMNS))).equals(table.filter(expected))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_expressions_of_polars_become_expressions_of_arrow(condition: pl.Expr, e
 def test_expressions_whose_nulls_differ_or_that_arrow_does_not_have_are_refused(condition: pl.Expr) -> None:
     """Arrow's ``is_in`` is false for null, and that of Polars is null, which a negation keeps null."""
     with pytest.raises(TypeError, match="no exact counterpart"):
-        to_arrow_expression(condition)
+        to_arrow_expression(condition, view_schema(VIEW_COLUMNS))
 
 
 def test_older_versions_of_polars_have_the_same_records(

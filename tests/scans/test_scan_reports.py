@@ -132,6 +132,22 @@ def test_the_plan_names_empty_segments_and_is_one_line_per_fact(tmp_path: Path) 
     assert 'value_set=string:[ "t", "u" ]' in repr(scan)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ({}, None),
+        ({"start": 5, "end": "latest"}, "start offset 5, end latest"),
+        ({"start": "2023-11-14T22:14:50Z", "key": "k"}, "start 2023-11-14 22:14:50.000Z, key b'k'"),
+        ({"start": "end-5s", "last": 1}, "start 5,000 ms before the end of the topic, last 1 record of each log"),
+        ({"stop_offset": -3, "stop_timestamp": "2023-11-15"}, "end offset -3 and 2023-11-15 00:00:00.000Z"),
+        ({"end": {0: 9}}, "end by partition"),
+    ],
+)
+def test_the_plan_states_the_arguments_that_choose_records(arguments: dict[str, Any], shown: str | None) -> None:
+    lines = kbatch.scan_logs(LOGS, topics="codec-lz4", **arguments).explain().splitlines()
+    assert [each for each in lines if each.startswith("arguments: ")] == ([f"arguments: {shown}"] if shown else [])
+
+
 def test_a_comparison_of_timestamps_without_time_zone_names_the_way_out() -> None:
     for literal in (np.datetime64("2023-11-14T22:14:50"), "2023-11-14"):
         condition = pc.field("timestamp") >= pa.scalar(literal)
