@@ -61,4 +61,4 @@ class _ScanReader(FileReader):
         return scan_frames(scan, columns, pre_slice)
 
     def n_rows_in_file(self, limit: int | None = None) -> int:
-        return self._scan.count() if limit is None else self._scan.head(limit).num_rows
+        return self._scan.count() if limit is None else self._scan.select(self._scan.columns[0]).head(limit).num_rows
