@@ -6,6 +6,7 @@ a time, and it opens ranges of batches. A directory tree is a source, in a local
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -170,7 +171,11 @@ def source_of(given: SourceLike, storage_options: Mapping[str, str] | None = Non
     if isinstance(given, list | tuple) and given and all(isinstance(each, Log) for each in given):
         return OpenedLogs(given)
     several = isinstance(given, Iterable) and not isinstance(given, str | bytes | os.PathLike)
-    paths: list[Any] = list(given) if several else [given]  # type: ignore[arg-type]
+    paths: list[Any] = [given]
+    if several:
+        # Scans and tables have an iterator that raises.
+        with contextlib.suppress(TypeError):
+            paths = list(given)  # type: ignore[arg-type]
     if not all(isinstance(path, str | os.PathLike) for path in paths):
         raise TypeError(
             f"source must be one or several paths, a kbatch.Log, a LogList or a source, got {type(given).__name__}"

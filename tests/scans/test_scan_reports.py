@@ -114,6 +114,8 @@ def test_libraries_without_arrow_streams_are_refused_with_the_methods() -> None:
         np.asarray(scan)
     with pytest.raises(TypeError, match=r"cannot be iterated: reader\(\)"):
         list(scan)
+    with pytest.raises(TypeError, match=r"^source must be one or several paths, .*, got Scan$"):
+        kbatch.scan_logs(scan)  # type: ignore[arg-type]
 
 
 def test_partitions_are_numbers() -> None:
