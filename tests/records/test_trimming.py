@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import kbatch
 from kbatch.kernels import buffers
 from kbatch.read import budget
 
-PAGE = Path(__file__).parents[2] / "docs" / "tasks" / "records-of-a-key.md"
 CODECS = ("none", "lz4")
 
 
@@ -166,7 +164,7 @@ def test_a_limit_of_memory_does_not_refuse_a_conversion_that_needs_no_copy() -> 
     assert len(table[::100].to_arrow(columns=["value"], binary="binary_view")) == 10
 
 
-def test_the_loop_of_the_page_needs_the_memory_of_one_table(tmp_path: Path) -> None:
+def test_all_tables_of_a_key_need_the_memory_of_one_table_and_of_what_is_found(tmp_path: Path) -> None:
     size = 1 << 20
     data = b"".join(
         kbatch.encode(
@@ -179,20 +177,13 @@ def test_the_loop_of_the_page_needs_the_memory_of_one_table(tmp_path: Path) -> N
         for n in range(200)
     )
     write_segment(tmp_path / "t-0", 0, [data])
-    (code,) = re.findall(r"```python\n(import pyarrow.compute.*?)```", PAGE.read_text(), re.DOTALL)
-    code = code.replace('"16m"', str(size))
-    peaks = []
-
-    class Watched(list[kbatch.RecordTable]):
-        def append(self, table: kbatch.RecordTable) -> None:
-            peaks.append(buffers.pool_stats().live_bytes - before + sum(each.data.nbytes for each in [*self, table]))
-            super().append(table)
-
-    code = code.replace("tables = []", "tables = Watched()")
     before = buffers.pool_stats().live_bytes
-    names: dict[str, Any] = {"kbatch": kbatch, "log": kbatch.Log(tmp_path / "t-0"), "Watched": Watched}
-    exec(code, names)
-    assert len(names["of_key"]) == 200 * 5
+    peaks, tables = [], []
+    for table in kbatch.Log(tmp_path / "t-0").tables(key="key-7", max_bytes=size):
+        tables.append(table)
+        del table
+        peaks.append(buffers.pool_stats().live_bytes - before + sum(each.data.nbytes for each in tables))
+    found = kbatch.concat_tables(tables)
+    assert len(found) == 200 * 5
     assert len(peaks) >= 15
-    assert max(peaks) < 4 * size + names["of_key"].data.nbytes
-    assert isinstance(names["mask"], pa.ChunkedArray)
+    assert max(peaks) < 4 * size + found.data.nbytes

@@ -5,6 +5,7 @@ A measurement runs in a child process that is forked for it, so that memory of e
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import struct
@@ -78,6 +79,10 @@ def _status(field: str) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
 
 
+# Of glibc's malloc.h.
+_M_MMAP_THRESHOLD = -3
+
+
 def measured(call: Callable[[], Any]) -> tuple[int, Any]:
     """Return the increase of the resident memory during `call`, in bytes, and its result or the text of its error."""
     reader, writer = os.pipe()
@@ -91,6 +96,8 @@ def measured(call: Callable[[], Any]) -> tuple[int, Any]:
         return found
     try:
         os.close(reader)
+        # As in a new process: glibc raises this limit when large blocks are freed, and smaller ones grow by copying.
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 128 << 10)
         # Resets the peak.
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS:")
