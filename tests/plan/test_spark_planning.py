@@ -492,9 +492,9 @@ def test_offsets_of_remote_logs_are_looked_up_concurrently() -> None:
             self.path, self.topic, self.partition = f"s3://bucket/t-{partition}", "t", partition
             self.start_checkpoint, self.size = None, 0
 
-        def offset_for_timestamp(self, timestamp: int, **options: Any) -> int:
+        def offset_for_timestamp(self, timestamp: np.datetime64, **options: Any) -> int:
             self.together.wait()
-            return timestamp + self.partition
+            return int(timestamp.astype("M8[ms]").astype(np.int64)) + self.partition
 
     logs: Any = [Remote(partition) for partition in range(8)]
     options = ReadOptions(starting=Bound(timestamp=10), ending=Bound(timestamp=20))
