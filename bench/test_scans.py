@@ -49,8 +49,8 @@ def root() -> Iterator[Path]:
         yield Path(directory)
 
 
-def best(*functions: Callable[[], Any]) -> list[float]:
-    """Return the least CPU time of each function, which run in turns.
+def best(*functions: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> list[float]:
+    """Return the least time of each function, which run in turns: the CPU time, unless `clock` is another.
 
     Each runs several times per turn: the first time it also pays for the memory that the other one has returned.
     """
@@ -58,9 +58,9 @@ def best(*functions: Callable[[], Any]) -> list[float]:
     for _ in range(ROUNDS):
         for function, found in zip(functions, times, strict=True):
             for _ in range(RUNS):
-                start = time.process_time()
+                start = clock()
                 function()
-                found.append(time.process_time() - start)
+                found.append(clock() - start)
     return [min(found) for found in times]
 
 
@@ -108,8 +108,7 @@ def test_everything(root: Path, benchmark: Any) -> None:
     log = kbatch.Log(root / "day-0")
 
     def scanned() -> int:
-        # Log.to_arrow decodes in one thread too.
-        count: int = kbatch.scan_logs(root, threads=1).to_arrow().num_rows
+        count: int = kbatch.scan_logs(root).to_arrow().num_rows
         return count
 
     def read() -> int:
@@ -117,8 +116,10 @@ def test_everything(root: Path, benchmark: Any) -> None:
         return count
 
     assert scanned() == read() == RECORDS
-    scan, whole = best(scanned, read)
-    benchmark.extra_info.update(log=whole, ratio=scan / whole)
+    # A scan decodes in own threads, Log.to_arrow in this one: what counts for a caller is the time that passes.
+    scan, whole = best(scanned, read, clock=time.perf_counter)
+    scan_cpu, whole_cpu = best(scanned, read)
+    benchmark.extra_info.update(log=whole, ratio=scan / whole, cpu_ratio=scan_cpu / whole_cpu)
     benchmark.pedantic(scanned, rounds=ROUNDS)
     assert quick() or scan / whole <= ALL_CEILING, f"a scan takes {scan / whole:.2f} of the time of Log.to_arrow"
 
