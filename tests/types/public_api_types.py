@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.dataset
+    import pyarrow.dataset as ds
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
@@ -176,7 +176,7 @@ def scans(path: Path, expression: pc.Expression) -> None:
     assert_type(scan.to_polars(), polars.DataFrame)
     assert_type(scan.lazy(), polars.LazyFrame)
     assert_type(scan.to_pandas(dtype_backend="pyarrow"), pandas.DataFrame)
-    assert_type(scan.dataset(), pa.dataset.Dataset)
+    assert_type(scan.dataset(), ds.Dataset)
     kbatch.scan_logs(path, limit=5)  # type: ignore[call-arg]
 
 
