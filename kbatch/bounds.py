@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from kbatch.arguments import check_fields, check_types, is_integer
 from kbatch.options import did_you_mean
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-__all__ = ["Bound", "BoundLike", "Domain", "LogEnd", "PerPartition", "Pruning", "given_bounds"]
+__all__ = ["Bound", "BoundArguments", "BoundLike", "Domain", "LogEnd", "PerPartition", "Pruning", "given_bounds"]
 
 PerPartition = dict[str, dict[int, int]]
 LogEnd = Literal["earliest", "latest"]
@@ -199,6 +199,17 @@ class Bound:
             return self if self.partitions is None else Bound()
         named = self.partitions.get(topic, {})
         return named.get(partition) or self.partitions.get(None, {}).get(partition) or Bound()
+
+
+class BoundArguments(TypedDict, total=False):
+    """The arguments of reads and exports that state where to begin and where to end."""
+
+    start: BoundLike | None
+    end: BoundLike | None
+    start_offset: int | None
+    stop_offset: int | None
+    start_timestamp: TimeLike | None
+    stop_timestamp: TimeLike | None
 
 
 def given_bounds(options: Mapping[str, Any]) -> tuple[Bound, Bound]:

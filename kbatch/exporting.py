@@ -16,12 +16,11 @@ from typing import Any, get_args
 from typing_extensions import Unpack
 
 from kbatch.arguments import check_types, suggests_names
-from kbatch.bounds import BoundLike, given_bounds
+from kbatch.bounds import BoundArguments, given_bounds
 from kbatch.extras import require
 from kbatch.options import Crc, EngineName, Isolation, OnError, Overflow
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import OnGap, ReadOptions, split_policies
-from kbatch.quantities import TimeLike
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.exports import Engine, run_export
 from kbatch.sinks.local_engine import LocalExecutor
@@ -35,8 +34,6 @@ __all__ = ["ExportOptions", "engine_choice", "export"]
 SPARK_BYTES = 1 << 40
 
 
-# The arguments that state where the read of a log begins and ends.
-_BOUNDS = ("start", "end", "start_offset", "stop_offset", "start_timestamp", "stop_timestamp")
 # What to use in place of the names that callers of other libraries expect.
 _HINTS = {
     **dict.fromkeys(("options", "writing"), "their fields are arguments here, such as topics, isolation and by_day"),
@@ -46,19 +43,13 @@ _HINTS = {
 }
 
 
-class ExportOptions(ValueArguments, total=False):
+class ExportOptions(BoundArguments, ValueArguments, total=False):
     """The options of `export`: of the selection, of reading, and of `WriteOptions`."""
 
     topics: Sequence[str] | None
     topic_pattern: str | None
     assign: Mapping[str, Sequence[int]] | None
     partitions: Collection[int] | None
-    start: BoundLike | None
-    end: BoundLike | None
-    start_offset: int | None
-    stop_offset: int | None
-    start_timestamp: TimeLike | None
-    stop_timestamp: TimeLike | None
     latest_if_no_timestamp: bool
     isolation: Isolation
     key: bytes | str | None
@@ -287,7 +278,7 @@ def _split_options(options: ExportOptions, storage: Mapping[str, str] | None) ->
     given: dict[str, Any] = dict(options)
     start, end = given_bounds(given)
     values = ValueOptions.of(given)
-    for name in (*_BOUNDS, *ValueArguments.__annotations__):
+    for name in (*BoundArguments.__annotations__, *ValueArguments.__annotations__):
         given.pop(name, None)
     written = {each.name for each in fields(WriteOptions)}
     writing = {name: given.pop(name) for name in [*given] if name in written}
@@ -306,7 +297,7 @@ def _split_options(options: ExportOptions, storage: Mapping[str, str] | None) ->
 
 
 def _has_session() -> bool:
-    """Whether a session of Spark is active; without its import there is none."""
+    """Whether a session of Spark is active. PySpark is not imported for it: a session exists only after that import."""
     if "pyspark.sql" not in sys.modules:
         return False
     from kbatch.spark.driver.session import active_session

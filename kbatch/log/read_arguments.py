@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any
 
 from kbatch.arguments import is_integer
-from kbatch.bounds import Bound, BoundLike, given_bounds
+from kbatch.bounds import Bound, BoundArguments, given_bounds
 from kbatch.format import Limits
 from kbatch.log.log_bounds import BoundedLog, LogBound, bounds_by_log
 from kbatch.log.row_filter import RowFilter, key_bytes
-from kbatch.quantities import SizeLike, TimeLike
+from kbatch.quantities import SizeLike
 from kbatch.read.budget import checked_table_bytes
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.tuning import KEY_TABLE_BYTES
@@ -48,15 +48,9 @@ SCAN_HINTS = {
 }
 
 
-class TableOptions(TypedDict, total=False):
+class TableOptions(BoundArguments, total=False):
     """The arguments of `Log.tables` except `columns`."""
 
-    start: BoundLike | None
-    end: BoundLike | None
-    start_offset: int | None
-    stop_offset: int | None
-    start_timestamp: TimeLike | None
-    stop_timestamp: TimeLike | None
     last: int | None
     key: bytes | str | None
     isolation: Isolation

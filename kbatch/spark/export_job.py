@@ -101,32 +101,7 @@ def export(
 
     Notes
     -----
-    Files are ``topic=T/partition=N/part-<first offset>-<task>-<run>-<id>.parquet``, with rows in the order of the log,
-    and columns key, value, offset, timestamp, timestampType (and headers) as in Spark's Kafka source; topic and
-    partition are in the path, and with ``by_day`` also ``date=YYYY-MM-DD`` below them: the day of the timestamp in UTC,
-    or ``__HIVE_DEFAULT_PARTITION__`` for records without a timestamp. Offsets increase within a file, and from file to
-    file of a run in the order of their names. ``_manifest.json`` holds the summary, the offset at which the next run
-    continues for each topic-partition, and the list of files.
-
-    If anything was lost, ``_losses/part-*.parq`` are Parquet files with one row per loss, in the order of the
-    logs: topic, partition, file, position, length, reason, base_offset. If read_committed withheld records,
-    ``_transactions/part-<run>.parq`` lists the transactions that are the reason, with the columns of the data source's
-    table ``transactions`` and state ``open`` or ``undecided``. Readers do not take them for data: Spark, pyarrow and
-    pandas ignore directories of such names, and ``**/*.parquet`` in DuckDB and Polars does not match the files.
-
-    On a mounted file system the first export appears complete, with one rename; later ones rename their files into
-    place one after the other, and then replace the manifest. A run that is killed meanwhile is finished by the next.
-    An object store has no rename: tasks write files in their final place, and the manifest lists them when all are
-    complete. A reader that does not use the manifest sees the files of unfinished exports. (A worker that is killed may
-    leave an incomplete multipart upload, which is invisible and which the store's lifecycle rules remove.)
-
-    What a run has lost, withheld, or found missing or changed is also in ``_reports``: a file for each such run, which
-    remains when the data is replaced. ``summary.unseen_reports`` has the reports of runs that died after their commit,
-    before anybody saw them, and the exit status is that of the worst run.
-
-    A Delta or Iceberg table gets the files and the positions in one transaction. The files of a run are below
-    ``OUT/run-<run>/``, its manifest and side tables in ``OUT/_export-<run>/``. Iceberg tables are partitioned by topic,
-    partition and the day of ``timestamp``; their files have topic and partition as columns.
+    `kbatch.export` describes the files, the commits and the reports, which are the same.
 
     Examples
     --------
