@@ -36,7 +36,7 @@ HOUR_FLOOR, ALL_CEILING = 15, 1.1
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[Path]:
-    """A topic whose timestamps ascend, but for those of records that are close to each other."""
+    """A topic of one day. Timestamps ascend, except that those of neighbouring records vary by up to 50 ms."""
     draw = np.random.default_rng(1)
     values = [b'{"id": %d, "amount": %d, "status": "paid"}' % (i, i * 7) for i in range(BATCH)]
     with tempfile.TemporaryDirectory() as directory:

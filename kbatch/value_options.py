@@ -58,7 +58,7 @@ class ValueArguments(TypedDict, total=False):
 
 
 def _check_format(value: Any) -> None:
-    """Check the name of a format. Anything else must be a parser; `FormatOptions` holds it as it is."""
+    """Check that a value is the name of a format or a parser."""
     if not (hasattr(value, "type") and callable(getattr(value, "parse", None))):
         _FORMATS.check(value)
 

@@ -36,7 +36,7 @@ class DecodedValues:
     ----------
     parsers : mapping of {"key", "value"} to Parser
     texts : set of {"key", "value"}
-        The sides with JSON of any shape, which is printed as it is.
+        The sides that are JSON without a schema: their text is printed unchanged.
     """
 
     parsers: Mapping[On, Parser] = field(default_factory=dict)

@@ -61,7 +61,7 @@ _GROUPS = {
 
 
 def _with_topics(each: Option) -> Option:
-    """Return an option whose flags take ``TOPIC=POLICY`` too, if topics may have their own values of it."""
+    """Return an option; if it can differ between topics, its flags also take ``TOPIC=POLICY``."""
     if each.name not in TopicPolicy.__annotations__:
         return each
     flags = {

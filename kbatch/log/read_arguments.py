@@ -63,7 +63,7 @@ class TableOptions(BoundArguments, total=False):
 
 
 class ViewOptions(TableOptions, ValueArguments, total=False):
-    """The arguments of reads that make columns: those of `Log.tables`, and the formats of values and keys."""
+    """The arguments of `to_arrow` and similar methods: those of `Log.tables`, and the formats of values and keys."""
 
 
 @dataclass(frozen=True)

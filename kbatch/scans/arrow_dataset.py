@@ -113,13 +113,13 @@ class LogDataset(ds.FileSystemDataset):  # type: ignore[misc]
     def to_batches(
         self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **options: Any
     ) -> Iterator[pa.RecordBatch]:
-        """Yield record batches; the arguments are those of `scanner`."""
+        """Yield the record batches of `scanner(columns, filter)`."""
         return self.scanner(columns, filter).to_batches()
 
     def to_table(
         self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **options: Any
     ) -> pa.Table:
-        """Return a table; the arguments are those of `scanner`."""
+        """Return the table of `scanner(columns, filter)`."""
         return self.scanner(columns, filter).to_table()
 
     def head(
@@ -129,7 +129,7 @@ class LogDataset(ds.FileSystemDataset):  # type: ignore[misc]
         filter: pc.Expression | None = None,
         **options: Any,
     ) -> pa.Table:
-        """Return the first rows; the other arguments are those of `scanner`."""
+        """Return the first `num_rows` rows of `scanner(columns, filter)`."""
         return self.scanner(columns, filter).head(num_rows)
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:

@@ -41,7 +41,7 @@ def to_arrow_expression(condition: pl.Expr, schema: pa.Schema) -> pc.Expression:
     Raises
     ------
     TypeError
-        If there is none that is known.
+        If the expression has no exact counterpart in Arrow.
     """
     found = [arrow_counterpart(each, schema) for each in conjuncts(condition)]
     if any(each is None for each in found):

@@ -255,8 +255,8 @@ class Reading:
         Warns
         -----
         RuntimeWarning
-            At the end, if there were losses, or no records because the start is relative to now. A consumer that needs
-            no more is told of the losses so far.
+            At the end, if there were losses, or no records because the start is relative to now. If the consumer stops
+            early, the warning covers the losses up to that record.
         """
         chosen = self.chosen()
         is_empty = True

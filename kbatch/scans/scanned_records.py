@@ -54,7 +54,7 @@ class ScannedRecords:
         self._values = values
 
     def _view(self, names: Iterable[str] | None = None, binary: Binary = "binary") -> RecordView:
-        """Return the view of some columns, by default of those of the scan."""
+        """Return the view of the given columns; the default is all columns of the scan."""
         chosen = self._names if names is None else tuple(names)
         return RecordView.of(chosen, VIEW_COLUMNS, binary, None if self._values is None else self._values.columns)
 

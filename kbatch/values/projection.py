@@ -90,7 +90,7 @@ def pruned_type(kind: pa.DataType, paths: Iterable[tuple[str, ...]]) -> pa.DataT
 def projected(parser: Parser, kind: pa.DataType) -> Parser:
     """Return a parser of `kind`, a part of the type of `parser` (`pruned_type`).
 
-    Other parsers than those of `kbatch.values` parse all fields.
+    A parser that does not belong to `kbatch.values` parses all fields.
 
     Examples
     --------
