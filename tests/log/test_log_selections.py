@@ -409,9 +409,11 @@ def test_a_reader_of_many_logs_holds_at_most_two_tables(options: Any) -> None:
     before = tables_alive()
     expected = logs.count(**options)
     rows = 0
-    for made in logs.reader(max_bytes=1, **options):
+    for number, made in enumerate(logs.reader(max_bytes=1, **options)):
         rows += made.num_rows
-        assert tables_alive() - before <= 2
+        # Looking at all objects takes as long as reading a hundred tables.
+        if number % 50 == 0:
+            assert tables_alive() - before <= 2
     assert rows == expected > 0
     assert tables_alive() == before
 

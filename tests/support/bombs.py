@@ -100,12 +100,14 @@ def measured(call: Callable[[], Any]) -> tuple[int, Any]:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 128 << 10)
         # Resets the peak.
         Path("/proc/self/clear_refs").write_text("5")
-        before = _status("VmRSS:")
+        before, mapped = _status("VmRSS:"), _status("RssFile:")
         try:
             result = call()
         except Exception as error:
             result = f"{type(error).__name__}: {error}"
-        answer = pickle.dumps((_status("VmHWM:") - before, result))
+        # A fork has no pages of libraries until it accesses them.
+        increase = _status("VmHWM:") - before - max(0, _status("RssFile:") - mapped)
+        answer = pickle.dumps((increase, result))
         with open(writer, "wb") as file:
             file.write(answer)
     finally:
