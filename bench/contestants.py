@@ -130,12 +130,10 @@ def aiokafka_frame(spark: Any, given: Input) -> Any:
 
 
 def export(spark: Any, given: Input, out: str) -> None:
-    from kbatch.plan.read_options import ReadOptions
-    from kbatch.sinks.write_options import WriteOptions
-    from kbatch.spark import export
+    import kbatch
 
-    options = ReadOptions(assign={given.topic: list(given.partitions)})
-    export(given.logs, out, options=options, writing=WriteOptions(compression=COMPRESSION))
+    assign = {given.topic: list(given.partitions)}
+    kbatch.export(given.logs, out, engine="spark", assign=assign, compression=COMPRESSION)
 
 
 def count(frame: Any, out: str) -> int:

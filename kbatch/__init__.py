@@ -74,7 +74,10 @@ _NAMES = LazyNames(
             "Scan",
             "scan_logs",
         ),
-        "kbatch.sinks.summary": ("ExportSummary",),
+        "kbatch.sinks.summary": (
+            "ExportSummary",
+            "PartitionSummary",
+        ),
         "kbatch.table": ("RecordTable",),
         "kbatch.transactions": (
             "OpenTransaction",

@@ -141,8 +141,8 @@ def export(
     values, keys, value_schema, key_schema, ... : optional
         The formats of values and keys, as for `kbatch.Log.to_arrow`.
     **options
-        The other fields of `kbatch.spark.ReadOptions` and `kbatch.spark.WriteOptions`, such as ``topics``,
-        ``isolation``, ``key``, ``crc``, ``format``, ``mode``, ``compression`` and ``by_day``.
+        Those of ``docs/options.md``, such as ``topics``, ``isolation``, ``key``, ``crc``, ``format``, ``mode``,
+        ``compression`` and ``by_day``.
 
     Returns
     -------

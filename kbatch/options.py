@@ -343,14 +343,16 @@ def documented(cls: C) -> C:
     return cls
 
 
-def table_of(options: Iterable[Option]) -> str:
-    """Return a Markdown table of the names, default and meaning of options."""
-    rows = ["| Spark | flag | default | |", "|---|---|---|---|"]
+def table_of(options: Iterable[Option], arguments: Mapping[str, Sequence[str]]) -> str:
+    """Return a Markdown table of the names, default and meaning of options; `arguments` are their names in Python."""
+    titles = ["Spark", "flag", *(["Python"] if arguments else []), "default", ""]
+    rows = [" | ".join(["", *titles, ""]).strip(), "|---" * len(titles) + "|"]
     for each in options:
-        spark, flags = (", ".join(f"`{name}`" for name in names) for names in (each.spark, each.flags))
+        names = [each.spark, each.flags, *([arguments.get(each.name, ())] if arguments else [])]
         text = "; ".join([each.help, *(f"`{name}`: {kind.help}" for name, kind in each.spark.items() if kind.help)])
-        rows.append(f"| {spark} | {flags} | {each.shown} | {text} |".replace("|  |", "| |"))
-    return "\n".join(rows)
+        cells = [*(", ".join(f"`{name}`" for name in each_place) for each_place in names), each.shown, text]
+        rows.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return "\n".join(rows).replace("|  |", "| |")
 
 
 # -- kinds of values

@@ -79,8 +79,8 @@ NOT_CHECKED = {
             "kbatch.protocol.Response",
             "kbatch.protocol.UnknownMessage",
             "kbatch.ExportSummary",
+            "kbatch.PartitionSummary",
             "kbatch.spark.MapInArrow",
-            "kbatch.spark.PartitionSummary",
             "kbatch.values.FieldDeviation",
             "kbatch.values.Parsed",
             "kbatch.values.ParsedValues",
@@ -108,7 +108,6 @@ NOT_CHECKED = {
     "kbatch.spark.decode_frame": "it needs a session of Spark; decode_in_arrow checks its options",
     "kbatch.spark.read_logs": "it needs a session of Spark",
     "kbatch.spark.register": "it needs a session of Spark",
-    "kbatch.spark.WriteOptions.tolerates": "the export calls it",
     "kbatch.values.Parser": "a protocol",
     "kbatch.values.Parser.parse": "a protocol",
 }

@@ -209,7 +209,7 @@ def test_one_module_handles_signals() -> None:
 
 @pytest.mark.parametrize("package", MODULES)
 def test_no_submodule_has_a_public_name(package: str) -> None:
-    """Otherwise a name such as ``kbatch.spark.export`` could be a function or a module."""
+    """Otherwise a name such as ``kbatch.log.compact`` could be a function or a module."""
     (path,) = [path for path in SOURCES[module_of(package) or ""] if path.suffix == ".py"]
     if path.name != "__init__.py":
         return

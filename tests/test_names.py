@@ -29,7 +29,6 @@ SAME_THING = {
     "T": "a type variable",
     "_NAMES": "the public names of a package, by module",
     "TYPE_CHECKING": "the modules that handle signals before anything else do not wait for the import of typing",
-    "export": "kbatch.spark.export is kbatch.export with the engine spark, and with objects for the options",
     "murmur2": "broker.partitioner.murmur2 is the public function for one key; the kernel of this name computes it",
 }
 

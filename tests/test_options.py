@@ -6,7 +6,7 @@ import argparse
 import ast
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,6 +25,7 @@ from kbatch.cli.flags import add_flags, given_values
 from kbatch.cli.rewriting import RewriteFlags
 from kbatch.cli.running import make_parser
 from kbatch.cli.value_flags import add_value_arguments, value_options
+from kbatch.exporting import ExportOptions
 from kbatch.log.write.dataframe_rows import RowOptions
 from kbatch.log.write.rewriting import rewrite_log
 from kbatch.options import (
@@ -326,13 +327,27 @@ def test_docstrings_have_all_options(cls: type[Any]) -> None:
         assert each.help
 
 
+def python_names(title: str, offered: Iterable[Any]) -> dict[str, tuple[str, ...]]:
+    """Return the arguments of `kbatch.export` for each option; none for options that it does not have."""
+    if title in ("Streams", "Writing logs"):
+        return {}
+    names = {
+        "starting": ("start", "start_offset", "start_timestamp"),
+        "ending": ("end", "stop_offset", "stop_timestamp"),
+    }
+    for each in offered:
+        name = {"format": "values"}.get(each.name, f"value_{each.name}") if title == "Keys and values" else each.name
+        if name in ExportOptions.__annotations__:
+            names[each.name] = (name,)
+    return names
+
+
 def page() -> str:
     """The documentation of all options: `python tests/test_options.py > docs/options.md` writes it."""
     parts = [
         "# Options\n",
-        "Names of Spark's options may be written in any case. In Python the options of a read are the attributes of",
-        "`kbatch.spark.ReadOptions` (for `export(options=...)`), and the options of files of",
-        "`kbatch.spark.WriteOptions`. Sizes are bytes, or have a unit: `64m`, `1g` (powers of 1024).",
+        "Names of Spark's options may be written in any case. The column Python has the arguments of `kbatch.export`.",
+        "Sizes are bytes, or have a unit: `64m`, `1g` (powers of 1024).",
     ]
     for title, text, offered in (
         (
@@ -364,7 +379,7 @@ def page() -> str:
         ),
         ("Files of an export", "`kbatch export`.", options_of(WriteOptions)),
     ):
-        parts.append(f"\n## {title}\n\n{text}\n\n{table_of(offered)}")
+        parts.append(f"\n## {title}\n\n{text}\n\n{table_of(offered, python_names(title, offered))}")
     parts.append(
         "\nOptions of a filesystem (a path that is a URL) are `storage.NAME` in Spark, `--storage-option NAME=VALUE` "
         "on the command line. For local paths there is `follow_links=true`, which follows symbolic links inside log "

@@ -18,11 +18,12 @@ from golden_logs import LOGS
 import kbatch
 import kbatch.log
 import kbatch.protocol
-import kbatch.spark
 import kbatch.values
 from kbatch import quantities
+from kbatch.bounds import Bound
 from kbatch.cli import main
 from kbatch.log import LogWriter, compact_log, compare_logs, convert_log, write_log
+from kbatch.plan.read_options import ReadOptions
 from kbatch.quantities import parse_size, parse_time, size_between
 
 UTC = datetime.UTC
@@ -55,8 +56,8 @@ def test_a_time_has_the_same_meaning_in_every_form(form: Any) -> None:
     assert log.offset_for_timestamp(form) == 255
     assert offsets(log, start_timestamp=form) == offsets(log, start_timestamp=MILLISECONDS)
     assert offsets(log, stop_timestamp=form) == offsets(log, stop_timestamp=MILLISECONDS)
-    assert kbatch.spark.Bound(timestamp=form).timestamp == MILLISECONDS
-    assert kbatch.spark.Bound(timestamps={"orders": {0: form}}).timestamps == {"orders": {0: MILLISECONDS}}
+    assert Bound(timestamp=form).timestamp == MILLISECONDS
+    assert Bound(timestamps={"orders": {0: form}}).timestamps == {"orders": {0: MILLISECONDS}}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_sizes_have_the_same_meaning_in_every_form(tmp_path: Path) -> None:
     assert kbatch.encode([b"x" * 600] * 4, batch_size="1k", timestamps=0) == kbatch.encode(
         [b"x" * 600] * 4, batch_size=1024, timestamps=0
     )
-    assert kbatch.spark.ReadOptions(split_bytes="64m").split_bytes == 64 << 20
+    assert ReadOptions(split_bytes="64m").split_bytes == 64 << 20
     rows = {"value": [b"x" * 600] * 4}
     write_log(tmp_path / "root", pd.DataFrame(rows), topic="t", num_partitions=1, batch_size="1k", segment_bytes="1k")
     assert len(kbatch.Log(tmp_path / "root" / "t-0").segments) == 4

@@ -21,6 +21,8 @@ import kbatch.protocol
 import kbatch.spark
 import kbatch.values
 from kbatch.log.files.internal_topics import ConsumerOffsets, TransactionStates
+from kbatch.plan.read_options import ReadOptions
+from kbatch.sinks.write_options import WriteOptions
 
 LOSSES = [kbatch.Loss(position, 100, "reason " * 50, position) for position in range(5000)]
 ROWS = pa.table({f"column {number}": range(1000) for number in range(50)})
@@ -73,10 +75,10 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "TransactionStates": lambda: TransactionStates(ROWS, {}),
     "Request": lambda: kbatch.protocol.FetchRequest(),
     "MessageSchema": lambda: kbatch.protocol.FetchResponse.schema,
-    "ExportSummary": lambda: kbatch.spark.ExportSummary("in", "out", losses=[{"position": 1}] * 999, files=["f"] * 999),
-    "PartitionSummary": lambda: kbatch.spark.PartitionSummary("t", 0, open_transactions=[{"producer_id": 1}] * 999),
-    "ReadOptions": lambda: kbatch.spark.ReadOptions(topics=tuple(f"topic-{number}" for number in range(999))),
-    "WriteOptions": lambda: kbatch.spark.WriteOptions(compression="zstd:3"),
+    "ExportSummary": lambda: kbatch.ExportSummary("in", "out", losses=[{"position": 1}] * 999, files=["f"] * 999),
+    "PartitionSummary": lambda: kbatch.PartitionSummary("t", 0, open_transactions=[{"producer_id": 1}] * 999),
+    "ReadOptions": lambda: ReadOptions(topics=tuple(f"topic-{number}" for number in range(999))),
+    "WriteOptions": lambda: WriteOptions(compression="zstd:3"),
 }
 
 

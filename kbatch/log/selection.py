@@ -38,7 +38,7 @@ class Selection:
     ----------
     topics, topic_pattern, assign, partitions, starting, ending, latest_if_no_timestamp, crc, on_error, key, \
 key_partitions, fail_on_data_loss, prune, policies
-        As for `kbatch.spark.ReadOptions`, of which it is a part.
+        As for `kbatch.plan.read_options.ReadOptions`, of which it is a part.
     """
 
     topics: TopicChoice | None = None

@@ -217,8 +217,7 @@ class ReadOptions:
 
     Examples
     --------
-    >>> import kbatch.spark
-    >>> kbatch.spark.ReadOptions(topics=("orders",), on_error="skip").split_bytes
+    >>> ReadOptions(topics=("orders",), on_error="skip").split_bytes
     134217728
     """
 

@@ -119,10 +119,6 @@ def _check_options(
     """Raise for options that conflict with each other."""
     if transform is not None and not hasattr(transform, "schema"):
         raise TypeError(f"transform must have the methods schema and apply, got {type(transform).__name__}")
-    if options.table != "records":
-        raise ValueError(
-            f"table={options.table} is for the data source: an export writes records and a side table of losses"
-        )
     if has_table and writing.format != "iceberg":
         raise ValueError("table and catalog are valid with format iceberg only")
     if transform is not None and options.values.parsed:

@@ -80,8 +80,7 @@ class WriteOptions:
 
     Examples
     --------
-    >>> import kbatch.spark
-    >>> options = kbatch.spark.WriteOptions(compression="zstd:3", by_day=True)
+    >>> options = WriteOptions(compression="zstd:3", by_day=True)
     >>> options.columns_in_path
     ('topic', 'partition', 'date')
     """

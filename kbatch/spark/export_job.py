@@ -1,9 +1,8 @@
-"""`export` on Spark, and the engine that runs the tasks of an export as a Spark job."""
+"""The engine that runs the tasks of an export as a Spark job."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,118 +11,20 @@ from typing import Any
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
-from kbatch.arguments import check_types
-from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.planner import Mapper
-from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split, Task
 from kbatch.sinks.counts import Counts, Progress, running_counts
-from kbatch.sinks.exports import Engine, run_export
-from kbatch.sinks.summary import ExportSummary
+from kbatch.sinks.exports import Engine
 from kbatch.sinks.task import ExportJob, TaskReport, reports_of
-from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.driver.jobs import run_job
 from kbatch.spark.driver.session import active_session, is_connect, spark_session
 from kbatch.spark.driver.shipping import shipped
 
-__all__ = ["SparkExecutor", "export", "spark_engine"]
+__all__ = ["SparkExecutor", "spark_engine"]
 
 # Logs or segments per task of a job that plans, and their bytes.
 PLAN_TASK_ITEMS = 1024
 PLAN_TASK_BYTES = 1 << 30
-
-
-def export(
-    logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    out: str | os.PathLike[str],
-    *,
-    master: str | None = None,
-    conf: Mapping[str, str] | None = None,
-    options: ReadOptions | None = None,
-    writing: WriteOptions | None = None,
-    table: str | None = None,
-    catalog: str | None = None,
-    transform: Transform | None = None,
-    progress: Progress | None = None,
-    mark_seen: bool = True,
-) -> ExportSummary:
-    """Write the records of log directories as Parquet, partitioned by topic and partition.
-
-    Parameters
-    ----------
-    logdir : str or path, or iterable of them
-        A broker's log directory, a topic-partition directory, or one ``.log`` file in such a directory.
-    out : str or path
-        A directory, or a URL such as ``s3://bucket/directory``. If it has the data of earlier exports, ``writing.mode``
-        decides: by default the export continues after them. If it fails or is interrupted, everything that it has
-        written is removed.
-    master : str, optional
-        Spark's master URL. None is the active session if there is one, else ``local[*]``. On a cluster, log directory
-        and output must be on a file system that all workers can access.
-    conf : mapping of str to str, optional
-        Spark's settings, for a session that the export starts.
-    options : ReadOptions, optional
-        Topics, offsets, timestamps, headers, isolation, and what to do with damage. ``split_bytes`` is the maximum
-        number of bytes that a task reads. Under read_committed the driver follows the headers of the logs first.
-    writing : WriteOptions, optional
-        Format, compression, sizes of files and row groups, and partitioning by day.
-    table, catalog : str, optional
-        For ``format="iceberg"``: the table, as ``namespace.name``, and the name of the catalog in pyiceberg's
-        configuration.
-    transform : Transform, optional
-        Applied to each batch of records before it is written, in the tasks. To parse keys and values, use
-        ``options.values`` instead.
-    progress : callable, optional
-        Called from time to time with three numbers: the bytes of the logs that were read, all bytes to read, and the
-        records written.
-    mark_seen : bool
-        Whether the reports of this run and of earlier ones count as seen when this function returns. Otherwise
-        `ExportSummary.mark_seen` marks them, or the next export repeats them.
-
-    Returns
-    -------
-    ExportSummary
-
-    Raises
-    ------
-    LogDirectoryError
-        If no log exists, `out` cannot be written, another export is writing to it, or a log has changed since the last
-        export (deleted, truncated or created again); raised before Spark is started.
-    CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, ...
-        For damage, with ``on_error="raise"``. Everything written is removed.
-    MissingDependencyError, SparkStartError
-        If the library of a format is not installed, or Spark cannot be started.
-    TableCommitError
-        If a Delta or Iceberg table does not accept the files.
-    ValueError
-        For options that conflict with each other or with the logs, and for a session of Spark Connect, which has no
-        RDDs.
-
-    Notes
-    -----
-    `kbatch.export` describes the files, the commits and the reports, which are the same.
-
-    Examples
-    --------
-    >>> import kbatch.spark
-    >>> summary = kbatch.spark.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
-    >>> summary.records  # doctest: +SKIP
-    3144
-    """
-    check_types(export, locals())
-    chosen = spark_engine(master, conf, "requested")
-    return run_export(
-        logdir,
-        out,
-        lambda size: chosen,
-        options or ReadOptions(),
-        writing or WriteOptions(),
-        table=table,
-        catalog=catalog,
-        transform=transform,
-        progress=progress,
-        mark_seen=mark_seen,
-    )
 
 
 def spark_engine(master: str | None, conf: Mapping[str, str] | None, reason: str) -> Engine:

@@ -82,7 +82,7 @@ def check_data_source() -> None:
     """
     if not HAS_DATA_SOURCE:
         raise MissingDependencyError(
-            f'format("kbatch") needs PySpark 4.0 or newer, and this is {pyspark.__version__}: kbatch.spark.export '
+            f'format("kbatch") needs PySpark 4.0 or newer, and this is {pyspark.__version__}: kbatch.export '
             "(kbatch export on the command line) writes the logs as Parquet for this version, and "
             "kbatch.spark.decode_frame decodes a column of raw batches; or upgrade with "
             f"{install_command('spark').replace('install', 'install -U')}"

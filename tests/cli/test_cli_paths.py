@@ -81,7 +81,7 @@ def writers(out: Path) -> dict[str, Any]:
         "recompress_log": lambda: recompress_log(log, out, "lz4"),
         "compact_log": lambda: compact_log(log, out),
         "LogWriter": lambda: LogWriter(out),
-        "kbatch.spark.export": lambda: kbatch.spark.export(LOG, out),
+        "kbatch.export": lambda: kbatch.export(LOG, out, engine="spark"),
         **{
             command: lambda command=command: main(readers(LOG, out)[command])
             for command in ("convert", "recompress", "compact", "export")

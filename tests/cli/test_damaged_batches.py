@@ -16,7 +16,7 @@ from kbatch.cli import main
 from kbatch.format import BatchStatus
 from kbatch.log.check.statistics import log_statistics
 from kbatch.log.check.verification import verify_log
-from kbatch.spark import ReadOptions
+from kbatch.plan.read_options import ReadOptions
 
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 STATUS = BatchStatus.BAD_CRC

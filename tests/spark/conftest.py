@@ -57,7 +57,6 @@ warnings.simplefilter("ignore")
 import failing
 import kbatch.spark
 from kbatch.errors import KbatchError
-from kbatch.spark import WriteOptions, export
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 from pyspark.sql.functions import udf
@@ -81,12 +80,12 @@ def run(spark):
     writer.save(f"{directory}/written")
     killed += "-again"
     writer.save(f"{directory}/written")
-    writing = WriteOptions(row_group_rows=100, by_day=True)
+    writing = {"engine": "spark", "row_group_rows": 100, "by_day": True}
     transform = failing.KillOnce(f"{directory}/killed")
-    summary = export(f"{directory}/logs", f"{directory}/out", transform=transform, writing=writing)
+    summary = kbatch.export(f"{directory}/logs", f"{directory}/out", transform=transform, **writing)
     results["exported"] = summary.records, len(summary.files)
     try:
-        export(f"{directory}/large", f"{directory}/full", transform=failing.SmallFiles(), writing=writing)
+        kbatch.export(f"{directory}/large", f"{directory}/full", transform=failing.SmallFiles(), **writing)
     except KbatchError as error:
         results["full disk"] = type(error).__name__, str(error)
     spark.sql("SELECT nosuch FROM range(3)")

@@ -170,13 +170,13 @@ warnings.filterwarnings("ignore", message="PySpark does not yet fully support pa
 warnings.filterwarnings("ignore", category=ResourceWarning)
 import kbatch, kbatch.spark
 from kbatch.errors import KbatchError
-from kbatch.spark import export, register, spark_session
+from kbatch.spark import register, spark_session
 """
 
 EXPORT = """
 with spark_session(master, conf=conf):
     try:
-        summary = export(logs, out)
+        summary = kbatch.export(logs, out, engine="spark")
     except KbatchError as error:
         print(f"{type(error).__name__}: {error}")
     else:
@@ -185,9 +185,9 @@ with spark_session(master, conf=conf):
 
 LAST = """
 with spark_session(master, conf=conf):
-    print(export(logs, out).records, flush=True)
+    print(kbatch.export(logs, out).records, flush=True)
     try:
-        export(logs, lost)
+        kbatch.export(logs, lost)
     except KbatchError as error:
         print(f"{type(error).__name__}: {error}")
 """
@@ -213,7 +213,7 @@ FAILED = """
 with spark_session(master, conf=conf) as spark:
     register(spark)
     for read in (
-        lambda: export(logs, out),
+        lambda: kbatch.export(logs, out),
         lambda: kbatch.spark.decode_frame(spark.createDataFrame([(bytearray(61),)], "value binary")).collect(),
         lambda: spark.read.format("kbatch").load(logs).collect(),
         lambda: spark.readStream.format("kbatch").option("startingOffsets", "earliest").load(logs).writeStream.format(

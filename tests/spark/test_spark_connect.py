@@ -65,12 +65,12 @@ def test_an_export_over_spark_connect_states_what_to_do(
 ) -> None:
     message = r"which Spark Connect does not have: .*kbatch export --master spark://.*read_logs\(spark, path\)\.write"
     with pytest.raises(ValueError, match=message):
-        kbatch.spark.export(golden / "logs", tmp_path / "out", master="sc://host:15002")
+        kbatch.export(golden / "logs", tmp_path / "out", engine="spark", master="sc://host:15002")
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     assert is_connect(remote)
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: remote)
     with pytest.raises(ValueError, match=message):
-        kbatch.spark.export(golden / "logs", tmp_path / "out")
+        kbatch.export(golden / "logs", tmp_path / "out", engine="spark")
     with kbatch.spark.spark_session() as active:
         assert active is remote
 
@@ -141,7 +141,8 @@ CLIENT_PACKAGES = ("grpcio", "grpcio-status", "googleapis-common-protos", "panda
 CALLS = """
 import warnings
 warnings.simplefilter("ignore")
-from kbatch.spark import decode_frame, export, read_logs, register, spark_session
+import kbatch
+from kbatch.spark import decode_frame, read_logs, register, spark_session
 with spark_session(f"sc://localhost:{PORT}") as spark:
     register(spark)
     print(spark.read.format("kbatch").option("subscribe", "txn").load(ROOT).count())
@@ -152,7 +153,7 @@ with spark_session(f"sc://localhost:{PORT}") as spark:
     data = open(f"{ROOT}/codec-zstd-0/00000000000000000000.log", "rb").read()
     print(decode_frame(spark.createDataFrame([(bytearray(data),)], "bytes binary"), "bytes").count())
     try:
-        export(ROOT, "/nowhere")
+        kbatch.export(ROOT, "/nowhere")
     except ValueError as error:
         print(error)
 """

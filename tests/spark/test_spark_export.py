@@ -24,28 +24,34 @@ pytestmark = pytest.mark.spark
 import local_export  # noqa: E402
 
 from kbatch import exporting  # noqa: E402
+from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.sinks.file_names import FileNames  # noqa: E402
 from kbatch.sinks.local_engine import LocalExecutor  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
+from kbatch.spark import export_job  # noqa: E402
 
 MAGIC_2 = ("codec-gzip", "codec-lz4", "codec-none", "codec-snappy", "codec-zstd", "compact-src", "txn", "prealloc")
 
 
-def options(**given: Any) -> Any:
-    from kbatch.plan.read_options import ReadOptions
+def options(**given: Any) -> dict[str, Any]:
+    """Arguments of `kbatch.export`."""
+    return {"topics": MAGIC_2, **given}
 
-    return ReadOptions(**{"topics": MAGIC_2, **given})
+
+def read_options(**given: Any) -> ReadOptions:
+    return ReadOptions(**options(**given))
 
 
 @pytest.fixture(scope="module")
 def exported(spark: Any, golden: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     out = tmp_path_factory.mktemp("export") / "out"
     seen: list[tuple[int, int]] = []
-    summary = kbatch.spark.export(
+    summary = kbatch.export(
         golden / "logs",
         out,
-        options=options(include_headers=True, split_bytes=30_000),
+        engine="spark",
+        **options(include_headers=True, split_bytes=30_000),
         progress=lambda *counts: seen.append(counts),
     )
     # Progress counts bytes of the logs and records, and not tasks.
@@ -156,9 +162,9 @@ def test_a_failure_leaves_no_output(spark: Any, golden: Path, tmp_path: Path) ->
     path.write_bytes(data)
     out = tmp_path / "out"
     with pytest.raises(kbatch.CrcMismatchError, match=rf"1825\.log, byte {position}, base offset"):
-        kbatch.spark.export(root, out, options=options(topics=None, split_bytes=20_000))
+        kbatch.export(root, out, engine="spark", **options(topics=None, split_bytes=20_000))
     assert os.listdir(tmp_path) == ["logs"]
-    summary = kbatch.spark.export(root, out, options=options(topics=None, split_bytes=20_000, on_error="skip"))
+    summary = kbatch.export(root, out, engine="spark", **options(topics=None, split_bytes=20_000, on_error="skip"))
     (loss,) = summary.losses
     assert pq.read_table(out / summary.losses_table).to_pylist() == summary.losses == losses_of(root)
     assert (loss["file"], loss["position"]) == (str(path), position)
@@ -192,7 +198,7 @@ def losses_of(root: Path) -> list[dict[str, Any]]:
 def test_every_loss_is_in_the_table_of_losses(spark: Any, many: Path, tmp_path: Path) -> None:
     """FRM-R8: the summary lists some losses, the table _losses all of them; readers of the data ignore that table."""
     out = tmp_path / "out"
-    summary = kbatch.spark.export(many, out, options=options(topics=None, split_bytes=300_000, on_error="skip"))
+    summary = kbatch.export(many, out, engine="spark", **options(topics=None, split_bytes=300_000, on_error="skip"))
     expected = losses_of(many)
     assert len(expected) == summary.loss_count == 30_000
     assert (summary.records, summary.damaged, summary.losses_table) == (30_000, True, "_losses")
@@ -235,7 +241,7 @@ def test_reports_of_many_losses_are_small(many: Path, tmp_path: Path) -> None:
     from kbatch.plan.planner import plan
     from kbatch.sinks.task import ExportJob, reports_of
 
-    chosen = options(topics=None, on_error="skip")
+    chosen = read_options(topics=None, on_error="skip")
     (splits,) = plan(open_selected([str(many)]), chosen)
     rows = list(ExportJob(chosen, names_in(tmp_path))([(0, splits)]))
     reports = list(reports_of(rows))
@@ -250,11 +256,6 @@ def test_an_export_without_losses_has_no_table_of_losses(exported: tuple[Path, A
     out, summary = exported
     assert (summary.losses_table, summary.losses) == (None, [])
     assert not (out / "_losses").exists()
-
-
-def test_an_export_of_the_table_of_losses_is_refused(golden: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="an export writes records and a side table of losses"):
-        kbatch.spark.export(golden / "logs", tmp_path / "out", options=options(table="losses", on_error="skip"))
 
 
 def names_in(path: Path) -> FileNames:
@@ -275,7 +276,7 @@ def test_a_task_that_runs_twice_duplicates_nothing(
     monkeypatch.setattr(exporting, "LocalExecutor", Twice)
     for kind in ("parquet", "delta"):
         out = tmp_path / kind
-        chosen = options(topics=None)
+        chosen = read_options(topics=None)
         (name,) = local_export.export(golden / "logs" / "codec-zstd-0", out, chosen, format=kind).files
         assert re.search(r"topic=codec-zstd/partition=0/part-0{20}-00000-[0-9a-f]{8}-[0-9a-f]{8}\.parquet$", name)
         assert pq.read_metadata(out / name).num_rows == 3144
@@ -288,8 +289,8 @@ def test_workers_must_see_the_output(golden: Path, tmp_path: Path) -> None:
     from kbatch.plan.planner import plan
     from kbatch.sinks.task import ExportJob
 
-    tasks = plan(open_selected([str(golden / "logs" / "codec-zstd-0")]), options())
-    job = ExportJob(options(), names_in(tmp_path / "elsewhere"))
+    tasks = plan(open_selected([str(golden / "logs" / "codec-zstd-0")]), read_options())
+    job = ExportJob(read_options(), names_in(tmp_path / "elsewhere"))
     with pytest.raises(kbatch.LogDirectoryError, match="not found by a Spark worker"):
         list(job(enumerate(tasks)))
 
@@ -303,7 +304,7 @@ def test_the_function_of_the_tasks_has_no_splits(golden: Path, tmp_path: Path) -
 
     sizes = set()
     for split_bytes in (1_000, 1_000_000):
-        chosen = options(split_bytes=split_bytes, min_partitions=None)
+        chosen = read_options(split_bytes=split_bytes, min_partitions=None)
         reader = KbatchReader([str(golden / "logs")], chosen, ("offset",))
         partitions = reader.partitions()
         sizes.add(len(partitions))
@@ -316,7 +317,7 @@ def test_the_function_of_the_tasks_has_no_splits(golden: Path, tmp_path: Path) -
 def test_topic_names_are_escaped_like_spark(spark: Any, golden: Path, tmp_path: Path) -> None:
     odd = "a=b%c:d e"
     shutil.copytree(golden / "logs" / "prealloc-0", tmp_path / "logs" / f"{odd}-3")
-    summary = kbatch.spark.export(tmp_path / "logs", tmp_path / "out")
+    summary = kbatch.export(tmp_path / "logs", tmp_path / "out", engine="spark")
     assert summary.files[0].startswith("topic=a%3Db%25c%3Ad e/partition=3/")
     (row,) = spark.read.parquet(str(tmp_path / "out")).select("topic", "partition").distinct().collect()
     assert tuple(row) == (odd, 3)
@@ -325,7 +326,7 @@ def test_topic_names_are_escaped_like_spark(spark: Any, golden: Path, tmp_path: 
 def test_an_export_without_records_is_empty(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "logs" / "empty-0").mkdir(parents=True)
     (tmp_path / "logs" / "empty-0" / f"{0:020d}.log").touch()
-    summary = kbatch.spark.export(tmp_path / "logs", tmp_path / "out")
+    summary = kbatch.export(tmp_path / "logs", tmp_path / "out", engine="spark")
     assert (summary.records, summary.files, summary.partitions[0].first_offset) == (0, [], None)
     assert os.listdir(tmp_path / "out") == ["_manifest.json"]
 
@@ -336,7 +337,7 @@ def test_wrong_arguments_are_refused_before_spark_starts(
     def no_spark(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setitem(kbatch.spark.export.__globals__, "spark_session", no_spark)
+    monkeypatch.setattr(export_job, "spark_session", no_spark)
     logs = golden / "logs"
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine").touch()
@@ -351,7 +352,7 @@ def test_wrong_arguments_are_refused_before_spark_starts(
         ((tmp_path / "odd" / f"{0:020d}.log", tmp_path / "out"), "topic is unknown"),
     ):
         with pytest.raises(kbatch.KbatchError, match=message):
-            kbatch.spark.export(*arguments)
+            kbatch.export(*arguments, engine="spark")
     assert sorted(os.listdir(tmp_path)) == ["odd", "there"]
     with pytest.raises(ValueError, match="compression must be"):
         WriteOptions(compression="lzo")
@@ -359,5 +360,5 @@ def test_wrong_arguments_are_refused_before_spark_starts(
 
 def test_a_master_cannot_be_given_with_a_session(spark: Any, golden: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="session is active"):
-        kbatch.spark.export(golden / "logs" / "txn-0", tmp_path / "out", master="local[1]")
+        kbatch.export(golden / "logs" / "txn-0", tmp_path / "out", engine="spark", master="local[1]")
     assert os.listdir(tmp_path) == []

@@ -23,8 +23,6 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from kbatch.plan.read_options import ReadOptions  # noqa: E402
-from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
 pytestmark = pytest.mark.spark
 
@@ -64,7 +62,7 @@ def rows_in(table: Any) -> list[tuple[Any, ...]]:
 def test_files_hold_the_rows_of_the_logs(spark: Any, logs: Path, tmp_path: Path) -> None:
     """Rows, days, order and names of files, and the types of columns, as Spark reads them."""
     out = tmp_path / "out"
-    summary = kbatch.spark.export(logs, out, writing=WriteOptions(by_day=True))
+    summary = kbatch.export(logs, out, engine="spark", by_day=True)
     assert summary.records == len(rows_of(logs))
     assert sorted(os.listdir(out)) == ["_manifest.json", "topic=a%3Db%25c%3Ad e", "topic=plain"]
     frame = spark.read.parquet(str(out))
@@ -108,7 +106,7 @@ def test_losses_and_withheld_transactions_are_written_as_tables(
 def test_damage_stops_the_export_and_leaves_no_output(spark: Any, tmp_path: Path) -> None:
     path = log_batches.write_segment(tmp_path / "logs" / "t-0", 0, [data(0), data(1), damaged(data(2))])
     with pytest.raises(kbatch.CrcMismatchError, match=rf"{path.name}, byte {2 * len(data(0))}"):
-        kbatch.spark.export(tmp_path / "logs", tmp_path / "out")
+        kbatch.export(tmp_path / "logs", tmp_path / "out", engine="spark")
     assert os.listdir(tmp_path) == ["logs"]
 
 
@@ -119,15 +117,15 @@ def test_damage_stops_the_export_and_leaves_no_output(spark: Any, tmp_path: Path
 def test_a_delta_table_is_created_and_appended_to(spark: Any, logs: Path, tmp_path: Path, by_day: bool) -> None:
     deltalake = pytest.importorskip("deltalake")
     out = tmp_path / "table"
-    writing = WriteOptions(format="delta", by_day=by_day)
-    first = kbatch.spark.export(logs, out, writing=writing)
+    writing: Any = {"format": "delta", "by_day": by_day}
+    first = kbatch.export(logs, out, engine="spark", **writing)
     table = deltalake.DeltaTable(str(out))
     assert table.metadata().partition_columns == ["topic", "partition", *(["date"] if by_day else [])]
     assert rows_in(delta_rows(table)) == rows_of(logs)
     # The second run has one new topic-partition.
     added = tmp_path / "added"
     log_batches.write_segment(added / "new-0", 0, [data(i) for i in range(5)])
-    second = kbatch.spark.export(added, out, writing=writing)
+    second = kbatch.export(added, out, engine="spark", **writing)
     table = deltalake.DeltaTable(str(out))
     assert table.version() == 1
     assert rows_in(delta_rows(table)) == sorted([*rows_of(logs), *rows_of(added)])
@@ -157,7 +155,7 @@ def test_polars_reads_a_delta_table(spark: Any, logs: Path, tmp_path: Path) -> N
     pytest.importorskip("deltalake")
     polars = pytest.importorskip("polars")
     out = tmp_path / "table"
-    kbatch.spark.export(logs, out, writing=WriteOptions(format="delta", by_day=True))
+    kbatch.export(logs, out, engine="spark", format="delta", by_day=True)
     frame = polars.scan_delta(str(out)).collect().to_arrow()
     assert rows_in(frame) == rows_of(logs)
 
@@ -169,36 +167,34 @@ def test_tables_accept_records_without_a_timestamp(spark: Any, tmp_path: Path, c
     times = [NOW, -1, NOW + 2 * DAY]
     root = tmp_path / "logs"
     log_batches.write_segment(root / "t-0", 0, [log_batches.batch(i, [time]) for i, time in enumerate(times)])
-    kbatch.spark.export(root, tmp_path / "delta", writing=WriteOptions(format="delta", by_day=True))
+    kbatch.export(root, tmp_path / "delta", engine="spark", format="delta", by_day=True)
     rows = delta_rows(deltalake.DeltaTable(str(tmp_path / "delta"))).sort_by("offset").to_pylist()
     assert [str(row["date"]) for row in rows] == ["2023-11-14", "None", "2023-11-16"]
     assert [row["timestamp"] is None for row in rows] == [False, True, False]
-    kbatch.spark.export(
-        root, tmp_path / "ice", writing=WriteOptions(format="iceberg", by_day=True), table="db.t", catalog="kb"
-    )
+    kbatch.export(root, tmp_path / "ice", engine="spark", format="iceberg", by_day=True, table="db.t", catalog="kb")
     table = catalog.load_table("db.t")
     assert sorted(table.scan().to_arrow()["offset"].to_pylist()) == [0, 1, 2]
     assert table.scan(row_filter="timestamp is null").to_arrow()["offset"].to_pylist() == [1]
     log_batches.write_segment(root / "t-1", 0, [log_batches.batch(0, [253_402_300_800_000])])
     with pytest.raises(kbatch.KbatchError, match=r"t-1, offset 0: a timestamp of the day \+10000-01-01"):
-        kbatch.spark.export(root, tmp_path / "far", writing=WriteOptions(format="delta", by_day=True))
+        kbatch.export(root, tmp_path / "far", engine="spark", format="delta", by_day=True)
     assert not (tmp_path / "far").exists()
 
 
 def test_a_delta_table_with_another_layout_is_refused(spark: Any, logs: Path, tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     out = tmp_path / "table"
-    kbatch.spark.export(logs, out, writing=WriteOptions(format="delta"))
+    kbatch.export(logs, out, engine="spark", format="delta")
     with pytest.raises(kbatch.KbatchError, match="partitioned by topic, partition, not by topic, partition, date"):
-        kbatch.spark.export(logs, out, writing=WriteOptions(format="delta", by_day=True))
+        kbatch.export(logs, out, engine="spark", format="delta", by_day=True)
     with pytest.raises(kbatch.KbatchError, match="other columns: headers differ"):
-        kbatch.spark.export(logs, out, writing=WriteOptions(format="delta"), options=ReadOptions(include_headers=False))
+        kbatch.export(logs, out, engine="spark", format="delta", include_headers=False)
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "mine").touch()
     with pytest.raises(
         kbatch.KbatchError, match="plain: exists already, and is not a Delta table; choose another path, or remove it"
     ):
-        kbatch.spark.export(logs, tmp_path / "plain", writing=WriteOptions(format="delta"))
+        kbatch.export(logs, tmp_path / "plain", engine="spark", format="delta")
     assert deltalake.DeltaTable(str(out)).version() == 0
 
 
@@ -208,19 +204,19 @@ def test_a_failure_leaves_a_table_unchanged(spark: Any, logs: Path, tmp_path: Pa
     out = tmp_path / "table"
     broken = tmp_path / "broken"
     log_batches.write_segment(broken / "t-0", 0, [data(0), damaged(data(1))])
-    writing = WriteOptions(format="delta")
+    writing: Any = {"format": "delta"}
     with pytest.raises(kbatch.CrcMismatchError):
-        kbatch.spark.export(broken, out, writing=writing)
+        kbatch.export(broken, out, engine="spark", **writing)
     assert not out.exists()
-    kbatch.spark.export(logs, out, writing=writing, options=ReadOptions(topics=("plain",)))
+    kbatch.export(logs, out, engine="spark", **writing, topics=("plain",))
     before = sorted(str(path) for path in out.rglob("*"))
     with pytest.raises(kbatch.CrcMismatchError):
-        kbatch.spark.export(broken, out, writing=writing)
+        kbatch.export(broken, out, engine="spark", **writing)
     assert sorted(str(path) for path in out.rglob("*")) == before
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deltalake.DeltaTable, "create_write_transaction", refuse)
         with pytest.raises(kbatch.KbatchError, match="the Delta table did not accept the files: RuntimeError: no"):
-            kbatch.spark.export(logs, out, writing=writing)
+            kbatch.export(logs, out, engine="spark", **writing)
     assert sorted(str(path) for path in out.rglob("*")) == before
     assert deltalake.DeltaTable(str(out)).version() == 0
 
@@ -266,16 +262,16 @@ def test_an_iceberg_table_is_created_and_appended_to(
     spark: Any, logs: Path, tmp_path: Path, catalog: Any, by_day: bool
 ) -> None:
     out = tmp_path / "files"
-    writing = WriteOptions(format="iceberg", by_day=by_day)
+    writing: Any = {"format": "iceberg", "by_day": by_day}
     name = {"table": "db.kafka", "catalog": "kb"}
-    kbatch.spark.export(logs, out, writing=writing, **name)
+    kbatch.export(logs, out, engine="spark", **writing, **name)
     table = catalog.load_table("db.kafka")
     fields = [str(field.transform) for field in table.spec().fields]
     assert fields == ["identity", "identity", *(["day"] if by_day else [])]
     assert rows_in(table.scan().to_arrow()) == rows_of(logs)
     added = tmp_path / "added"
     log_batches.write_segment(added / "new-0", 0, [data(i) for i in range(5)])
-    second = kbatch.spark.export(added, out, writing=writing, **name)
+    second = kbatch.export(added, out, engine="spark", **writing, **name)
     table = catalog.load_table("db.kafka")
     assert rows_in(table.scan().to_arrow()) == sorted([*rows_of(logs), *rows_of(added)])
     assert second.records == 5
@@ -290,27 +286,27 @@ def test_an_iceberg_error_leaves_the_table_unchanged(spark: Any, logs: Path, tmp
     from pyiceberg.table import CreateTableTransaction, Transaction
 
     out = tmp_path / "files"
-    writing = WriteOptions(format="iceberg")
+    writing: Any = {"format": "iceberg"}
     for given, message in (
         ({}, "needs the table's name"),
         ({"table": "kafka"}, "must have a namespace"),
         ({"table": "db.kafka", "catalog": "nowhere"}, "catalog 'nowhere' cannot be opened"),
     ):
         with pytest.raises((kbatch.KbatchError, ValueError), match=message):
-            kbatch.spark.export(logs, out, writing=writing, **given)
+            kbatch.export(logs, out, engine="spark", **writing, **given)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CreateTableTransaction, "commit_transaction", refuse)
         with pytest.raises(kbatch.KbatchError, match=r"table db\.kafka did not accept the files: RuntimeError: no"):
-            kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
+            kbatch.export(logs, out, engine="spark", **writing, table="db.kafka", catalog="kb")
     assert not out.exists()
     assert not catalog.table_exists("db.kafka")
-    first = ReadOptions(topics=("plain",))
-    kbatch.spark.export(logs, out, writing=writing, options=first, table="db.kafka", catalog="kb")
+    first: Any = {"topics": ("plain",)}
+    kbatch.export(logs, out, engine="spark", **writing, **first, table="db.kafka", catalog="kb")
     before = sorted(str(path) for path in out.rglob("*.parquet"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Transaction, "commit_transaction", refuse)
         with pytest.raises(kbatch.KbatchError, match=r"table db\.kafka did not accept the files: RuntimeError: no"):
-            kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
+            kbatch.export(logs, out, engine="spark", **writing, table="db.kafka", catalog="kb")
     assert sorted(str(path) for path in out.rglob("*.parquet")) == before
     assert not [name for name in os.listdir(out) if name.startswith("_temporary")]
     # If the catalog becomes unreachable, the files are kept, because the table may refer to them.
@@ -318,15 +314,13 @@ def test_an_iceberg_error_leaves_the_table_unchanged(spark: Any, logs: Path, tmp
         patch.setattr(Transaction, "commit_transaction", refuse)
         patch.setattr(type(catalog), "load_table", failing_after(type(catalog).load_table, 3))
         with pytest.raises(kbatch.KbatchError, match=r"may have accepted the files, which are kept"):
-            kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
+            kbatch.export(logs, out, engine="spark", **writing, table="db.kafka", catalog="kb")
     kept = {str(path) for path in out.rglob("*.parquet")} - set(before)
     assert len(kept) == 1
     with pytest.raises(kbatch.KbatchError, match="partitioned without days"):
-        kbatch.spark.export(
-            logs, out, writing=WriteOptions(format="iceberg", by_day=True), table="db.kafka", catalog="kb"
-        )
+        kbatch.export(logs, out, engine="spark", format="iceberg", by_day=True, table="db.kafka", catalog="kb")
     with pytest.raises(ValueError, match="are valid with format iceberg only"):
-        kbatch.spark.export(logs, tmp_path / "x", table="db.kafka")
+        kbatch.export(logs, tmp_path / "x", engine="spark", table="db.kafka")
 
 
 def test_a_missing_library_names_its_extra(
@@ -465,7 +459,7 @@ def test_file_options_on_the_command_line(spark: Any, tmp_path: Path, capsys: py
     assert 80_000 < group.total_byte_size < 120_000
     assert not any("DICTIONARY" in str(group.column(i).encodings) for i in range(5))
     with pytest.raises(ValueError, match="its settings cannot be changed"):
-        kbatch.spark.export(root, tmp_path / "2", conf={"spark.executor.memory": "1g"})
+        kbatch.export(root, tmp_path / "2", engine="spark", conf={"spark.executor.memory": "1g"})
     assert main(["export", str(root), str(tmp_path / "3"), "--format", "arrow"]) == 0
     assert "of Arrow" in capsys.readouterr().out
 
@@ -499,18 +493,18 @@ def test_an_export_writes_to_an_object_store(spark: Any, logs: Path, s3: Any) ->
     import pyarrow.fs
 
     options, client = s3
-    writing = WriteOptions(storage=options, by_day=True)
-    summary = kbatch.spark.export(logs, "s3://bucket/out", writing=writing)
+    writing: Any = {"storage_options": options, "by_day": True}
+    summary = kbatch.export(logs, "s3://bucket/out", engine="spark", **writing)
     found = [key for key in keys(client, "out/") if not key.endswith("/")]
     assert sorted(found) == sorted(f"out/{name}" for name in [*summary.files, "_SUCCESS", "_manifest.json"])
     fs = pyarrow.fs.S3FileSystem(**options)
     data = pyarrow.dataset.dataset("bucket/out", filesystem=fs, format="parquet", partitioning="hive")
     assert data.to_table(columns=COLUMNS).num_rows == summary.records == len(rows_of(logs))
-    assert kbatch.spark.export(logs, "s3://bucket/out", writing=writing).action == "unchanged"
+    assert kbatch.export(logs, "s3://bucket/out", engine="spark", **writing).action == "unchanged"
     assert sorted(key for key in keys(client, "out/") if not key.endswith("/")) == sorted(found)
     client.put_object(Bucket="bucket", Key="foreign/mine", Body=b"x")
     with pytest.raises(kbatch.LogDirectoryError, match="s3://bucket/foreign: exists already"):
-        kbatch.spark.export(logs, "s3://bucket/foreign", writing=writing)
+        kbatch.export(logs, "s3://bucket/foreign", engine="spark", **writing)
 
 
 def test_an_object_store_on_the_command_line(
@@ -572,16 +566,16 @@ def test_a_failure_leaves_no_object_in_a_store(
     from kbatch.sinks.directories import StoreTarget
 
     options, client = s3
-    writing = WriteOptions(storage=options)
+    writing: Any = {"storage_options": options}
     broken = tmp_path / "broken"
     log_batches.write_segment(broken / "t-0", 0, [data(0), damaged(data(1))])
     with pytest.raises(kbatch.CrcMismatchError):
-        kbatch.spark.export(broken, "s3://bucket/bad", writing=writing)
+        kbatch.export(broken, "s3://bucket/bad", engine="spark", **writing)
     assert keys(client, "bad") == []
     # All files are in place before the last step of the driver.
     monkeypatch.setattr(StoreTarget, "commit", refuse)
     with pytest.raises(RuntimeError, match="no"):
-        kbatch.spark.export(logs, "s3://bucket/bad", writing=writing)
+        kbatch.export(logs, "s3://bucket/bad", engine="spark", **writing)
     assert keys(client, "bad") == []
 
 
@@ -590,9 +584,9 @@ def test_a_delta_table_in_an_object_store(spark: Any, logs: Path, s3: Any) -> No
     from kbatch.sinks.delta import delta_storage
 
     options, _ = s3
-    writing = WriteOptions(format="delta", storage=options)
+    writing: Any = {"format": "delta", "storage_options": options}
     for _ in range(2):
-        kbatch.spark.export(logs, "s3://bucket/delta", writing=writing)
+        kbatch.export(logs, "s3://bucket/delta", engine="spark", **writing)
     table = deltalake.DeltaTable("s3://bucket/delta", storage_options=delta_storage(options))
     assert (table.version(), len(table.file_uris())) == (0, 3)
     assert table_rows(table) == len(rows_of(logs))

@@ -43,7 +43,7 @@ def test_an_export_planned_in_a_job_writes_the_same_records(
     """With many logs, read_committed and times are resolved in a Spark job, with the same records and summary."""
     for number in range(3):
         shutil.copytree(golden / "logs" / "txn-0", tmp_path / "logs" / f"txn-{number}")
-    options = ReadOptions(isolation="read_committed", starting=Bound(timestamp=MIDDLE))
+    given: Any = {"isolation": "read_committed", "start": {"txn": dict.fromkeys(range(3), MIDDLE)}}
     calls: list[int] = []
 
     def mapper(executor: SparkExecutor) -> Any:
@@ -59,7 +59,7 @@ def test_an_export_planned_in_a_job_writes_the_same_records(
     summaries = []
     for out, limit in (("one", 1000), ("many", 2)):
         monkeypatch.setattr(planner, "MANY_LOGS", limit)
-        summaries.append(kbatch.spark.export(tmp_path / "logs", tmp_path / out, options=options))
+        summaries.append(kbatch.export(tmp_path / "logs", tmp_path / out, engine="spark", **given))
     assert calls == [3]
     one, other = summaries
     assert one.records == other.records > 100

@@ -55,7 +55,7 @@ def test_an_export_reports_missing_offsets_in_its_summary_and_status(
 
 def test_an_export_keeps_headers_unless_they_are_left_out(spark: Any, golden: Path, tmp_path: Path) -> None:
     log = golden / "logs" / "codec-none-0"
-    summary = kbatch.spark.export(log, tmp_path / "kept")
+    summary = kbatch.export(log, tmp_path / "kept", engine="spark")
     kept = pq.ParquetDataset(tmp_path / "kept").read()
     assert any(kept["headers"].to_pylist())
     assert main(["export", str(log), str(tmp_path / "left"), "--no-headers"]) == 0

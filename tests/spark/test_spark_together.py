@@ -91,7 +91,7 @@ def test_a_stream_of_one_key_has_its_parsed_values(spark: Any, logs: Path, tmp_p
 def test_logs_without_records_have_no_value_fields(spark: Any, logs: Path, tmp_path: Path) -> None:
     frame = spark.read.format("kbatch").options(valueFormat="json", topics="empty").load(str(logs))
     assert frame.count() == 0
-    summary = kbatch.spark.export(logs / "empty-0", tmp_path / "out")
+    summary = kbatch.export(logs / "empty-0", tmp_path / "out", engine="spark")
     assert (summary.records, summary.files, summary.exit_status) == (0, [], 0)
     assert "none" not in {log.topic for log in kbatch.find_logs(logs)}
 

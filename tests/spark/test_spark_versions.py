@@ -42,7 +42,7 @@ def offsets(out: Path, topic: str) -> list[int]:
 def test_without_python_data_sources_the_error_names_what_works(call: str) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT.format(call)], capture_output=True, text=True, check=True)
     assert done.stdout.startswith('MissingDependencyError: format("kbatch") needs PySpark 4.0 or newer, and this is ')
-    assert "kbatch.spark.export" in done.stdout
+    assert "kbatch.export" in done.stdout
     assert "kbatch.spark.decode_frame" in done.stdout
 
 
@@ -60,9 +60,9 @@ def test_raw_batches_are_decoded_in_frames_and_rdds(spark: Any, golden: Path) ->
 
 
 def test_exports_continue_and_leave_out_aborted_records(spark: Any, golden: Path, tmp_path: Path) -> None:
-    reading = kbatch.spark.ReadOptions(topics=["txn", "codec-lz4"], isolation="read_committed")
-    first = kbatch.spark.export(golden / "logs", tmp_path / "out", options=reading)
-    again = kbatch.spark.export(golden / "logs", tmp_path / "out", options=reading)
+    reading: Any = {"topics": ["txn", "codec-lz4"], "isolation": "read_committed"}
+    first = kbatch.export(golden / "logs", tmp_path / "out", engine="spark", **reading)
+    again = kbatch.export(golden / "logs", tmp_path / "out", engine="spark", **reading)
     assert (first.records > 0, again.records) == (True, 0)
     for topic in ("txn", "codec-lz4"):
         tables = kbatch.Log(golden / "logs" / f"{topic}-0").tables(isolation="read_committed")
@@ -77,7 +77,7 @@ def test_the_error_of_a_task_is_raised_as_it_is(spark: Any, golden: Path, tmp_pa
     data[-5] ^= 1
     (log / f"{0:020}.log").write_bytes(data)
     with pytest.raises(kbatch.CrcMismatchError, match=r"0000\.log, byte \d+"):
-        kbatch.spark.export(log, tmp_path / "out")
+        kbatch.export(log, tmp_path / "out", engine="spark")
 
 
 # With the newest PySpark, tests/cli/test_cli.py exports from a shell.

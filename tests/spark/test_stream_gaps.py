@@ -220,13 +220,13 @@ def test_an_export_of_the_command_line_reports_or_raises_a_gap(
 def test_an_export_in_python_marks_its_reports_unless_the_caller_does(spark: Any, tmp_path: Path) -> None:
     with_a_gap(tmp_path / "logs")
     out = tmp_path / "out"
-    first = kbatch.spark.export(tmp_path / "logs", out, mark_seen=False)
-    again = kbatch.spark.export(tmp_path / "logs", out, mark_seen=False)
+    first = kbatch.export(tmp_path / "logs", out, engine="spark", mark_seen=False)
+    again = kbatch.export(tmp_path / "logs", out, engine="spark", mark_seen=False)
     assert ([each["run"] for each in again.unseen_reports], again.exit_status) == ([first.run], 3)
     first.mark_seen()
-    assert kbatch.spark.export(tmp_path / "logs", out).unseen_reports == []
+    assert kbatch.export(tmp_path / "logs", out, engine="spark").unseen_reports == []
     writer = Writer(tmp_path / "logs", "t-1", base=5)
     writer.next = 9
     writer.roll()
-    assert kbatch.spark.export(tmp_path / "logs", out).gap_offsets == 4
-    assert kbatch.spark.export(tmp_path / "logs", out).exit_status == 0
+    assert kbatch.export(tmp_path / "logs", out, engine="spark").gap_offsets == 4
+    assert kbatch.export(tmp_path / "logs", out, engine="spark").exit_status == 0

@@ -307,15 +307,14 @@ def _protocol_cases() -> None:
     _case("kbatch.protocol.common_versions", module.common_versions, response=lambda: module.ApiVersionsResponse())
 
 
-def _spark_cases(log: str) -> None:
+def _spark_cases() -> None:
     from kbatch import spark as module
 
-    for name in ("Bound", "ReadOptions", "WriteOptions", "decode_batches", "decode_in_arrow"):
+    for name in ("decode_batches", "decode_in_arrow"):
         _case(f"kbatch.spark.{name}", getattr(module, name))
-    _case("kbatch.spark.Bound.of", module.Bound.of, value=lambda: "earliest")
     # Wrong arguments have to be refused before Java starts.
-    for name, valid in ("spark_session", {}), ("export", {"logdir": lambda: log, "out": _out}):
-        _CASES.append(Case(f"kbatch.spark.{name}", getattr(module, name), _until_java(getattr(module, name)), valid))
+    call = _until_java(module.spark_session)
+    _CASES.append(Case("kbatch.spark.spark_session", module.spark_session, call, {}))
 
 
 class Reached(Exception):
@@ -346,5 +345,5 @@ def cases() -> list[Case]:
     _log_cases(log)
     _value_cases()
     _protocol_cases()
-    _spark_cases(log)
+    _spark_cases()
     return list(_CASES)

@@ -327,18 +327,11 @@ def protocol(data: bytes) -> None:
     FetchRequest(max_wait_ms="500")  # type: ignore[arg-type]
 
 
-def spark(session: SparkSession, frame: DataFrame, schema: StructType, summary: kbatch.spark.ExportSummary) -> None:
-    bound = kbatch.spark.Bound(timestamp=0)
-    assert_type(kbatch.spark.Bound.of({"orders": {0: "end-1h"}}), kbatch.spark.Bound)
-    assert_type(bound, kbatch.spark.Bound)
-    reading = kbatch.spark.ReadOptions(isolation="read_committed", starting=bound)
-    assert_type(reading, kbatch.spark.ReadOptions)
-    writing = kbatch.spark.WriteOptions(format="parquet")
-    assert_type(writing, kbatch.spark.WriteOptions)
+def spark(session: SparkSession, frame: DataFrame, schema: StructType, summary: kbatch.ExportSummary) -> None:
     assert_type(kbatch.spark.read_logs(session, "logs", where="offset > 1"), DataFrame)
-    assert_type(kbatch.spark.export("logs", "out", options=reading, writing=writing), kbatch.spark.ExportSummary)
+    assert_type(kbatch.export("logs", "out", engine="spark", isolation="read_committed"), kbatch.ExportSummary)
     assert_type(kbatch.export("logs", "out", engine="local", start="-1h", by_day=True), kbatch.ExportSummary)
-    assert_type(summary.partitions, list[kbatch.spark.PartitionSummary])
+    assert_type(summary.partitions, list[kbatch.PartitionSummary])
     assert_type((summary.damaged, summary.exit_status), tuple[bool, int])
     assert_type(kbatch.spark.register(session), None)
     assert_type(kbatch.spark.spark_session("local[2]").__enter__(), SparkSession)
