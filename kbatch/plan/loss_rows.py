@@ -61,6 +61,9 @@ class LossRows:
 
     def take(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows, optionally with these columns only, and remove them."""
+        # pyarrow imports pandas, if it is installed, to make an array of a list.
+        if not len(self):
+            return
         schema = pa.schema([LOSS_SCHEMA.field(name) for name in columns or LOSS_SCHEMA.names])
         arrays = [pa.array(self._columns[field.name], field.type) for field in schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,7 +1,8 @@
-"""The start of the command line: help does not import NumPy, and Ctrl-C during imports ends with one line."""
+"""The start of the command line: what it imports, how soon an export ends, and Ctrl-C during imports."""
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import sys
@@ -53,6 +54,36 @@ print("modules:", *({{*{HEAVY}}} & {{*sys.modules}}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("\nmodules:\n")
+
+
+# Packages and modules that an export of Parquet files by the local engine does not need.
+UNUSED = (
+    "asyncio", "deltalake", "duckdb", "fsspec", "google", "multiprocessing", "pandas", "polars", "prometheus_client",
+    "pyarrow.dataset", "pyarrow.json", "pyiceberg", "pyspark", "kbatch.log.check", "kbatch.log.write",
+    "kbatch.protocol", "kbatch.rewrite", "kbatch.scans", "kbatch.sinks.delta", "kbatch.sinks.iceberg", "kbatch.spark",
+    "kbatch.write",
+)  # fmt: skip
+
+
+def test_an_export_by_the_local_engine_imports_only_what_it_uses(golden: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    command = ["export", str(golden / "logs"), str(tmp_path / "out"), "--engine", "local"]
+    assert sorted(imported_by(*command) & {*UNUSED}) == []
+
+
+def test_the_first_export_by_the_local_engine_takes_less_than_a_second_of_processor_time(
+    golden: Path, tmp_path: Path
+) -> None:
+    """The whole run from the start of Python on, so the first file is there before."""
+    pytest.importorskip("pyarrow")
+    times = []
+    for number in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        arguments = ["export", golden / "logs", tmp_path / str(number), "--engine", "local"]
+        subprocess.run([sys.executable, "-m", "kbatch", *arguments], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(times) < 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])

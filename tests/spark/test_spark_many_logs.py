@@ -43,7 +43,7 @@ def test_an_export_planned_in_a_job_writes_the_same_records(
     """With many logs, read_committed and times are resolved in a Spark job, with the same records and summary."""
     for number in range(3):
         shutil.copytree(golden / "logs" / "txn-0", tmp_path / "logs" / f"txn-{number}")
-    given: Any = {"isolation": "read_committed", "start": {"txn": dict.fromkeys(range(3), MIDDLE)}}
+    given: Any = {"isolation": "read_committed", "start_timestamp": MIDDLE}
     calls: list[int] = []
 
     def mapper(executor: SparkExecutor) -> Any:
