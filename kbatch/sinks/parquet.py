@@ -126,7 +126,9 @@ def _leaves(table: pa.Table, options: WriteOptions) -> Iterator[_Leaf]:
         if name in ("key", *options.dictionary) or (options.dictionary and _is_parsed(name, column.type)):
             count = min(DICTIONARY_SAMPLE, max(64, DICTIONARY_SAMPLE_BYTES * len(column) // max(1, column.nbytes)))
             rows = np.arange(0, len(column), max(1, len(column) // count))[:count]
-        yield from _leaves_of(name, name, one_array(column.take(pa.array(rows))))
+        # Unlike pa.array, this does not import pandas.
+        indices = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
+        yield from _leaves_of(name, name, one_array(column.take(indices)))
 
 
 def _leaves_of(path: str, column: str, values: pa.Array) -> Iterator[_Leaf]:

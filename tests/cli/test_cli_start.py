@@ -65,9 +65,12 @@ UNUSED = (
 )  # fmt: skip
 
 
-def test_an_export_by_the_local_engine_imports_only_what_it_uses(golden: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [[], ["--by-day"], ["--format", "arrow"]], ids=" ".join)
+def test_an_export_by_the_local_engine_imports_only_what_it_uses(
+    flags: list[str], golden: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("pyarrow")
-    command = ["export", str(golden / "logs"), str(tmp_path / "out"), "--engine", "local"]
+    command = ["export", str(golden / "logs"), str(tmp_path / "out"), "--engine", "local", *flags]
     assert sorted(imported_by(*command) & {*UNUSED}) == []
 
 
