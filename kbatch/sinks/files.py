@@ -443,8 +443,7 @@ _NO_DAY = -(1 << 62)
 
 def _days(timestamps: pa.Array) -> npt.NDArray[np.int64]:
     """Return days since the epoch, in UTC."""
-    # Unlike to_numpy, this does not import pandas.
-    numbers = np.from_dlpack(timestamps.cast(pa.int64()).fill_null(_NO_DAY))
+    numbers = timestamps.cast(pa.int64()).fill_null(_NO_DAY).to_numpy(zero_copy_only=False)
     days: npt.NDArray[np.int64] = np.where(numbers == _NO_DAY, _NO_DAY, numbers // DAY_MICROSECONDS)
     return days
 

@@ -65,7 +65,7 @@ UNUSED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("flags", [[], ["--by-day"], ["--format", "arrow"]], ids=" ".join)
+@pytest.mark.parametrize("flags", [[], ["--format", "arrow"]], ids=" ".join)
 def test_an_export_by_the_local_engine_imports_only_what_it_uses(
     flags: list[str], golden: Path, tmp_path: Path
 ) -> None:
