@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 from kbatch.arguments import check_types, suggests_names
 from kbatch.bounds import BoundArguments, given_bounds
 from kbatch.extras import require
-from kbatch.options import Crc, EngineName, Isolation, OnError, Overflow
+from kbatch.options import Crc, EngineName, Isolation, OnError, OptionError, Overflow
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import OnGap, ReadOptions, split_policies
 from kbatch.sinks.counts import Progress
@@ -236,12 +236,12 @@ def engine_choice(
     if engine not in get_args(EngineName):
         raise ValueError(f"engine must be auto, local or spark, got {engine!r}")
     if threads is not None and threads < 1:
-        raise ValueError(f"threads must be 1 or more, got {threads}")
-    of_spark = " and ".join(name for name, given in (("master", master), ("conf", conf)) if given)
+        raise OptionError("{threads} must be 1 or more, got {0}", threads)
+    of_spark = " and ".join(f"{{{name}}}" for name, given in (("master", master), ("conf", conf)) if given)
     if engine == "local" and of_spark:
-        raise ValueError(f"{of_spark}: for the engine spark, which engine=local excludes")
+        raise OptionError(f"{of_spark}: for Spark, which {{engine}} local excludes; use {{engine}} spark or auto")
     if threads is not None and (engine == "spark" or of_spark):
-        raise ValueError("threads: for the local engine; with Spark its master decides, such as local[4]")
+        raise OptionError("{threads}: for the local engine; with Spark {master} decides, such as local[4]")
 
     def local(reason: str) -> Engine:
         return Engine("local", reason, lambda: contextlib.nullcontext(LocalExecutor(threads)))
@@ -265,7 +265,7 @@ def engine_choice(
     elif engine == "spark":
         chosen = spark("requested")
     elif of_spark:
-        chosen = spark(f"{of_spark} given")
+        chosen = spark(f"{OptionError(of_spark)} given")
     elif _has_session():
         chosen = spark("a session is active")
     else:

@@ -228,7 +228,9 @@ def run(arguments: argparse.Namespace) -> int:
         reading, writing = _read_options(arguments), _write_options(arguments)
         if writing.flatten and not reading.values.parsed:
             raise ValueError("--flatten needs --values or --keys")
-        choose = engine_choice(flags.engine, threads=flags.threads, master=flags.master, conf=dict(flags.conf))
+        names = {each.name: flag for each in options_of(ExportFlags) for flag in each.flags}
+        given = {"threads": flags.threads, "master": flags.master, "conf": dict(flags.conf)}
+        choose = as_named(lambda: engine_choice(flags.engine, **given), names)
     with ProgressLine("planning ...") as line:
         summary = run_export(
             arguments.logdirs,

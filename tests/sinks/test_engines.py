@@ -1,4 +1,4 @@
-"""The engine of an export: which one runs, that both give the same, and how the local one ends."""
+"""The engine of an export: which one runs, and how the local one ends."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ from log_batches import batch, write_segment  # noqa: E402
 
 import kbatch  # noqa: E402
 from kbatch import exporting  # noqa: E402
+from kbatch.cli import main  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.plan.split import Task  # noqa: E402
 from kbatch.sinks import local_engine  # noqa: E402
 from kbatch.sinks.local_engine import LocalExecutor  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
-
-SUMMARY_OF_A_RUN = {
-    "out", "run", "files", "engine", "engine_reason", "seconds", "start_seconds", "plan_seconds", "task_seconds",
-    "commit_seconds", "records_per_second", "report", "losses_table", "transactions_table", "file_bytes",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -49,32 +45,6 @@ def rows(out: Path) -> list[tuple[str, Any]]:
     return sorted(found, key=lambda each: (each[0], each[1]["offset"]))
 
 
-@pytest.mark.spark
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-def test_both_engines_write_equal_rows_and_summaries(golden: Path, tmp_path: Path, spark: Any) -> None:
-    options: Any = {"isolation": "read_committed", "on_error": "skip", "include_headers": True, "by_day": True}
-    summaries = {}
-    for engine in "local", "spark":
-        summary = kbatch.export(golden / "logs", tmp_path / engine, engine=engine, **options)
-        assert (summary.engine, summary.engine_reason) == (engine, "requested")
-        fields = {name: value for name, value in summary.to_dict().items() if name not in SUMMARY_OF_A_RUN}
-        summaries[engine] = json.loads(json.dumps(fields))
-    assert rows(tmp_path / "local") == rows(tmp_path / "spark") != []
-    assert summaries["local"] == summaries["spark"]
-
-
-@pytest.mark.spark
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-@pytest.mark.parametrize("first", ["local", "spark"])
-def test_one_engine_continues_what_the_other_began(first: Any, logs: Path, tmp_path: Path, spark: Any) -> None:
-    second: Any = "spark" if first == "local" else "local"
-    assert kbatch.export(logs, tmp_path / "out", engine=first).records == 1200
-    assert kbatch.export(logs, tmp_path / "out", engine=second).action == "unchanged"
-    write_segment(logs / "t-0", 400, [batch(400, [7])])
-    assert kbatch.export(logs, tmp_path / "out", engine=second).records == 1
-    assert [row["offset"] for name, row in rows(tmp_path / "out") if name.endswith("partition=0")] == list(range(401))
-
-
 def test_without_a_session_and_a_master_the_local_engine_runs_and_the_summary_names_why(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +54,21 @@ def test_without_a_session_and_a_master_the_local_engine_runs_and_the_summary_na
     assert summary.engine_reason == "no master, no active session, and few bytes"
     manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
     assert manifest["engine"] == "local"
+
+
+def test_the_command_line_refuses_what_is_for_the_other_engine_with_the_names_of_flags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags, message in (
+        (
+            ["--engine", "local", "--conf", "a=b", "--master", "x"],
+            "--master and --conf: for Spark, which --engine local",
+        ),
+        (["--engine", "spark", "--threads", "2"], "--threads: for the local engine; with Spark --master decides"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(["export", str(tmp_path), str(tmp_path / "out"), *flags])
+        assert f"kbatch export: error: {message}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("size", [0, exporting.SPARK_BYTES - 1, exporting.SPARK_BYTES])
@@ -102,8 +87,11 @@ def test_auto_takes_spark_from_the_limit_on_if_pyspark_is_installed(size: int, m
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"engine": "local", "master": "local[2]"}, "master: for the engine spark, which engine=local excludes"),
-        ({"engine": "local", "master": "x", "conf": {"a": "b"}}, "master and conf: for the engine spark"),
+        (
+            {"engine": "local", "master": "local[2]"},
+            "master: for Spark, which engine local excludes; use engine spark or auto",
+        ),
+        ({"engine": "local", "master": "x", "conf": {"a": "b"}}, "master and conf: for Spark"),
         ({"engine": "spark", "threads": 2}, "threads: for the local engine"),
         ({"master": "local[2]", "threads": 2}, "threads: for the local engine"),
         ({"threads": 0}, "threads must be 1 or more, got 0"),
