@@ -81,6 +81,8 @@ NOT_CHECKED = {
             "kbatch.ExportSummary",
             "kbatch.PartitionSummary",
             "kbatch.spark.MapInArrow",
+            "kbatch.spark.StreamMetrics",
+            "kbatch.spark.TopicMetrics",
             "kbatch.values.FieldDeviation",
             "kbatch.values.Parsed",
             "kbatch.values.ParsedValues",

@@ -229,8 +229,10 @@ def run(arguments: argparse.Namespace) -> int:
         if writing.flatten and not reading.values.parsed:
             raise ValueError("--flatten needs --values or --keys")
         names = {each.name: flag for each in options_of(ExportFlags) for flag in each.flags}
-        given = {"threads": flags.threads, "master": flags.master, "conf": dict(flags.conf)}
-        choose = as_named(lambda: engine_choice(flags.engine, **given), names)
+        conf = dict(flags.conf)
+        choose = as_named(
+            lambda: engine_choice(flags.engine, threads=flags.threads, master=flags.master, conf=conf), names
+        )
     with ProgressLine("planning ...") as line:
         summary = run_export(
             arguments.logdirs,

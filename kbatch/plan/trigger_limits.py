@@ -11,7 +11,7 @@ from kbatch.log import Log
 from kbatch.log.committed import segment_before
 from kbatch.plan.watching import LogState
 
-__all__ = ["bytes_from", "offset_after_bytes", "offset_after_records", "shares"]
+__all__ = ["bytes_between", "bytes_from", "offset_after_bytes", "offset_after_records", "shares"]
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -31,6 +31,15 @@ def bytes_from(log: Log, start: int, state: LogState) -> int:
     if log.segments[-1].path == state.last:
         size -= log.segments[-1].size - state.position
     return max(1, size - log.segments[number].seek_offset(start))
+
+
+def bytes_between(log: Log, start: int, stop: int, state: LogState) -> int:
+    """Return the number of bytes from the batch of the offset `start` to the batch of `stop`, which is not included."""
+    first, last = segment_before(log.segments, start), segment_before(log.segments, stop)
+    is_end = stop >= state.end_offset and log.segments[last].path == state.last
+    end = state.position if is_end else log.segments[last].seek_offset(stop)
+    size = sum(segment.size for segment in log.segments[first:last])
+    return max(0, size + end - log.segments[first].seek_offset(start))
 
 
 def offset_after_bytes(log: Log, start: int, size: int) -> int:

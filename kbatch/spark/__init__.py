@@ -15,17 +15,21 @@ from kbatch.spark.datasource import KbatchDataSource, register
 from kbatch.spark.driver.session import SparkStartError, spark_session
 from kbatch.spark.frames import read_logs
 from kbatch.spark.functions import MapInArrow, decode_batches, decode_frame, decode_in_arrow
+from kbatch.spark.stream_progress import StreamMetrics, TopicMetrics, stream_metrics
 
 __all__ = [
     "KbatchDataSource",
     "MapInArrow",
     "SparkStartError",
+    "StreamMetrics",
+    "TopicMetrics",
     "decode_batches",
     "decode_frame",
     "decode_in_arrow",
     "read_logs",
     "register",
     "spark_session",
+    "stream_metrics",
 ]
 
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kbatch.plan.positions import Position
 from kbatch.plan.watching import TopicPartition
 
-__all__ = ["LAG", "START", "Offsets", "Places", "offsets_to_json", "places_from_json", "places_to_json"]
+__all__ = [
+    "BYTES",
+    "LAG",
+    "MISSING",
+    "START",
+    "Offsets",
+    "Places",
+    "offsets_from_json",
+    "offsets_to_json",
+    "places_from_json",
+    "places_to_json",
+]
 
 # Keys that are not valid topic names: where the first micro-batch of a query starts, in the offset of its end;
 START = "$start"
-# how far each log is ahead;
-LAG = "$lag"
+# how far each log is ahead, the bytes of the micro-batch, and its offsets that no longer exist;
+LAG, BYTES, MISSING = "$lag", "$bytes", "$missing"
 # the partitions of each topic id: {topic: {id: [partitions]}}; and the checksum of the batch before each offset:
 # {topic: {partition: checksum}}. Offsets of earlier releases have neither.
 _IDS = "$ids"
@@ -32,8 +43,8 @@ def places_from_json(document: Mapping[str, Any]) -> Places:
         for topic_id, numbers in each.items()
         for number in numbers
     }
-    checksums = _by_partition(document.get(_CHECKSUMS_KEY, {}).items())
-    plain = _by_partition((topic, numbers) for topic, numbers in document.items() if not topic.startswith("$"))
+    checksums = offsets_from_json(document.get(_CHECKSUMS_KEY, {}))
+    plain = offsets_from_json(document)
     return {key: Position(offset, None, ids.get(key), checksums.get(key)) for key, offset in plain.items()}
 
 
@@ -60,5 +71,7 @@ def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
     return out
 
 
-def _by_partition(topics: Iterable[tuple[str, Mapping[str, int]]]) -> dict[TopicPartition, int]:
+def offsets_from_json(document: Mapping[str, Any]) -> Offsets:
+    """Return a number for each topic-partition of a document, without the keys that are not topics."""
+    topics = ((topic, numbers) for topic, numbers in document.items() if not topic.startswith("$"))
     return {(topic, int(number)): value for topic, numbers in topics for number, value in numbers.items()}

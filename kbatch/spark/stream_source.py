@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -24,7 +25,7 @@ from kbatch.plan.positions import Position, batch_with, changed_identity, report
 from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions
 from kbatch.plan.split import Split, Task, divide_splits, good_row, log_splits
 from kbatch.plan.tasks import task_options, task_tables
-from kbatch.plan.trigger_limits import bytes_from, offset_after_bytes, offset_after_records, shares
+from kbatch.plan.trigger_limits import bytes_between, bytes_from, offset_after_bytes, offset_after_records, shares
 from kbatch.plan.watching import LogState, TopicPartition, WatchedLogs, open_log
 from kbatch.spark.driver.shipping import Shipped
 from kbatch.spark.source_api import (
@@ -38,7 +39,9 @@ from kbatch.spark.source_api import (
     SupportsTriggerAvailableNow,
 )
 from kbatch.spark.stream_offsets import (
+    BYTES,
     LAG,
+    MISSING,
     START,
     Offsets,
     Places,
@@ -97,6 +100,8 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         self._states: dict[TopicPartition, LogState] = {}
         self._latest: Offsets = {}
         self._planned: Offsets = {}
+        self._bytes: Offsets = {}
+        self._missing: Offsets = {}
         self._until_now: Offsets | None = None
         self._is_until_now = False
         self._last_batch = float("-inf")
@@ -131,9 +136,12 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         before = places_from_json(start)
         ends = self._ends(before)
         self._latest = ends
+        begin = self._begin(before)
         if not (HAS_LIMITS and isinstance(limit, ReadAllAvailable)):
-            ends = self._limited(self._begin(before), ends)
+            ends = self._limited(begin, ends)
         self._planned = ends
+        if HAS_LIMITS:
+            self._measure(begin, ends)
         places = {key: self._place(key, offset, before.get(key)) for key, offset in ends.items()}
         if places == before and not first:
             return start
@@ -151,13 +159,18 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the end of the logs at the last poll, for the query's progress; and how far each one is ahead.
+        """Return the end of the logs at the last poll, for the query's progress, and numbers of the micro-batch.
 
-        The number of offsets from the end of the micro-batch to the end of the log is under ``"$lag"``.
+        ``"$lag"`` has the offsets from the end of the micro-batch to the end of each log, ``"$bytes"`` the bytes that
+        it reads, and ``"$missing"`` the offsets that were deleted before it could read them.
         """
         if not self._latest:
             return None
-        return {**offsets_to_json(self._latest), LAG: offsets_to_json(self._lag(self._planned))}
+        numbers = {LAG: self._lag(self._planned), BYTES: self._bytes, MISSING: self._missing}
+        return {
+            **offsets_to_json(self._latest),
+            **{name: offsets_to_json(each) for name, each in numbers.items()},
+        }
 
     def prepareForTriggerAvailableNow(self) -> None:
         """End the query where the logs end at the next poll."""
@@ -218,6 +231,22 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
 
     def _lag(self, until: Offsets) -> Offsets:
         return {key: max(0, end - until.get(key, end)) for key, end in self._latest.items()}
+
+    def _measure(self, begin: Offsets, ends: Offsets) -> None:
+        """Set the bytes and the missing offsets of the micro-batch that ends there, for the query's progress."""
+        self._bytes, self._missing = dict.fromkeys(ends, 0), dict.fromkeys(ends, 0)
+        for key, stop in ends.items():
+            state = self._states.get(key)
+            if state is None:
+                continue
+            # A log that is new to a query that runs is read from offset 0 on.
+            start = begin.get(key, 0)
+            first = min(max(start, state.start_offset), stop)
+            self._missing[key] = max(0, first - start)
+            log = open_log(state.path, self.options.read.storage) if first < stop else None
+            if log is not None:
+                with contextlib.suppress(LogDirectoryError):
+                    self._bytes[key] = bytes_between(log, first, stop, state)
 
     # -- where logs begin and end
 

@@ -113,9 +113,8 @@ def test_the_lag_of_each_partition_is_reported_and_logged(tmp_path: Path, caplog
     query = Query(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="3")
     with caplog.at_level(logging.INFO, "kbatch"):
         query.batch()
-        assert query.reader.reportLatestOffset() == {
-            "t": {"0": 8, "1": 4}, "$lag": {"t": {"0": 6, "1": 3}},
-        }  # fmt: skip
+        reported = query.reader.reportLatestOffset() or {}
+        assert (reported["t"], reported["$lag"]) == ({"0": 8, "1": 4}, {"t": {"0": 6, "1": 3}})
         query.drain()
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0] == "the micro-batch ends 9 offsets before the end of the logs: t-0 by 6, t-1 by 3"

@@ -405,7 +405,7 @@ def test_limits_of_spark_are_respected(tmp_path: Path) -> None:
     start = reader.initialOffset()
     assert reader.latestOffset(start, reader.getDefaultReadLimit())["t"] == {"0": 2}
     assert reader.latestOffset(start, limits.ReadAllAvailable())["t"] == {"0": 6}
-    assert reader.reportLatestOffset() == {"t": {"0": 6}, "$lag": {"t": {"0": 0}}}
+    assert reader.reportLatestOffset().items() >= {"t": {"0": 6}, "$lag": {"t": {"0": 0}}}.items()
     assert Query(tmp_path).reader.getDefaultReadLimit() == limits.ReadAllAvailable()
 
 

@@ -313,6 +313,11 @@ def _spark_cases() -> None:
     for name in ("decode_batches", "decode_in_arrow"):
         _case(f"kbatch.spark.{name}", getattr(module, name))
     # Wrong arguments have to be refused before Java starts.
+    source = {"description": "v2.python.PythonMicroBatchStream@1", "numInputRows": 1}
+    source |= {"startOffset": None, "endOffset": {"t": {"0": 1}}, "latestOffset": None}
+    _case(
+        "kbatch.spark.stream_metrics", module.stream_metrics, progress=lambda: {"durationMs": {}, "sources": [source]}
+    )
     call = _until_java(module.spark_session)
     _CASES.append(Case("kbatch.spark.spark_session", module.spark_session, call, {}))
 
