@@ -54,6 +54,7 @@ from kbatch.rewrite.rewriter import RewriteReport as RewriteReport
 from kbatch.scans.scans import Scan as Scan
 from kbatch.scans.scans import scan_logs as scan_logs
 from kbatch.sinks.summary import ExportSummary as ExportSummary
+from kbatch.sinks.summary import PartitionSummary as PartitionSummary
 from kbatch.table import RecordTable as RecordTable
 from kbatch.transactions import OpenTransaction as OpenTransaction
 from kbatch.transactions import Transactions as Transactions

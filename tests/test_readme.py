@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ import public_api
 import pytest
 
 from kbatch.cli import main
+from kbatch.cli.running import make_parser
+from kbatch.sinks import metrics
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -170,6 +173,38 @@ def test_documented_commands_have_existing_flags(capsys: pytest.CaptureFixture[s
             main([name, "--help"])
         known = set(re.findall(r"--[\w-]+", capsys.readouterr().out))
         assert {each for each in arguments if each.startswith("--")} <= known
+
+
+NIGHTLY = ROOT / "docs" / "tasks" / "nightly-export.md"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_the_units_of_the_nightly_export_are_valid(tmp_path: Path) -> None:
+    names = re.findall(r"^`/etc/systemd/system/(\S+)`:$", NIGHTLY.read_text(), re.MULTILINE)
+    units = [block.text for block in blocks(NIGHTLY) if block.language == "ini"]
+    assert names == ["kbatch-export.service", "kbatch-export.timer"]
+    alert = "[Service]\nType=oneshot\nExecStart=/bin/true\n"
+    for name, text in zip([*names, "kbatch-alert.service"], [*units, alert], strict=True):
+        (tmp_path / name).write_text(text.replace("/opt/kbatch/bin/kbatch", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *(tmp_path / name for name in names)],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "kbatch" in line]) == (0, [])
+
+
+def test_the_commands_and_metrics_of_the_nightly_export_exist() -> None:
+    """The command of cron and of the unit has valid flags, and a metric or status of the page is one of an export."""
+    text = NIGHTLY.read_text().replace("\\\n", "")
+    commands = re.findall(r"/opt/kbatch/bin/kbatch (export /var.*)", text)
+    assert len(commands) == 2
+    for command in commands:
+        arguments = make_parser()[0].parse_args(shlex.split(command))
+        assert (arguments.engine, arguments.out, arguments.by_day) == ("local", "/srv/lake/raw", True)
+    known = {f"kbatch_export_{name}" for name in (*metrics._OF_RUN, *metrics._OF_TOPIC)}
+    assert {"kbatch_export_success"} < set(re.findall(r"kbatch_export_\w+", text)) <= known
+    statuses = {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    assert statuses == {0, 1, 2, 3, 4, 5, 130}
 
 
 # -- links and sizes

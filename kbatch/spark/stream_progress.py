@@ -89,7 +89,7 @@ def stream_metrics(progress: Mapping[str, Any]) -> StreamMetrics:
     (24000, 0)
     """
     check_types(stream_metrics, locals())
-    sources = [each for each in progress["sources"] if _DESCRIPTION in each["description"]]
+    sources = [each for each in progress.get("sources", ()) if _DESCRIPTION in each["description"]]
     if not sources:
         raise ValueError("the query has no source of kbatch: its progress names no stream in Python")
     found: dict[str, dict[str, int]] = defaultdict(dict)
