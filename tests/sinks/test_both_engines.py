@@ -24,6 +24,7 @@ from export_outputs import FORMATS, Output  # noqa: E402
 from local_export import log_offsets  # noqa: E402
 
 import kbatch  # noqa: E402
+from kbatch.exporting import engine_choice  # noqa: E402
 
 pytestmark = [
     pytest.mark.spark,
@@ -96,6 +97,48 @@ def test_rows_files_and_summaries_are_equal(
     assert summaries["local"] == summaries["spark"]
     assert written["local"] == written["spark"]
     assert sum(len(rows) for _, (_, _, rows) in written["local"]) == summaries["local"]["records"] > 10_000
+
+
+def test_a_transform_and_the_progress_are_those_of_both_engines(tmp_path: Path, spark: Any) -> None:
+    class Sizes:
+        """A transform that writes the size of a value in its place."""
+
+        def schema(self, schema: Any) -> Any:
+            return schema.set(schema.get_field_index("value"), pa.field("value", pa.int32()))
+
+        def apply(self, given: Any) -> Any:
+            import pyarrow.compute
+
+            column = pyarrow.compute.binary_length(given["value"])
+            return given.set_column(given.schema.get_field_index("value"), "value", column)
+
+    grow(tmp_path / "logs", 0)
+    written, shown = {}, {}
+    for engine in ENGINES:
+        seen: list[tuple[int, int, int]] = []
+        summary = kbatch.export(
+            tmp_path / "logs", tmp_path / engine, engine=engine, transform=Sizes(),
+            progress=lambda *counts, seen=seen: seen.append(counts),
+        )  # fmt: skip
+        written[engine], shown[engine] = contents(tmp_path / engine, summary), seen[-1]
+    size = sum(log.size for log in kbatch.find_logs(tmp_path / "logs"))
+    assert shown == dict.fromkeys(ENGINES, (size, size, 40))
+    assert written["local"] == written["spark"]
+    assert {row["value"] for _, (_, _, rows) in written["local"] for row in rows} == {5}
+
+
+def test_auto_takes_spark_with_an_active_session_a_master_or_settings(tmp_path: Path, spark: Any) -> None:
+    grow(tmp_path / "logs", 0)
+    summary = kbatch.export(tmp_path / "logs", tmp_path / "out")
+    assert (summary.engine, summary.engine_reason) == ("spark", "a session is active")
+    for given, reason in (
+        ({"master": "local[2]"}, "master given"),
+        ({"conf": {"spark.x": "y"}}, "conf given"),
+        ({"master": "local[2]", "conf": {"spark.x": "y"}}, "master and conf given"),
+    ):
+        chosen = engine_choice("auto", **given)(0)  # type: ignore[arg-type]
+        assert (chosen.name, chosen.reason) == ("spark", reason)
+    assert engine_choice("auto", threads=1)(1 << 50).name == engine_choice("local")(1 << 50).name == "local"
 
 
 def grow(root: Path, first: int) -> None:
