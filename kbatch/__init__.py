@@ -60,6 +60,10 @@ _NAMES = LazyNames(
             "Tail",
             "find_logs",
         ),
+        "kbatch.log.write.indexing": (
+            "IndexedLog",
+            "index_logs",
+        ),
         "kbatch.read.decoding": ("decode",),
         "kbatch.read.stream": (
             "StreamDecoder",

@@ -43,6 +43,8 @@ from kbatch.log import Log as Log
 from kbatch.log import Segment as Segment
 from kbatch.log import Tail as Tail
 from kbatch.log import find_logs as find_logs
+from kbatch.log.write.indexing import IndexedLog as IndexedLog
+from kbatch.log.write.indexing import index_logs as index_logs
 from kbatch.read.decoding import decode as decode
 from kbatch.read.stream import StreamDecoder as StreamDecoder
 from kbatch.read.stream import decode_stream as decode_stream

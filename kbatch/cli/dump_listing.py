@@ -70,6 +70,8 @@ class Listing:
     remaining: int | None
     max_shown: int | None
     decoded: DecodedValues | None = None
+    # The directory of the key index.
+    index: str | None = None
     damaged: bool = False
     withheld: bool = False
     # By file: pairs of successive offsets that are not consecutive.
@@ -78,6 +80,7 @@ class Listing:
     def __post_init__(self) -> None:
         self.records = self.records or self.data or self.tail is not None or self.decoded is not None
         self._filters = Filters(self.selection, self.producer)
+        self._index: KeyIndex | None = None
         self._is_filtered = self._filters.any or self.tail is not None
         self._options = DecodeOptions(
             isolation=self.selection.isolation,
@@ -94,6 +97,7 @@ class Listing:
 
     def log(self, each: Input) -> None:
         """List the segments of a log."""
+        self._index = index_of_log(self.index, each.segments) if self.selection.key else None
         options = self._within(each)
         start, stop = options.start_offset, options.stop_offset
         withheld = None
@@ -170,7 +174,9 @@ class Listing:
         options = replace(self._options, start_offset=start, stop_offset=stop)
         if self.tail is None:
             return options
-        selection = LogSelection(each.segments, options, _DUMP_TABLE_BYTES, self._filters.rows)
+        selection = LogSelection(
+            each.segments, options, _DUMP_TABLE_BYTES, self._filters.rows, key_index=self._index
+        )
         return replace(options, start_offset=selection.start_of_last(self.tail, end, self._filters.records))
 
     def _tables(
@@ -178,7 +184,10 @@ class Listing:
     ) -> Iterator[RecordTable]:
         """Decode a byte range of a segment; yield a gap of unknown cause after the segment as a loss."""
         segment, offsets_end = segments[number], SegmentEnd(segments[number].base_offset)
-        for table in read_tables(segment, begin, end, options, _DUMP_TABLE_BYTES):
+        parts = [(begin, end)]
+        if self._index is not None and KeyIndex.serves(options, self._filters.rows):
+            parts = self._index.ranges(segment, begin, end, self._filters.rows)
+        for table in chain.from_iterable(read_tables(segment, *part, options, _DUMP_TABLE_BYTES) for part in parts):
             offsets_end.add(table)
             yield table
             del table

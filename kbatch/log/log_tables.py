@@ -14,6 +14,7 @@ from kbatch.errors import KbatchError
 from kbatch.escaping import counted
 from kbatch.format import Limits
 from kbatch.log.conversions import Conversions
+from kbatch.log.key_lookup import IndexLike, index_of_log
 from kbatch.log.log_bounds import LogBound, start_of, stop_of
 from kbatch.log.ranges import LogSelection
 from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
@@ -70,6 +71,7 @@ class TablesOfLog(Conversions):
         stop_timestamp: TimeLike | None = None,
         last: int | None = None,
         key: bytes | str | None = None,
+        index: IndexLike = None,
         isolation: Isolation = "read_uncommitted",
         include_control: bool = False,
         crc: Crc = "verify",
@@ -111,6 +113,11 @@ class TablesOfLog(Conversions):
             counted, not offsets: compacted and transactional logs have gaps. Of several logs, the last records of each.
         key : bytes or str, optional
             Only records with this key; a text is taken as UTF-8.
+        index : str, path or bool, optional
+            With a `key`: the directory of the key index that `kbatch.index_logs` has written. Blocks of batches without
+            the key are then not read, so that damage in them is neither an error nor a loss. By default the one in the
+            user's cache directory, if it exists; False uses none. An index that does not fit a segment is ignored. With
+            ``on_error="stop"``, ``crc="mark"`` and ``"skip"`` none is used.
         isolation : {"read_uncommitted", "read_committed"}
             As for `kbatch.decode`, with the markers of the whole log, which is followed first: see `transactions`.
         include_control, crc, on_error, limits, columns, threads
@@ -186,6 +193,7 @@ class TablesOfLog(Conversions):
             self.partition,
             last=arguments.last,
             end_offset=None if arguments.last is None else self.end_offset,
+            key_index=index_of_log(arguments.index, self.segments) if arguments.keys else None,
         )
 
     @abstractmethod

@@ -5,12 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from kbatch.log.committed import follow_transactions, segment_before
 from kbatch.log.gaps import SegmentEnd, SegmentGaps
+from kbatch.log.key_lookup import KeyIndex
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.row_filter import RowFilter
 from kbatch.log.segment import Segment, check_order, last_offset
@@ -56,6 +58,7 @@ class LogSelection:
         Only this number of records, the last ones of all that are chosen; requires `end_offset`.
     end_offset : int or None
         Of the log.
+    key_index : KeyIndex or None
     """
 
     segments: Sequence[Segment]
@@ -68,6 +71,7 @@ class LogSelection:
     transactions: Transactions | None = None
     last: int | None = None
     end_offset: int | None = None
+    key_index: KeyIndex | None = None
 
     def tables(self) -> Iterator[RecordTable]:
         """Yield tables of the records."""
@@ -145,6 +149,12 @@ class LogSelection:
             return start, segment.end_for_offset(stop_offset, use_indexes=self.use_indexes)
         return start, segment.size
 
+    def _parts(self, segment: Segment, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of a byte range that may hold the records, by the key index."""
+        if self.key_index is None or not KeyIndex.serves(self.options, self.rows):
+            return [(start, end)]
+        return self.key_index.ranges(segment, start, end, self.rows)
+
     def _decoded(self) -> Iterator[RecordTable]:
         """Decode as `kbatch.log.Log.tables` does."""
         segments, options = self.segments, self.options
@@ -167,7 +177,10 @@ class LogSelection:
             start, end = self.span(number)
             decode = options if withheld is None else replace(options, withheld=withheld.of_segment(segment.path))
             offsets_end = SegmentEnd(segment.base_offset)
-            for table in read_tables(segment, start, end, decode, self.max_bytes, splits=True):
+            for table in chain.from_iterable(
+                read_tables(segment, *part, decode, self.max_bytes, splits=True)
+                for part in self._parts(segment, start, end)
+            ):
                 stopped = options.on_error == "stop" and bool(table.losses)
                 if (last := last_offset(table.batches)) is not None:
                     reached, before = last, segment.path

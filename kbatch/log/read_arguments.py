@@ -10,6 +10,7 @@ from kbatch.arguments import is_integer
 from kbatch.bounds import Bound, BoundArguments, given_bounds
 from kbatch.format import Limits
 from kbatch.log.log_bounds import BoundedLog, LogBound, bounds_by_log
+from kbatch.log.key_lookup import IndexLike, index_directory
 from kbatch.log.row_filter import RowFilter, key_bytes
 from kbatch.quantities import SizeLike
 from kbatch.read.budget import checked_table_bytes
@@ -53,6 +54,7 @@ class TableOptions(BoundArguments, total=False):
 
     last: int | None
     key: bytes | str | None
+    index: IndexLike
     isolation: Isolation
     include_control: bool
     crc: Crc
@@ -78,6 +80,8 @@ class ReadArguments:
         The key of the records, if only those with a key are read.
     decode : DecodeOptions
         Without offsets.
+    index : str or None
+        The directory of the key index.
     max_bytes : int
         Approximate limit on the size of a table; ``decode.is_strict`` makes it a limit.
     """
@@ -88,6 +92,7 @@ class ReadArguments:
     keys: tuple[bytes, ...]
     decode: DecodeOptions
     max_bytes: int
+    index: str | None = None
 
     @classmethod
     def of(cls, columns: Sequence[str] | None, options: TableOptions) -> ReadArguments:
@@ -119,6 +124,7 @@ class ReadArguments:
             keys,
             decode,
             KEY_TABLE_BYTES if keys and max_bytes is None else checked_table_bytes(max_bytes),
+            index_directory(options.get("index")),
         )
 
     def bounds(self, logs: Sequence[BoundedLog]) -> list[tuple[LogBound, LogBound]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -382,8 +382,12 @@ class Segment:
 
     def _begins_batch(self, position: int, offset: int) -> bool:
         """Whether the batch at an index entry's position has a valid checksum and a base offset that fits the entry."""
+        return self._begin_batches([OffsetEntry(offset, position)])
+
+    def _begin_batches(self, entries: Iterable[OffsetEntry]) -> bool:
+        """Whether that holds for each of some entries."""
         with self.open() as file:
-            return self._is_batch(file, OffsetEntry(offset, position))
+            return all(self._is_batch(file, entry) for entry in entries)
 
     def _is_batch(self, file: SegmentFile, entry: OffsetEntry) -> bool:
         rows = next(file.walk(entry.position, entry.position + WALK_WINDOW), None)

@@ -19,7 +19,9 @@ from kbatch.escaping import printable
 from kbatch.format import INT64_MAX
 from kbatch.log import Log, Segment
 from kbatch.log.files.indexes import OFFSET_INDEX_DTYPE
+from kbatch.log.key_lookup import KeyIndex
 from kbatch.log.ranges import seek, segments_within
+from kbatch.log.row_filter import RowFilter
 from kbatch.plan.following import check_markers
 from kbatch.plan.read_options import ReadOptions
 from kbatch.transactions import Transactions, Withheld
@@ -31,6 +33,7 @@ __all__ = [
     "divide_splits",
     "good_row",
     "growing_parts",
+    "indexed_splits",
     "log_splits",
     "records_per_byte",
 ]
@@ -224,6 +227,16 @@ def growing_parts(log: Log, split: Split, size: int, most: int, *, from_end: boo
         yield from part.parts
         size = min(4 * size, most)
     yield from unit.parts
+
+
+def indexed_splits(log: Log, splits: Iterable[Split], index: KeyIndex, rows: RowFilter) -> list[Split]:
+    """Return the parts of the splits of a log that may have records of a filter, by the key index."""
+    segments = {segment.path: segment for segment in log.segments}
+    return [
+        replace(split, start=start, end=end)
+        for split in splits
+        for start, end in index.ranges(segments[split.path], split.start, split.end, rows)
+    ]
 
 
 def divide_logs(items: Iterable[WorkT], logs: Iterable[Log], options: ReadOptions) -> list[list[WorkT]]:

@@ -39,6 +39,8 @@ def _lines(reading: Reading, columns: Sequence[str], left_out: int, planned: lis
     yield f"bytes: {size:,} of {sum(each.log.size for each in planned):,} of these logs"
     yield f"records: about {_estimated_records(planned):,} in these bytes"
     yield from _pruned_ranges(planned)
+    if indexed := sum(each.indexed for each in planned):
+        yield f"key index: of {counted(indexed, 'segment')}, only the blocks that may have the key are read"
     if decode.isolation == "read_committed":
         yield "isolation: read_committed, by the markers of the whole logs"
     if condition is not None and decode.on_error == "stop":

@@ -14,6 +14,7 @@ from kbatch.bounds import Domain, Pruning
 from kbatch.log import Log
 from kbatch.log.conversions import losses_text, warn_if_after_end
 from kbatch.log.counting import records_counted
+from kbatch.log.key_lookup import KeyIndex, index_of_log
 from kbatch.log.log_bounds import LogBound, start_of, stop_of
 from kbatch.log.read_arguments import ReadArguments
 from kbatch.log.row_filter import RowFilter
@@ -22,7 +23,7 @@ from kbatch.log.source import LogSource
 from kbatch.log.store.storage import is_url
 from kbatch.plan.planner import LogRead, LogRequest, plan_log
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.split import Split, Task, growing_parts
+from kbatch.plan.split import Split, Task, growing_parts, indexed_splits
 from kbatch.plan.tasks import TableSize, task_tables
 from kbatch.quantities import callers_stacklevel, largest, smallest
 from kbatch.scans.ahead import at_end, map_ahead, steps_ahead
@@ -63,6 +64,8 @@ class PlannedLog(NamedTuple):
         What the condition excludes, if there is one.
     skipped : int
         The number of segments within the range of offsets that the condition excludes.
+    indexed : int
+        The number of segments for which the key index was used.
     """
 
     log: Log
@@ -70,6 +73,7 @@ class PlannedLog(NamedTuple):
     splits: list[Split]
     excluded: LogPruning | None = None
     skipped: int = 0
+    indexed: int = 0
 
 
 class _Step(NamedTuple, Generic[UsedT]):
@@ -179,7 +183,11 @@ class Reading:
             return PlannedLog(log, rows, [], excluded)
         read = self._read(chosen, pruning)
         kept = list(self._needed(log, read.splits))
-        return PlannedLog(log, rows, kept, excluded, len(read.splits) - len(kept))
+        skipped = len(read.splits) - len(kept)
+        index = index_of_log(self.arguments.index, log.segments) if KeyIndex.serves(self.arguments.decode, rows) else None
+        if index is not None:
+            kept = indexed_splits(log, kept, index, rows)
+        return PlannedLog(log, rows, kept, excluded, skipped, 0 if index is None else index.used)
 
     def _excluded_of(self, log: Log, condition: ExpressionFilter) -> LogPruning:
         """Return what the condition excludes of a log."""
