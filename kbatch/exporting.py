@@ -18,6 +18,7 @@ from typing_extensions import Unpack
 from kbatch.arguments import check_types, suggests_names
 from kbatch.bounds import BoundArguments, given_bounds
 from kbatch.extras import require
+from kbatch.log.key_lookup import IndexLike
 from kbatch.options import Crc, EngineName, Isolation, OnError, OptionError, Overflow
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import OnGap, ReadOptions, split_policies
@@ -54,6 +55,7 @@ class ExportOptions(BoundArguments, ValueArguments, total=False):
     isolation: Isolation
     key: bytes | str | None
     key_partitions: int | None
+    index: IndexLike
     include_headers: bool | None
     include_control: bool
     crc: Crc
@@ -141,8 +143,8 @@ def export(
     values, keys, value_schema, key_schema, ... : optional
         The formats of values and keys, as for `kbatch.Log.to_arrow`.
     **options
-        Those of ``docs/options.md``, such as ``topics``, ``isolation``, ``key``, ``crc``, ``format``, ``mode``,
-        ``compression`` and ``by_day``.
+        Those of ``docs/options.md``, such as ``topics``, ``isolation``, ``key``, ``index``, ``crc``, ``format``,
+        ``mode``, ``compression`` and ``by_day``.
 
     Returns
     -------
@@ -287,6 +289,8 @@ def _split_options(options: ExportOptions, storage: Mapping[str, str] | None) ->
             given[name] = kind([given[name]] if isinstance(given[name], str | int) else given[name])
     if isinstance(given.get("key"), str):
         given["key"] = given["key"].encode()
+    if isinstance(given.get("index"), os.PathLike):
+        given["index"] = os.fspath(given["index"])
     if "dictionary" in writing:
         writing["dictionary"] = tuple(writing["dictionary"])
     stored = dict(storage or {})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import STORAGE, UsageError, add_flags, given_options, given_storage, usage
-from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
+from kbatch.cli.selection_flags import INDEX, RANGES, SelectionFlags, add_selection, given_index, given_selection
 from kbatch.cli.value_flags import add_value_arguments, value_options
 from kbatch.options import BOOLEAN, ValueKind, choice, documented, option, options_of, size, whole_number
 
@@ -164,6 +164,7 @@ def add_parser(commands: Any) -> None:
     flags = {each.name: each for each in options_of(DumpFlags)}
     group = parser.add_argument_group("which records")
     add_selection(group, "topics", "partitions", "offsets", "times", "isolation", "key")
+    add_flags(group, INDEX)
     add_flags(group, [flags.pop(name) for name in ("tail", "producer", "max_records")])
     add_value_arguments(parser.add_argument_group("formats of keys and values"), _DECODED_VALUES)
     add_flags(parser, [*STORAGE, *flags.values()])
@@ -196,6 +197,7 @@ def run(arguments: argparse.Namespace) -> int:
         remaining=flags.max_records,
         max_shown=flags.max_bytes_shown,
         decoded=decoded,
+        index=given_index(arguments),
     )
     if "-" in arguments.paths and listing.needs_end:
         raise UsageError("--tail and negative offsets need the end of a log, which standard input (-) does not have")

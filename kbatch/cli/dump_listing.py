@@ -26,6 +26,7 @@ from kbatch.log.files.indexes import stored_entries
 from kbatch.log.files.producer_snapshot import read_producer_snapshot
 from kbatch.log.files.transaction_index import read_transaction_index
 from kbatch.log.gaps import SegmentEnd, SegmentGaps
+from kbatch.log.key_lookup import KeyIndex, index_of_log
 from kbatch.log.ranges import LogSelection, count_back, end_offset_after, seek, segments_within
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
@@ -174,9 +175,7 @@ class Listing:
         options = replace(self._options, start_offset=start, stop_offset=stop)
         if self.tail is None:
             return options
-        selection = LogSelection(
-            each.segments, options, _DUMP_TABLE_BYTES, self._filters.rows, key_index=self._index
-        )
+        selection = LogSelection(each.segments, options, _DUMP_TABLE_BYTES, self._filters.rows, key_index=self._index)
         return replace(options, start_offset=selection.start_of_last(self.tail, end, self._filters.records))
 
     def _tables(

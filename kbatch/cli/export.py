@@ -52,6 +52,7 @@ _GROUPS = {
         "starting",
         "ending",
         "key_partitions",
+        "index",
         "include_headers",
         "include_control",
     ),

@@ -12,7 +12,16 @@ from kbatch.options import BYTES, Isolation, ValueKind, option, options_of
 from kbatch.plan.read_options import ReadOptions
 from kbatch.quantities import parse_time
 
-__all__ = ["RANGES", "SelectionFlags", "add_selection", "given_selection", "parse_offsets", "parse_times"]
+__all__ = [
+    "INDEX",
+    "RANGES",
+    "SelectionFlags",
+    "add_selection",
+    "given_index",
+    "given_selection",
+    "parse_offsets",
+    "parse_times",
+]
 
 # For the epilog of each command with ranges; docs/command-line.md has the same text with examples.
 RANGES = """\
@@ -147,6 +156,8 @@ _REPEATED_KEY = replace(
     repeated=True,
     help=f"{BYTES.help}; may be given more than once, for records with any of the keys",
 )
+# The key index of a read.
+INDEX = [_READING["index"]]
 _SELECTING = {
     "topics": _READING["topics"],
     "partitions": _READING["partitions"],
@@ -180,6 +191,13 @@ def add_selection(group: argparse._ActionsContainer, *names: str, reason: str = 
         else:
             for flag in each.flags:
                 group.add_argument(flag, action=_Refused, const=reason, help=argparse.SUPPRESS)
+
+
+def given_index(arguments: argparse.Namespace) -> str | None:
+    """Return the directory of the key index that the flags of `INDEX` mean; None for no index."""
+    from kbatch.log.key_lookup import index_directory
+
+    return index_directory(given_values(INDEX, arguments)[0].get("index"))
 
 
 def given_selection(arguments: argparse.Namespace) -> SelectionFlags:

@@ -6,10 +6,11 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from kbatch.errors import KbatchError
 from kbatch.escaping import printable
@@ -73,7 +74,8 @@ def key_index_name(segments: Sequence[Segment]) -> str:
         partition = name_of_log(directory, names).partition
         topic_id = topic_id_of(first.storage, directory)
         if topic_id is not None:
-            return f"{topic_id}-{partition}"
+            # Not in the form of a topic-partition, for which readers of a log directory would take it.
+            return f"{topic_id}.{partition}"
     return hashlib.sha256(os.fsencode(identity(directory))).hexdigest()[:32]
 
 
@@ -102,6 +104,14 @@ def index_of_log(directory: str | None, segments: Sequence[Segment]) -> KeyIndex
     return KeyIndex(path, names) if names else None
 
 
+class _Found(NamedTuple):
+    """What the index of a segment knows of a filter: its blocks, whether each is needed, and the last batch."""
+
+    blocks: npt.NDArray[np.void]
+    needed: npt.NDArray[np.bool_]
+    last_position: int
+
+
 class KeyIndex:
     """The index files of a log.
 
@@ -118,7 +128,7 @@ class KeyIndex:
         self._directory = directory
         self._names = names
         # By segment and filter; None if there is no file of it.
-        self._known: dict[tuple[str, RowFilter], list[tuple[int, int]] | None] = {}
+        self._known: dict[tuple[str, RowFilter], _Found | None] = {}
 
     @staticmethod
     def serves(options: DecodeOptions, rows: RowFilter) -> bool:
@@ -129,68 +139,95 @@ class KeyIndex:
         """
         return bool(rows.keys) and options.crc == "verify" and options.on_error != "stop"
 
-    def ranges(self, segment: Segment, start: int, end: int, rows: RowFilter) -> list[tuple[int, int]]:
-        """Return the parts of a byte range of a segment that may hold the records of a filter.
-
-        The last batch of a segment is always among them: the offset after it shows whether offsets are missing. Without
-        a usable file the result is the whole range.
-        """
-        if segment.base_offset not in self._names or start >= end:
-            return [(start, end)]
-        known = (segment.path, rows)
-        if known not in self._known:
-            self._known[known] = self._found(segment, rows)
-        found = self._known[known]
-        if found is None:
-            return [(start, end)]
-        cut = [(max(begin, start), min(stop, end)) for begin, stop in found]
-        return [(begin, stop) for begin, stop in cut if begin < stop]
-
     @property
     def used(self) -> int:
         """The number of segments whose file was used in `ranges`."""
         return len({path for (path, _), found in self._known.items() if found is not None})
 
-    def _found(self, segment: Segment, rows: RowFilter) -> list[tuple[int, int]] | None:
+    def ranges(
+        self, segment: Segment, start: int, end: int, rows: RowFilter, *, with_ends: bool = False
+    ) -> list[tuple[int, int]]:
+        """Return the parts of a byte range of a segment that may hold the records of a filter.
+
+        Parameters
+        ----------
+        segment : Segment
+        start, end : int
+            A batch begins at `start`, and at `end` unless that is the segment's size.
+        rows : RowFilter
+        with_ends : bool
+            Whether the parts include the first and the last batch of the range.
+
+        Returns
+        -------
+        list of (int, int)
+            The last batch of the segment is always included: the offset after it shows whether offsets are missing.
+            Without a usable file, the whole range.
+        """
+        whole = [(start, end)]
+        if segment.base_offset not in self._names or start >= end:
+            return whole
+        known = (segment.path, rows)
+        if known not in self._known:
+            self._known[known] = self._lookup(segment, rows)
+        found = self._known[known]
+        if found is None:
+            return whole
+        needed = found.needed
+        if with_ends:
+            needed = needed.copy()
+            at = np.searchsorted(found.blocks["position"], [start, end - 1], "right") - 1
+            needed[at if end < segment.size else at[:1]] = True
+        edges = np.flatnonzero(np.diff(needed, prepend=False, append=False))
+        if not _begin_blocks(segment, found.blocks[edges[edges < len(needed)]]):
+            self._known[known] = None
+            _ignored(self._directory, segment.path, "no batch begins where a block does")
+            return whole
+        positions = np.append(found.blocks["position"], segment.size)[edges]
+        ranges = [(int(begin), int(stop)) for begin, stop in positions.reshape(-1, 2)]
+        if not ranges or ranges[-1][1] < segment.size:
+            ranges.append((found.last_position, segment.size))
+        cut = [(max(begin, start), min(stop, end)) for begin, stop in ranges]
+        return [(begin, stop) for begin, stop in cut if begin < stop]
+
+    def _lookup(self, segment: Segment, rows: RowFilter) -> _Found | None:
         for name in self._names[segment.base_offset or 0][:_MAX_COPIES]:
             path = os.path.join(self._directory, name)
             try:
                 with KeyIndexFile(path) as file:
                     if is_of_segment(file.header, segment):
-                        return _ranges_of(file, segment, rows)
+                        return _found_in(file, rows)
             except (KbatchError, OSError, ValueError) as error:
-                logging.getLogger(__name__).debug("%s is ignored: %s", printable(path), error)
+                _ignored(path, segment.path, error)
         return None
 
 
-def _ranges_of(file: KeyIndexFile, segment: Segment, rows: RowFilter) -> list[tuple[int, int]]:
-    """Return the byte ranges of the blocks that may hold records of a filter, and the last batch.
+def _ignored(path: str, segment: str, reason: object) -> None:
+    logger = logging.getLogger(__name__)
+    logger.debug("the key index %s of %s is not used: %s", printable(path), printable(segment), reason)
+
+
+def _found_in(file: KeyIndexFile, rows: RowFilter) -> _Found:
+    """Return what a file knows of a filter.
 
     Raises
     ------
     ValueError
-        If no batch begins where a block does.
+        If the file is damaged.
     """
     blocks, numbers = file.blocks(), file.numbers(rows.keys)
     if len(numbers) and numbers[-1] >= len(blocks):
         raise ValueError(f"it has block {numbers[-1]}, but only {len(blocks)} blocks")
-    chosen = np.zeros(len(blocks) + 1, np.bool_)
-    chosen[numbers] = True
+    needed = np.zeros(len(blocks), np.bool_)
+    needed[numbers] = True
     if rows.start_timestamp is not None:
-        chosen[:-1] &= blocks["max_timestamp"] >= rows.start_timestamp
+        needed &= blocks["max_timestamp"] >= rows.start_timestamp
     if rows.stop_timestamp is not None:
-        chosen[:-1] &= blocks["min_timestamp"] < rows.stop_timestamp
-    ends = np.append(blocks["position"], segment.size)
-    edges = np.flatnonzero(np.diff(chosen, prepend=False))
-    entries = [OffsetEntry(*map(int, blocks[["first_offset", "position"]][edge])) for edge in edges if edge < len(blocks)]
-    if not segment._begin_batches(entries):
-        raise ValueError("no batch begins where a block does")
-    found = [(int(ends[first]), int(ends[after])) for first, after in edges.reshape(-1, 2)]
-    return list(_with_last(found, file.header.last_position, segment.size))
+        needed &= blocks["min_timestamp"] < rows.stop_timestamp
+    return _Found(blocks, needed, file.header.last_position)
 
 
-def _with_last(ranges: list[tuple[int, int]], last: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges, and one from the last batch to the end of the segment unless they include it."""
-    yield from ranges
-    if not ranges or ranges[-1][1] < size:
-        yield last, size
+def _begin_blocks(segment: Segment, blocks: npt.NDArray[np.void]) -> bool:
+    """Whether a good batch begins at the position of each block, with an offset that fits."""
+    offsets, positions = blocks["first_offset"].tolist(), blocks["position"].tolist()
+    return segment._begin_batches(map(OffsetEntry, offsets, positions))

@@ -9,8 +9,8 @@ from typing import Any
 from kbatch.arguments import is_integer
 from kbatch.bounds import Bound, BoundArguments, given_bounds
 from kbatch.format import Limits
-from kbatch.log.log_bounds import BoundedLog, LogBound, bounds_by_log
 from kbatch.log.key_lookup import IndexLike, index_directory
+from kbatch.log.log_bounds import BoundedLog, LogBound, bounds_by_log
 from kbatch.log.row_filter import RowFilter, key_bytes
 from kbatch.quantities import SizeLike
 from kbatch.read.budget import checked_table_bytes

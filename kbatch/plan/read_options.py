@@ -193,6 +193,19 @@ _LATE = ValueKind(
 _KEY_HEX = ValueKind(_parse_hexadecimal, "00ff", help="bytes in hexadecimal")
 
 
+def _parse_index(text: str) -> str | bool:
+    return {"true": True, "false": False}.get(text.strip().lower(), text)
+
+
+def _check_index(index: str | bool) -> None:
+    if index == "":
+        raise ValueError("must be a directory, got an empty text")
+
+
+_INDEX = ValueKind(_parse_index, "/var/cache/kbatch", _check_index, metavar="DIR")
+_NO_INDEX = ValueKind(lambda text: False, "true", help="with a key: use no key index", is_switch=True)
+
+
 @opts.documented
 @dataclass(frozen=True)
 class ReadOptions:
@@ -282,6 +295,11 @@ class ReadOptions:
     key_partitions: int | None = option(
         opts.whole_number(1), None, spark="keyPartitions", flag="--key-partitions",
         help="with a key: read only the partition that Kafka's default partitioner chooses for it among this number",
+    )  # fmt: skip
+    index: str | bool | None = option(
+        _INDEX, None, spark="keyIndex", flag={"--index": _INDEX, "--no-index": _NO_INDEX},
+        help="with a key: the directory of the index that `kbatch index` has written, so that blocks of batches "
+        "without the key are not read (default: the one in the user's cache directory, if it exists)",
     )  # fmt: skip
     split_bytes: int = option(
         opts.size(),

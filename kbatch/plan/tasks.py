@@ -10,6 +10,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.format import Limits
 from kbatch.log import Segment
 from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
+from kbatch.log.key_lookup import KeyIndex, index_directory, index_of_log
 from kbatch.log.missing import is_gone, report_data_loss
 from kbatch.log.reading import NOT_REACHED, TABLE_BYTES, lost_table, read_tables
 from kbatch.log.row_filter import RowFilter, key_bytes
@@ -77,6 +78,11 @@ def task_tables(
     rows : RowFilter, optional
         The records to choose, instead of those with ``options.key``.
 
+    Yields
+    ------
+    Split, RecordTable
+        The split, or the part of it that is read by the key index.
+
     Raises
     ------
     LogDirectoryError
@@ -87,6 +93,7 @@ def task_tables(
     if columns is not None:
         columns = tuple(dict.fromkeys((*columns, *rows.columns)))
     stopped: set[str] = set()
+    indexes: dict[str, KeyIndex | None] = {}
     general = options
     for split in splits:
         options = general._for_topic(split.topic)
@@ -103,15 +110,25 @@ def task_tables(
         position, reached = split.start, None
         end = SegmentEnd(segment.base_offset)
         try:
-            for table in _split_tables(segment, split, options, columns, size):
-                position += table.consumed
-                end.add(table)
-                if (last := last_offset(table.batches)) is not None:
-                    reached = last
-                if options.on_error == "stop" and table.losses:
-                    stopped.add(split.log)
-                yield split, rows.chosen(table)._with(topic=split.topic, partition=split.partition)
-                del table
+            decode = _decode_options(split, options, columns, size)
+            if rows.keys and split.log not in indexes:
+                indexes[split.log] = index_of_log(index_directory(options.index), [segment])
+            index = indexes.get(split.log)
+            parts = [(split.start, split.end)]
+            if index is not None and KeyIndex.serves(decode, rows):
+                # The first and the last batch show the offsets that were read.
+                parts = index.ranges(segment, *parts[0], rows, with_ends=True)
+            for position, stop in parts:
+                part = split if len(parts) == 1 else replace(split, start=position, end=stop)
+                for table in _part_tables(segment, position, stop, decode, options, size):
+                    position += table.consumed
+                    end.add(table)
+                    if (last := last_offset(table.batches)) is not None:
+                        reached = last
+                    if options.on_error == "stop" and table.losses:
+                        stopped.add(split.log)
+                    yield part, rows.chosen(table)._with(topic=split.topic, partition=split.partition)
+                    del table
         except LogDirectoryError as error:
             if not is_gone(error):
                 raise
@@ -123,10 +140,10 @@ def task_tables(
             yield from _gap_tables(segment, split, end, options, gaps)
 
 
-def _split_tables(
-    segment: Segment, split: Split, options: ReadOptions, columns: tuple[str, ...] | None, size: TableSize
-) -> Iterator[RecordTable]:
-    decode = DecodeOptions(
+def _decode_options(
+    split: Split, options: ReadOptions, columns: tuple[str, ...] | None, size: TableSize
+) -> DecodeOptions:
+    return DecodeOptions(
         include_control=options.include_control,
         crc=options.crc,
         on_error=options.on_error,
@@ -137,9 +154,14 @@ def _split_tables(
         columns=None if columns is None else decoded_columns(columns),
         is_strict=size.is_strict,
     )
+
+
+def _part_tables(
+    segment: Segment, start: int, end: int, decode: DecodeOptions, options: ReadOptions, size: TableSize
+) -> Iterator[RecordTable]:
     # Small tables stay in the cache while few of their records are kept.
     max_bytes = size.max_bytes if options.key is None else min(size.max_bytes, KEY_TABLE_BYTES)
-    return read_tables(segment, split.start, split.end, decode, max_bytes, splits=True)
+    return read_tables(segment, start, end, decode, max_bytes, splits=True)
 
 
 def _gap_tables(

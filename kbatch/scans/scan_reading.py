@@ -141,6 +141,8 @@ class Reading:
             crc=decode.crc,
             on_error=decode.on_error,
             latest_if_no_timestamp=True,
+            # Splits are divided by the index when they are planned.
+            index=False,
         )
 
     def _options_of(self, log: Log) -> ReadOptions:
@@ -184,7 +186,9 @@ class Reading:
         read = self._read(chosen, pruning)
         kept = list(self._needed(log, read.splits))
         skipped = len(read.splits) - len(kept)
-        index = index_of_log(self.arguments.index, log.segments) if KeyIndex.serves(self.arguments.decode, rows) else None
+        index = None
+        if KeyIndex.serves(self.arguments.decode, rows):
+            index = index_of_log(self.arguments.index, log.segments)
         if index is not None:
             kept = indexed_splits(log, kept, index, rows)
         return PlannedLog(log, rows, kept, excluded, skipped, 0 if index is None else index.used)

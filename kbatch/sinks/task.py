@@ -96,8 +96,10 @@ class TaskReport:
         """Return the report for `reports_of`, without defaults: the driver holds the texts of all tasks together."""
         return json.dumps(changed_fields(self), default=changed_fields)
 
-    def with_table(self, table: RecordTable, *, bad_crc_accepted: bool, limit: int | None = None) -> TaskReport:
-        """Add a table.
+    def with_table(
+        self, table: RecordTable, *, bad_crc_accepted: bool, limit: int | None = None, follows: bool = True
+    ) -> TaskReport:
+        """Add a table; `follows` unless the key index has excluded bytes before it, whose offsets are unknown.
 
         Batches with a wrong checksum count as read if they were accepted, else they are losses. Batches from the offset
         `limit` on are read again by the next run.
@@ -125,16 +127,17 @@ class TaskReport:
             undecided_bytes=int(undecided.sum()),
             lost_bytes=int(table.losses.lengths.sum()),
             loss_count=len(table.losses),
-            removed_offsets=0 if table.losses else self._removed_offsets(decided),
+            removed_offsets=0 if table.losses else self._removed_offsets(decided, follows),
         )
         return replace(self._with_end(decided, limit), counts=self.counts + counts)._with_records(table)
 
-    def _removed_offsets(self, batches: npt.NDArray[np.void]) -> int:
+    def _removed_offsets(self, batches: npt.NDArray[np.void], follows: bool) -> int:
         """Return the number of offsets that compaction has removed, in batches and between them and the end."""
         if not len(batches) or batches["magic"].min() < 2:
             return 0
         last = batches["last_offset"]
-        before = int(batches["base_offset"][0]) if self.end_offset is None else self.end_offset
+        is_first = self.end_offset is None or not follows
+        before = int(batches["base_offset"][0]) if is_first else self.end_offset
         spans = last - np.concatenate([[before - 1], last[:-1]])
         return int(np.maximum(spans - batches["record_count"], 0).sum())
 
@@ -305,6 +308,7 @@ class ExportJob:
         assert partition is not None
         report, values = TaskReport(task, topic, partition), ValueCounts()
         reading = _LogShare(sum(each.end - each.start for each in splits))
+        before: Split | None = None
         with (
             DataFiles(
                 self.names, (topic, partition), task, self.schema, self.writing, splits[0].log, self.limits
@@ -316,7 +320,10 @@ class ExportJob:
                     report = report.with_gap(gap)
                 gaps.clear()
                 limit = smallest(split.stop_offset, split.stable_offset)
-                report = report.with_table(table, bad_crc_accepted=self.options.crc == "mark", limit=limit)
+                follows = before is split or before is None or before.path != split.path or before.end == split.start
+                before = split
+                accepted = self.options.crc == "mark"
+                report = report.with_table(table, bad_crc_accepted=accepted, limit=limit, follows=follows)
                 losses.write(split, table)
                 self._write(files, values, table, reading)
                 reading.done += table.consumed

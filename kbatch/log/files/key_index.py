@@ -2,17 +2,18 @@
 
 The file is Parquet. A block is a run of whole batches, about a mebibyte. There are two kinds of rows:
 
-- One row for each pair of a key and a block with it: 32 bits of the key's hash, and the number of the block, in order of
-  the hash. The statistics of row groups lead to the rows of a hash, about 0.1 MB for each row group.
+- One row for each pair of a key and a block that has it, in order of the key's hash: 32 bits of the hash, and the
+  number of the block. A look-up reads the row groups whose statistics include the hash, about 0.2 MB each.
 - Before them, with a null hash, one row for each block: the position of its first batch, and the ranges of its offsets
   and timestamps.
 
-A Bloom filter for each block would say less: Arrow writes such filters but does not read them, and beside the hashes
-that Parquet then needs they make the file three times as large. A sorted hash costs 2.9 bytes for each pair, and takes
-one key of a thousand segments of five million keys for another one.
+Arrow writes Bloom filters too, but does not read them, and Parquet needs the values next to them. For five million
+keys, sorted hashes take 2.9 bytes per key. A Bloom filter per block with 1 % of false positives takes 1.7 bytes, or 9.7
+with the values, and would make a look-up in a thousand blocks read ten of them in vain. With the hashes, one look-up in
+a thousand reads one block in vain.
 
-The hash is SipHash with a secret of the file, so that nobody can construct keys that collide. The name of the file has a
-checksum of the footer, and pages have checksums, so that damage is found without reading the whole file.
+The hash is SipHash with a secret of the file, so that nobody can construct keys that collide. The name of the file has
+the checksum of the footer, and pages have checksums, so that damage is found without reading the whole file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +33,6 @@ from kbatch.batches.regular_files import open_regular
 from kbatch.extras import require
 from kbatch.json_text import parse_json
 from kbatch.kernels.keymap import hash_slices
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
 
 __all__ = [
     "BLOCK_BYTES",
@@ -244,9 +242,7 @@ class KeyIndexFile:
             if _footer_checksum(self._file) != int(name[2], 16):
                 raise ValueError("the footer does not have the checksum in the name")
             with _as_value_errors():
-                self._parquet: pq.ParquetFile = pq.ParquetFile(
-                    pa.PythonFile(self._file, "r"), page_checksum_verification=True
-                )
+                self._parquet = pq.ParquetFile(pa.PythonFile(self._file, "r"), page_checksum_verification=True)
                 self._metadata = self._parquet.metadata
                 self.header = KeyIndexHeader.parse((self._metadata.metadata or {}).get(_HEADER, b""))
             if self.header.base_offset != int(name[1]):

@@ -164,6 +164,8 @@ def index_logs(
     with contextlib.ExitStack() as stack:
         outputs += [stack.enter_context(_IndexOutput(log, directory)) for log in logs]
         missing = [(output, segment) for output in outputs for segment in output.missing()]
+        if missing and index is None:
+            _make_private(directory)
         total, done, lock = sum(segment.size for _, segment in missing), 0, threading.Lock()
 
         def read(size: int) -> None:
@@ -177,6 +179,13 @@ def index_logs(
         for output in outputs:
             output.remove_stale()
     return [output.result for output in outputs]
+
+
+def _make_private(directory: str) -> None:
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(directory, error) from error
 
 
 def _write_all(missing: Sequence[tuple[_IndexOutput, Segment]], threads: int, read: ReadBytes) -> None:
@@ -281,10 +290,10 @@ class _IndexOutput:
         """Return the directory of unfinished files; the first call makes it, and removes those of killed runs."""
         with unbroken:
             if self._work is None:
-                os.makedirs(self.result.path, 0o700, exist_ok=True)
+                os.makedirs(self.result.path, exist_ok=True)
                 remove_abandoned(self.result.path, _WORK_NAME)
                 work = WorkDirectory(os.path.join(self.result.path, f"work-{uuid.uuid4().hex[:8]}.tmp"))
-                work.lock(0o700)
+                work.lock()
                 register_unfinished(self, work.remove)
                 self._work = work
             return self._work.path
