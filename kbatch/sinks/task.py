@@ -136,8 +136,8 @@ class TaskReport:
         if not len(batches) or batches["magic"].min() < 2:
             return 0
         last = batches["last_offset"]
-        is_first = self.end_offset is None or not follows
-        before = int(batches["base_offset"][0]) if is_first else self.end_offset
+        before = self.end_offset if follows else None
+        before = int(batches["base_offset"][0]) if before is None else before
         spans = last - np.concatenate([[before - 1], last[:-1]])
         return int(np.maximum(spans - batches["record_count"], 0).sum())
 

@@ -35,7 +35,6 @@ from kbatch.json_text import parse_json
 from kbatch.kernels.keymap import hash_slices
 
 __all__ = [
-    "BLOCK_BYTES",
     "BLOCK_DTYPE",
     "FILE_NAME",
     "KeyIndexFile",
@@ -45,8 +44,6 @@ __all__ = [
     "write_key_index",
 ]
 
-# A batch belongs to the block in which it begins.
-BLOCK_BYTES = 1 << 20
 BLOCK_DTYPE = np.dtype(
     [
         ("position", np.int64),

@@ -23,7 +23,6 @@ from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.format import INT64_MAX
 from kbatch.log.files.key_index import (
-    BLOCK_BYTES,
     BLOCK_DTYPE,
     KeyIndexFile,
     KeyIndexHeader,
@@ -48,6 +47,8 @@ from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
 
 __all__ = ["IndexedLog", "index_logs"]
 
+# A batch belongs to the block in which it begins. A read decodes whole blocks, and each has a row for each of its keys.
+BLOCK_BYTES = 1 << 20
 # The most pairs of a key and a block in a segment. Two copies of 8 bytes each are held while they are sorted.
 _MAX_PAIRS = 1 << 25
 _WORK_NAME = re.compile(r"work-[0-9a-f]{8}\.tmp")
