@@ -240,7 +240,7 @@ class _IndexOutput:
         return [each for each in self._segments if each.size and not self._has_file(each, names)]
 
     def _names(self) -> list[str]:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return sorted(name for name in os.listdir(self.result.path) if base_offset_of_index(name) is not None)
         return []
 
