@@ -1,6 +1,6 @@
 """All records of a key, each search in a new process: kbatch, and a loop over aiokafka's records, in turns.
 
-Run as ``python -m bench.keys``; with ``--check`` it fails if kbatch takes longer than the loop, with ``--quick`` the
+Run as ``python -m bench.keys`` (``--index`` runs `bench.key_index`); with ``--check`` it fails if kbatch takes longer than the loop, with ``--quick`` the
 log is small. The log has 1.66 million records of 128 bytes, compressed with lz4. The clock is the CPU time of the whole
 process: the start of Python, imports, and the first pass over the log, for which all memory is new. A second search in
 the same process shows what only the first one pays.
@@ -99,6 +99,10 @@ def main() -> int:
     if sys.argv[1:2] == ["--search"]:
         print(json.dumps(search(*sys.argv[2:])))
         return 0
+    if "--index" in sys.argv:
+        from bench.key_index import main as measure_index
+
+        return measure_index([each for each in sys.argv[1:] if each != "--index"])
     import kbatch
     from bench.corpora import corpus
     from bench.memory import write_log
