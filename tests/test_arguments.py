@@ -80,6 +80,7 @@ NOT_CHECKED = {
             "kbatch.protocol.UnknownMessage",
             "kbatch.ExportSummary",
             "kbatch.PartitionSummary",
+            "kbatch.IndexedLog",
             "kbatch.spark.MapInArrow",
             "kbatch.spark.StreamMetrics",
             "kbatch.spark.TopicMetrics",

@@ -198,8 +198,8 @@ def test_an_option_has_the_same_check_everywhere(
             assert str(raised.value) == f"{each.name} {message}"
 
 
-# Options with any text as value: names, keys, schemas and files.
-FREE_TEXT = {"topics", "topic_pattern", "key", "schema", "schema_file", "reader_schema", "message", "topic"}
+# Options with any text as value: names, keys, schemas, files and directories.
+FREE_TEXT = {"topics", "topic_pattern", "key", "index", "schema", "schema_file", "reader_schema", "message", "topic"}
 
 
 @CASE
@@ -208,7 +208,7 @@ def test_an_option_refuses_unknown_values(
 ) -> None:
     """The message has the allowed values, or the form that they have."""
     used: ValueKind = getattr(each, kind)[name]
-    if each.name in FREE_TEXT and name != "keyHex":
+    if each.name in FREE_TEXT and name not in ("keyHex", "--no-index"):
         assert used.parse("no such") in ("no such", b"no such", ("no such",))
         return
     if name in SWITCHES:
@@ -230,7 +230,7 @@ def test_columns_with_a_dictionary_are_columns_of_the_files() -> None:
 
 
 # Flags with any text as value.
-FREE_FLAGS = {"--topic", "--key"} | {
+FREE_FLAGS = {"--topic", "--key", "--index"} | {
     f"--{side}-{name}" for side in ("key", "value") for name in ("schema", "reader-schema", "message")
 }
 

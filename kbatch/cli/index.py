@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 _DESCRIPTION = """\
-Write an index of the keys of each closed segment, so that reads with a key read only the blocks of batches that may
-have it: kbatch dump --key, kbatch export --key, and key= in Python.
+Write an index of the keys of each closed segment, so that dump, export and reads in Python with a key read only the
+blocks of batches that may have it.
 
 PATH is a topic-partition directory, a broker's log directory, or a URL of one. Segments with an index are left, and
 index files of segments that no longer exist are removed, so that the command can run every night. The last segment of a
@@ -41,7 +41,6 @@ examples:
   kbatch index /var/lib/kafka/data
   kbatch index --topic orders /var/lib/kafka/data
   kbatch index --index /srv/kbatch /backup/kafka                 an index that others use, with the same --index
-  kbatch dump --records --key order-17 /var/lib/kafka/data       reads few blocks
 
 size:
   About 3 bytes for each key of a block of one MiB: 1 to 2 percent of a log without repeated keys and records of 200
@@ -111,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     print_errors(*refused[:LISTED_DAMAGE])
     if len(refused) > LISTED_DAMAGE:
         print_errors(f"kbatch index: {len(refused) - LISTED_DAMAGE:,} more")
-    print_lines(*_lines(done))
+    print_lines(*_index_lines(done))
     return status
 
 
@@ -122,7 +121,7 @@ def _log_dict(each: IndexedLog) -> dict[str, Any]:
     return log_dict(each.log, each.log.path, index=each.path, **counts, refused=refused)
 
 
-def _lines(done: list[IndexedLog]) -> list[str]:
+def _index_lines(done: list[IndexedLog]) -> list[str]:
     written, unchanged, removed = (sum(getattr(each, n) for each in done) for n in ("written", "unchanged", "removed"))
     segments = sum(each.segments for each in done)
     size, indexed = sum(each.bytes for each in done), sum(each.segment_bytes for each in done)

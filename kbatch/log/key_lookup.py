@@ -181,7 +181,7 @@ class KeyIndex:
         edges = np.flatnonzero(np.diff(needed, prepend=False, append=False))
         if not _begin_blocks(segment, found.blocks[edges[edges < len(needed)]]):
             self._known[known] = None
-            _ignored(self._directory, segment.path, "no batch begins where a block does")
+            _log_unused(self._directory, segment.path, "no batch begins where a block does")
             return whole
         positions = np.append(found.blocks["position"], segment.size)[edges]
         ranges = [(int(begin), int(stop)) for begin, stop in positions.reshape(-1, 2)]
@@ -198,11 +198,11 @@ class KeyIndex:
                     if is_of_segment(file.header, segment):
                         return _found_in(file, rows)
             except (KbatchError, OSError, ValueError) as error:
-                _ignored(path, segment.path, error)
+                _log_unused(path, segment.path, error)
         return None
 
 
-def _ignored(path: str, segment: str, reason: object) -> None:
+def _log_unused(path: str, segment: str, reason: object) -> None:
     logger = logging.getLogger(__name__)
     logger.debug("the key index %s of %s is not used: %s", printable(path), printable(segment), reason)
 

@@ -203,7 +203,7 @@ def _check_index(index: str | bool) -> None:
 
 
 _INDEX = ValueKind(_parse_index, "/var/cache/kbatch", _check_index, metavar="DIR")
-_NO_INDEX = ValueKind(lambda text: False, "true", help="with a key: use no key index", is_switch=True)
+_WITHOUT_INDEX = ValueKind(lambda text: False, "true", help="with a key: use no key index", is_switch=True)
 
 
 @opts.documented
@@ -297,7 +297,7 @@ class ReadOptions:
         help="with a key: read only the partition that Kafka's default partitioner chooses for it among this number",
     )  # fmt: skip
     index: str | bool | None = option(
-        _INDEX, None, spark="keyIndex", flag={"--index": _INDEX, "--no-index": _NO_INDEX},
+        _INDEX, None, spark="keyIndex", flag={"--index": _INDEX, "--no-index": _WITHOUT_INDEX},
         help="with a key: the directory of the index that `kbatch index` has written, so that blocks of batches "
         "without the key are not read (default: the one in the user's cache directory, if it exists)",
     )  # fmt: skip

@@ -120,6 +120,7 @@ COMMANDS = {
     "convert": ["convert", "--magic", "1", "{log}", "{out}"],
     "recompress": ["recompress", "--codec", "gzip", "{log}", "{out}"],
     "compact": ["compact", "--include-active", "{log}", "{out}"],
+    "index": ["index", "{log}", "--index", "{out}"],
 }
 
 

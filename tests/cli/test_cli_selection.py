@@ -12,7 +12,7 @@ import kbatch
 from kbatch.cli import main
 from kbatch.cli.running import make_parser
 
-COMMANDS = {"export", "dump", "verify", "stats", "diff", "convert", "recompress", "compact"}
+COMMANDS = {"export", "dump", "verify", "stats", "diff", "convert", "recompress", "compact", "index"}
 FLAGS = {
     "--topic": "txn",
     "--partition": "0",

@@ -169,6 +169,7 @@ def _log_cases(log: str) -> None:
     _case("kbatch.find_logs", kbatch.find_logs, root=lambda: log)
     _case("kbatch.export", kbatch.export, logdir=lambda: log, out=_out, engine=lambda: "local")
     _case("kbatch.scan_logs", kbatch.scan_logs, source=lambda: log)
+    _case("kbatch.index_logs", kbatch.index_logs, source=lambda: log, index=_out)
     for name in ("reader", "head", "tail", "to_arrow", "to_pandas"):
         _method(f"kbatch.Scan.{name}", lambda: kbatch.scan_logs(log))
     _method("kbatch.Scan.filter", lambda: kbatch.scan_logs(log), condition=lambda: pc.field("offset") >= 0)

@@ -54,7 +54,7 @@ _MAX_PAIRS = 1 << 25
 _WORK_NAME = re.compile(r"work-[0-9a-f]{8}\.tmp")
 _INT64_MIN = -INT64_MAX - 1
 _SLOT_BITS = np.uint64(32)
-_COLUMNS = ("offset", "timestamp", "key")
+_INDEXED_COLUMNS = ("offset", "timestamp", "key")
 
 # Called with the bytes of segments that were read since the last call.
 ReadBytes = Callable[[int], None]
@@ -79,8 +79,18 @@ class IndexedLog:
     keys : int
         The number of pairs of a key and a block of batches that has it, in all files.
     refused : list of (str, str)
-        The segments without a file, and why: they are damaged, or have too many keys. Reads use them as without an
+        The segments without a file, and why: they are damaged, or have too many keys. They are read as without an
         index.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import kbatch
+    >>> with tempfile.TemporaryDirectory() as index:
+    ...     for each in kbatch.index_logs("tests/golden/logs", index, topics="codec-*")[:2]:
+    ...         print(each.log.topic, each.segments, each.written, each.keys, each.refused)
+    codec-gzip 1 1 20 []
+    codec-lz4 1 1 20 []
     """
 
     log: Log
@@ -326,8 +336,8 @@ def _contents_of(segment: Segment, log: str, stop: threading.Event, read: ReadBy
         If the segment is damaged, its offsets do not ascend, or it has too many keys.
     """
     secret = secrets.token_bytes(16)
-    options = DecodeOptions(include_control=True, columns=_COLUMNS)
-    blocks, pairs = _Blocks(segment), _Pairs(segment)
+    options = DecodeOptions(include_control=True, columns=_INDEXED_COLUMNS)
+    blocks, pairs = _Blocks(segment), _KeyPairs(segment)
     last: np.void | None = None
     for table in read_tables(segment, 0, segment.size, options, KEY_TABLE_BYTES, splits=True):
         if stop.is_set():
@@ -411,7 +421,7 @@ class _Blocks:
         return slots[first], found
 
 
-class _Pairs:
+class _KeyPairs:
     """The pairs of a key and a block of a segment, each as one integer: the hash, and the slot of the block."""
 
     def __init__(self, segment: Segment) -> None:
