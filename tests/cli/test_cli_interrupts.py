@@ -15,6 +15,7 @@ import pytest
 from log_batches import batch, segment_path, write_segment
 
 from kbatch.cli import main
+from kbatch.log.files.key_index import KeyIndexFile
 from kbatch.publishing import WorkDirectory
 
 NOW = 1_700_000_000_000
@@ -120,7 +121,6 @@ COMMANDS = {
     "convert": ["convert", "--magic", "1", "{log}", "{out}"],
     "recompress": ["recompress", "--codec", "gzip", "{log}", "{out}"],
     "compact": ["compact", "--include-active", "{log}", "{out}"],
-    "index": ["index", "{log}", "--index", "{out}"],
 }
 
 
@@ -198,6 +198,28 @@ def test_an_export_without_spark_ends_at_once(number: signal.Signals, long_log: 
             time.sleep(0.02)
         interrupt(process, 0.3, number)
     assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupted_index_has_only_whole_files_and_is_continued(long_log: Path, tmp_path: Path) -> None:
+    root, index = tmp_path / "logs", tmp_path / "index"
+    for partition in range(150):
+        (root / f"t-{partition}").mkdir(parents=True)
+        os.link(segment_path(long_log / "t-0", 0), segment_path(root / f"t-{partition}", 0))
+        segment_path(root / f"t-{partition}", 40_000).touch()
+    with start("index", root, "--index", index) as process:
+        while not list(index.glob("*/*.parquet")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        interrupt(process, 0.05)
+    whole = list(index.glob("*/*.parquet"))
+    assert 0 < len(whole) < 150
+    assert sorted(path for path in index.rglob("*") if path.is_file()) == sorted(whole)
+    for path in whole:
+        with KeyIndexFile(str(path)) as file:
+            assert len(file.blocks())
+    assert main(["index", str(root), "--index", str(index)]) == 0
+    assert {*whole} < {*index.glob("*/*.parquet")}
+    assert len(list(index.glob("*/*.parquet"))) == 150
 
 
 def arguments_of(name: str, source: Path, out: Path) -> list[str]:

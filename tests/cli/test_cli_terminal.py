@@ -20,16 +20,18 @@ from kbatch.cli.terminal import ProgressLine, counted
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     write_segment(tmp_path / "logs" / "t-0", 0, (batch(i, [1000 + i], value=bytes(5000)) for i in range(300)))
+    write_segment(tmp_path / "logs" / "t-0", 300, [])
     return tmp_path / "logs"
 
 
 def command(name: str, log: Path) -> list[str]:
     rest = {"convert": ["--magic", "1"], "recompress": ["--codec", "lz4"], "compact": ["--include-active"]}
     out = [str(log.parent / "out")] if name in rest else []
+    rest["index"] = ["--index", str(log.parent / "out")]
     return [sys.executable, "-m", "kbatch", name, str(log), *out, *rest.get(name, [])]
 
 
-@pytest.mark.parametrize("name", ["verify", "stats", "convert", "recompress", "compact"])
+@pytest.mark.parametrize("name", ["verify", "stats", "convert", "recompress", "compact", "index"])
 def test_progress_is_one_line_that_is_overwritten(name: str, log: Path) -> None:
     """Progress is one line that is overwritten, reaches the end, and is empty after the command."""
     ours, theirs = pty.openpty()
@@ -50,7 +52,7 @@ def test_progress_is_one_line_that_is_overwritten(name: str, log: Path) -> None:
     assert "[#" not in printed
 
 
-@pytest.mark.parametrize("name", ["verify", "stats", "convert", "recompress", "compact"])
+@pytest.mark.parametrize("name", ["verify", "stats", "convert", "recompress", "compact", "index"])
 def test_output_to_a_pipe_has_no_progress(name: str, log: Path) -> None:
     done = subprocess.run(command(name, log), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

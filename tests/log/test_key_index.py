@@ -375,7 +375,8 @@ def rewritten(path: Path, **changes: Any) -> None:
     contents = {"hashes": rest["hash"].to_numpy(), "numbers": rest["block"].to_numpy(), "blocks": blocks}
     contents |= {name: change(contents[name].copy()) for name, change in changes.items()}
     path.unlink()
-    write_key_index(os.fspath(path.parent), header, **contents)
+    pairs = contents["hashes"].astype(np.uint64) << np.uint64(32) | contents["numbers"].astype(np.uint64)
+    write_key_index(os.fspath(path.parent), header, contents["blocks"], pairs)
 
 
 def moved(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -142,8 +142,7 @@ def write_key_index(
     directory: str,
     header: KeyIndexHeader,
     blocks: npt.NDArray[np.void],
-    hashes: npt.NDArray[np.uint32],
-    numbers: npt.NDArray[np.uint32],
+    pairs: npt.NDArray[np.uint64],
 ) -> str:
     """Write an index file; return its name.
 
@@ -152,8 +151,8 @@ def write_key_index(
     directory : str
     header : KeyIndexHeader
     blocks : ndarray of BLOCK_DTYPE
-    hashes, numbers : ndarray of uint32
-        The pairs of a key and a block, in order of the hash.
+    pairs : ndarray of uint64
+        Of each key and block: the hash in the upper 32 bits, and the number of the block. In ascending order.
 
     Raises
     ------
@@ -177,10 +176,10 @@ def write_key_index(
         write_page_checksum=True,
     ) as writer:
         writer.write_table(pa.table(first, schema=schema), row_group_size=_MAX_BLOCKS)
-        for start in range(0, len(hashes), _GROUP_ROWS):
-            part = slice(start, start + _GROUP_ROWS)
-            nothing = pa.nulls(len(hashes[part]), pa.int64())
-            columns = [pa.array(hashes[part]), pa.array(numbers[part]), *[nothing] * len(names)]
+        for start in range(0, len(pairs), _GROUP_ROWS):
+            part = pairs[start : start + _GROUP_ROWS]
+            hashes, numbers = (part >> np.uint64(32)).astype(np.uint32), part.astype(np.uint32)
+            columns = [pa.array(hashes), pa.array(numbers), *[pa.nulls(len(part), pa.int64())] * len(names)]
             writer.write_table(pa.table(columns, schema=schema), row_group_size=_GROUP_ROWS)
         writer.add_key_value_metadata({_HEADER.decode(): json.dumps({"version": _VERSION, **asdict(header)})})
     with open_regular(path) as file:

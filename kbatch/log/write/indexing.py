@@ -39,7 +39,7 @@ from kbatch.log.selection import Selection
 from kbatch.log.source import SourceLike, source_of
 from kbatch.log.store.storage import identity, is_url
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
-from kbatch.publishing import WorkDirectory, remove_abandoned
+from kbatch.publishing import WorkDirectory, remove_abandoned, remove_empty
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.tuning import KEY_TABLE_BYTES
@@ -49,11 +49,13 @@ __all__ = ["IndexedLog", "index_logs"]
 
 # A batch belongs to the block in which it begins. A read decodes whole blocks, and each has a row for each of its keys.
 BLOCK_BYTES = 1 << 20
-# The most pairs of a key and a block in a segment. Two copies of 8 bytes each are held while they are sorted.
+# The most pairs of a key and a block in a segment. Two copies of 8 bytes each are held when they are joined.
 _MAX_PAIRS = 1 << 25
 _WORK_NAME = re.compile(r"work-[0-9a-f]{8}\.tmp")
 _INT64_MIN = -INT64_MAX - 1
-_SLOT_BITS = np.uint64(32)
+_SLOT_BITS, _SLOT = np.uint64(32), np.uint64(0xFFFFFFFF)
+# The pairs whose slots are replaced at once.
+_NUMBERED = 1 << 16
 _INDEXED_COLUMNS = ("offset", "timestamp", "key")
 
 # Called with the bytes of segments that were read since the last call.
@@ -118,8 +120,8 @@ def index_logs(
 ) -> list[IndexedLog]:
     """Write the key index of logs: a small file for each closed segment, from which reads with a key find its blocks.
 
-    Files that fit their segments are left, and those of segments that no longer exist are removed. The last segment of
-    a log may still grow, and has none.
+    Files that fit their segments are left, and those of segments and logs that no longer exist are removed. The last
+    segment of a log may still grow, and has none.
 
     Parameters
     ----------
@@ -131,8 +133,8 @@ def index_logs(
     topics, partitions, storage_options
         As for `kbatch.scan_logs`.
     threads : int
-        The segments that are read at the same time; 0 is the number of processors. Each takes about 24 bytes for each
-        of its keys, and at most 0.6 GB.
+        The segments that are read at the same time; 0 is the number of processors. Each takes about 30 bytes for each
+        of its keys, and at most 1 GB.
     progress : callable, optional
         Called from time to time with the bytes of the segments that were read, and the bytes of all that are read.
 
@@ -189,7 +191,43 @@ def index_logs(
         _write_all(missing, threads or os.cpu_count() or 1, read)
         for output in outputs:
             output.remove_stale()
+        _remove_gone(directory, {os.path.basename(output.result.path) for output in outputs})
     return [output.result for output in outputs]
+
+
+def _remove_gone(directory: str, own: set[str]) -> None:
+    """Remove the files of logs that no longer exist, and their directories; those in `own` are not examined."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name in own or not entry.is_dir(follow_symlinks=False):
+                continue
+            for name in _index_names(entry.path):
+                header = _header_of(os.path.join(entry.path, name))
+                if header is None or not _is_gone(header.log):
+                    break
+                os.unlink(os.path.join(entry.path, name))
+            remove_empty(directory, entry.name)
+
+
+def _index_names(directory: str) -> list[str]:
+    """Return the names of the index files in a directory, in order of the base offset."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(name for name in os.listdir(directory) if base_offset_of_index(name) is not None)
+    return []
+
+
+def _is_gone(log: str) -> bool:
+    """Whether a log was deleted: its log directory exists, so that its file system is mounted, but not the log."""
+    return not is_url(log) and not os.path.isdir(log) and os.path.isdir(os.path.dirname(log))
+
+
+def _header_of(path: str) -> KeyIndexHeader | None:
+    """Return the header of an index file; None if it is damaged."""
+    try:
+        with KeyIndexFile(path) as file:
+            return file.header
+    except (KbatchError, OSError, ValueError):
+        return None
 
 
 def _make_private(directory: str) -> None:
@@ -215,12 +253,11 @@ def _write_all(missing: Sequence[tuple[_IndexOutput, Segment]], threads: int, re
 
 
 class _Contents(NamedTuple):
-    """The contents of an index file, and its header without the secret and the log."""
+    """The contents of an index file."""
 
     header: KeyIndexHeader
     blocks: npt.NDArray[np.void]
-    hashes: npt.NDArray[np.uint32]
-    numbers: npt.NDArray[np.uint32]
+    pairs: npt.NDArray[np.uint64]
 
 
 class _IndexOutput:
@@ -245,31 +282,18 @@ class _IndexOutput:
     def missing(self) -> list[Segment]:
         """Return the segments that no file fits."""
         names: dict[int, list[str]] = {}
-        for name in self._names():
+        for name in _index_names(self.result.path):
             names.setdefault(base_offset_of_index(name) or 0, []).append(name)
         return [each for each in self._segments if each.size and not self._has_file(each, names)]
 
-    def _names(self) -> list[str]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(name for name in os.listdir(self.result.path) if base_offset_of_index(name) is not None)
-        return []
-
     def _has_file(self, segment: Segment, names: Mapping[int, Sequence[str]]) -> bool:
         for name in names.get(segment.base_offset or 0, ()):
-            header = self._header(name)
+            header = _header_of(os.path.join(self.result.path, name))
             if header is not None and is_of_segment(header, segment):
                 self.result.unchanged += 1
                 self._keep(name, header)
                 return True
         return False
-
-    def _header(self, name: str) -> KeyIndexHeader | None:
-        """Return the header of a file; None if it is damaged."""
-        try:
-            with KeyIndexFile(os.path.join(self.result.path, name)) as file:
-                return file.header
-        except (KbatchError, OSError, ValueError):
-            return None
 
     def _keep(self, name: str, header: KeyIndexHeader) -> None:
         self._kept.add(name)
@@ -312,15 +336,13 @@ class _IndexOutput:
     def remove_stale(self) -> None:
         """Remove the files of segments that this log no longer has, and damaged ones.
 
-        A file that was made from a log with another path is kept as long as that log exists: copies of a log share the
-        directory.
+        Copies of a log share the directory, so the files of another log are kept until it is deleted.
         """
-        for name in self._names():
+        for name in _index_names(self.result.path):
             if name in self._kept:
                 continue
-            header = self._header(name)
-            is_other = header is not None and header.log != self._identity
-            if is_other and header is not None and (is_url(header.log) or os.path.isdir(header.log)):
+            header = _header_of(os.path.join(self.result.path, name))
+            if header is not None and header.log != self._identity and not _is_gone(header.log):
                 continue
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.result.path, name))
@@ -351,7 +373,7 @@ def _contents_of(segment: Segment, log: str, stop: threading.Event, read: ReadBy
     if last is None:
         raise LogDirectoryError(f"{segment.path}: it has no batch", source=segment.path)
     slots, found = blocks.joined()
-    hashes, numbers = pairs.joined(slots)
+    joined = pairs.joined(slots)
     header = KeyIndexHeader(
         base_offset=segment.base_offset or 0,
         size=segment.size,
@@ -360,9 +382,9 @@ def _contents_of(segment: Segment, log: str, stop: threading.Event, read: ReadBy
         crc=int(last["crc"]),
         secret=secret.hex(),
         log=log,
-        keys=len(hashes),
+        keys=len(joined),
     )
-    return _Contents(header, found, hashes, numbers)
+    return _Contents(header, found, joined)
 
 
 class _Blocks:
@@ -436,7 +458,7 @@ class _KeyPairs:
         records, lengths = (records, lengths) if has_key.all() else (records[has_key], lengths[has_key])
         slots = (table.batches["position"] // BLOCK_BYTES).astype(np.uint64)[records["batch"]]
         hashes = key_hashes(secret, records["key_pos"], lengths, table.data)
-        part = np.unique((hashes.astype(np.uint64) << _SLOT_BITS) | slots)
+        part = _distinct(hashes.astype(np.uint64) << _SLOT_BITS | slots)
         self._parts.append(part)
         self._count += len(part)
         if self._count > _MAX_PAIRS:
@@ -446,13 +468,22 @@ class _KeyPairs:
                 source=self._segment.path,
             )
 
-    def joined(self, slots: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-        """Return the hashes in order, and the numbers of their blocks, from the slots of the blocks."""
+    def joined(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the pairs in order, with the numbers of the blocks in place of their slots."""
         pairs = np.concatenate(self._parts)
         self._parts.clear()
-        pairs.sort()
-        is_first = np.ones(len(pairs), np.bool_)
-        is_first[1:] = pairs[1:] != pairs[:-1]
-        pairs = pairs[is_first]
-        numbers = np.searchsorted(slots.astype(np.uint64), pairs & np.uint64(0xFFFFFFFF))
-        return (pairs >> _SLOT_BITS).astype(np.uint32), numbers.astype(np.uint32)
+        pairs = _distinct(pairs)
+        numbers = np.zeros(int(slots[-1]) + 1, np.uint64)
+        numbers[slots] = np.arange(len(slots), dtype=np.uint64)
+        for start in range(0, len(pairs), _NUMBERED):
+            part = pairs[start : start + _NUMBERED]
+            part[:] = part & ~_SLOT | numbers[part & _SLOT]
+        return pairs
+
+
+def _distinct(pairs: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Sort in place, and return each value once; `numpy.unique` takes six times as long."""
+    pairs.sort()
+    is_first = np.ones(len(pairs), np.bool_)
+    np.not_equal(pairs[1:], pairs[:-1], out=is_first[1:])
+    return pairs[is_first]

@@ -120,6 +120,22 @@ def test_copies_of_a_log_share_a_directory_until_one_of_them_no_longer_exists(ro
     assert counts(kbatch.index_logs(root / "t-0", index)) == [(0, 2, 1)]
 
 
+def test_the_files_of_deleted_logs_are_removed_unless_their_log_directory_is_missing_too(
+    root: Path, tmp_path: Path
+) -> None:
+    """A log directory is missing if its file system is not mounted."""
+    other, index = tmp_path / "other", tmp_path / "index"
+    shutil.copytree(root, other)
+    kbatch.index_logs(root, index)
+    kbatch.index_logs(other, index)
+    shutil.rmtree(root / "t-1")
+    other.rename(tmp_path / "unmounted")
+    (done,) = kbatch.index_logs(root, index)
+    assert counts([done]) == [(0, 2, 0)]
+    assert len(list(index.iterdir())) == 3
+    assert len(files(index)) == 6
+
+
 def test_other_files_in_the_directory_are_left(root: Path, tmp_path: Path) -> None:
     (done, _) = kbatch.index_logs(root, tmp_path / "index")
     notes = Path(done.path) / "notes.parquet"
@@ -135,7 +151,9 @@ def test_nothing_is_written_to_the_logs_unless_it_is_asked_for(root: Path) -> No
         log.to_arrow(key="k1", index=root.parent / "index")
     assert files(root) == before
     kbatch.index_logs(root / "t-0", root / "t-0" / "index")
-    assert kbatch.Log(root / "t-0").count(key="k1", index=root / "t-0" / "index") == kbatch.Log(root / "t-0").count(key="k1")
+    assert kbatch.Log(root / "t-0").count(key="k1", index=root / "t-0" / "index") == kbatch.Log(root / "t-0").count(
+        key="k1"
+    )
 
 
 def damaged(path: Path) -> None:
@@ -285,4 +303,3 @@ def test_an_export_of_a_key_is_the_same_with_an_index(root: Path, index: Path, t
     rows = [sorted(map(str, pq.read_table(tmp_path / name).to_pylist())) for name in ("with", "without")]
     assert rows[0] == rows[1]
     assert len(rows[0]) == 17
-
