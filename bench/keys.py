@@ -1,9 +1,9 @@
 """All records of a key, each search in a new process: kbatch, and a loop over aiokafka's records, in turns.
 
-Run as ``python -m bench.keys`` (``--index`` runs `bench.key_index`); with ``--check`` it fails if kbatch takes longer than the loop, with ``--quick`` the
-log is small. The log has 1.66 million records of 128 bytes, compressed with lz4. The clock is the CPU time of the whole
-process: the start of Python, imports, and the first pass over the log, for which all memory is new. A second search in
-the same process shows what only the first one pays.
+Run as ``python -m bench.keys``; with ``--check`` it fails if kbatch takes longer than the loop, with ``--quick`` the
+log is small, and with ``--index`` it runs `bench.key_index` instead. The log has 1.66 million records of 128 bytes,
+compressed with lz4. The clock is the CPU time of the whole process: the start of Python, imports, and the first pass
+over the log, for which all memory is new. A second search in the same process shows what only the first one pays.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -359,6 +360,9 @@ class ReadOptions:
     def __post_init__(self) -> None:
         opts.check_options(self)
         check_fields(self)
+        if isinstance(self.index, str):
+            # The processes of a cluster have working directories of their own.
+            object.__setattr__(self, "index", os.path.abspath(self.index))
         chosen = [name for name in ("topics", "topic_pattern", "assign") if getattr(self, name) is not None]
         if len(chosen) > 1:
             raise OptionError(" and ".join(f"{{{name}}}" for name in chosen) + " exclude each other")

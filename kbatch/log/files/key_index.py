@@ -60,9 +60,9 @@ FILE_NAME = re.compile(r"(\d{20})-([0-9a-f]{8})\.parquet")
 _GROUP_ROWS = 1 << 16
 # A segment of 128 GiB has this number of blocks.
 _MAX_BLOCKS = 1 << 17
-# The most bytes of a column in a row group, and of a footer: 70 GiB of rows.
+# The most bytes of a column in a row group, and of a footer: that of 33 million pairs has a quarter of a megabyte.
 _MAX_COLUMN_BYTES = 8 << 20
-_MAX_FOOTER_BYTES = 16 << 20
+_MAX_FOOTER_BYTES = 2 << 20
 _HEADER = b"kbatch.key_index"
 _VERSION = 1
 _MAGIC = b"PAR1"

@@ -318,7 +318,6 @@ class _IndexOutput:
                 self.result.written += 1
                 self._keep(name, found.header)
         except OSError as error:
-            error.filename, error.filename2 = None, None
             raise cannot_write(self.result.path, error) from error
 
     def _work_path(self) -> str:
@@ -458,7 +457,7 @@ class _KeyPairs:
         records, lengths = (records, lengths) if has_key.all() else (records[has_key], lengths[has_key])
         slots = (table.batches["position"] // BLOCK_BYTES).astype(np.uint64)[records["batch"]]
         hashes = key_hashes(secret, records["key_pos"], lengths, table.data)
-        part = _distinct(hashes.astype(np.uint64) << _SLOT_BITS | slots)
+        part = _distinct_pairs(hashes.astype(np.uint64) << _SLOT_BITS | slots)
         self._parts.append(part)
         self._count += len(part)
         if self._count > _MAX_PAIRS:
@@ -472,7 +471,7 @@ class _KeyPairs:
         """Return the pairs in order, with the numbers of the blocks in place of their slots."""
         pairs = np.concatenate(self._parts)
         self._parts.clear()
-        pairs = _distinct(pairs)
+        pairs = _distinct_pairs(pairs)
         numbers = np.zeros(int(slots[-1]) + 1, np.uint64)
         numbers[slots] = np.arange(len(slots), dtype=np.uint64)
         for start in range(0, len(pairs), _NUMBERED):
@@ -481,7 +480,7 @@ class _KeyPairs:
         return pairs
 
 
-def _distinct(pairs: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _distinct_pairs(pairs: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Sort in place, and return each value once; `numpy.unique` takes six times as long."""
     pairs.sort()
     is_first = np.ones(len(pairs), np.bool_)
