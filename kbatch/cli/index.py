@@ -51,7 +51,7 @@ size:
 
 _STATUSES = {
     1: "error, such as a PATH that cannot be read",
-    3: "done, but segments have no index, which standard error lists: they are damaged, or have too many keys",
+    3: "done, but without the segments that standard error lists: they are damaged, or have too many keys",
 }
 
 

@@ -190,6 +190,7 @@ def index_logs(
 
         _write_all(missing, threads or os.cpu_count() or 1, read)
         for output in outputs:
+            output.result.refused.sort()
             output.remove_stale()
         _remove_gone(directory, {os.path.basename(output.result.path) for output in outputs})
     return [output.result for output in outputs]
