@@ -105,6 +105,18 @@ def test_key_options_select_the_records_of_a_key(spark: Any, logs: KeyedLogs) ->
     assert reader.option("minPartitions", "20").load(logs.root).rdd.getNumPartitions() >= 10
 
 
+@pytest.mark.spark
+def test_a_key_index_does_not_change_the_records_of_a_key(
+    spark: Any, logs: KeyedLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbatch.log.write.indexing.BLOCK_BYTES", 500)
+    assert sum(each.written for each in kbatch.index_logs(logs.root, tmp_path / "index")) > 0
+    reader = spark.read.format("kbatch").option("keyIndex", str(tmp_path / "index"))
+    expected = select(logs.rows, lambda r: r[4] == b"x")
+    assert collected(reader.option("key", "x").load(logs.root)) == expected
+    assert collected(reader.option("keyIndex", "false").option("key", "x").load(logs.root)) == expected
+
+
 # -- large values
 
 
