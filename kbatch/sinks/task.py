@@ -320,14 +320,14 @@ class ExportJob:
                     report = report.with_gap(gap)
                 gaps.clear()
                 limit = smallest(split.stop_offset, split.stable_offset)
-                follows = before is split or before is None or before.path != split.path or before.end == split.start
+                excluded = _bytes_between(before, split)
                 before = split
                 accepted = self.options.crc == "mark"
-                report = report.with_table(table, bad_crc_accepted=accepted, limit=limit, follows=follows)
+                report = report.with_table(table, bad_crc_accepted=accepted, limit=limit, follows=not excluded)
                 losses.write(split, table)
                 self._write(files, values, table, reading)
-                reading.done += table.consumed
-                count(Counts(read_bytes=table.consumed, records=len(table)))
+                reading.done += excluded + table.consumed
+                count(Counts(read_bytes=excluded + table.consumed, records=len(table)))
                 del table
         return report.with_files(files.written, losses.written, values)
 
@@ -352,6 +352,11 @@ class ExportJob:
                 )
             left = reading.left(table.consumed * rows / len(table))
             files.write(written, batch.column("offset"), batch.column("timestamp"), left)
+
+
+def _bytes_between(before: Split | None, part: Split) -> int:
+    """Return the bytes of a file between two parts of it, which the key index excludes."""
+    return 0 if before is None or before.path != part.path else max(0, part.start - before.end)
 
 
 def output_schema(options: ReadOptions, writing: WriteOptions, transform: Transform | None) -> pa.Schema:

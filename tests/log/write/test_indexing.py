@@ -294,6 +294,9 @@ def test_an_export_of_a_key_is_the_same_with_an_index(root: Path, index: Path, t
     first, second = ([[getattr(each, name) for name in names] for each in found.partitions] for found in summaries)
     assert first == second == [[8, 7, 287, 0, 0, 0, 300]] * 2
     assert summaries[0].log_bytes < summaries[1].log_bytes
+    read: list[tuple[int, int]] = []
+    kbatch.export(root, tmp_path / "shown", engine="local", key="k7", progress=lambda *each: read.append(each[:2]))
+    assert read[-1] == (sum(log.size for log in kbatch.find_logs(root)),) * 2
     manifests = [json.loads((tmp_path / name / "_manifest.json").read_text()) for name in ("with", "without")]
     assert manifests[0]["positions"] == manifests[1]["positions"]
     for name in ("with", "without"):
