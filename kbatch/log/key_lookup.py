@@ -228,6 +228,7 @@ def _found_in(file: KeyIndexFile, rows: RowFilter) -> _Found:
 
 
 def _begin_blocks(segment: Segment, blocks: npt.NDArray[np.void]) -> bool:
-    """Whether a good batch begins at the position of each block, with an offset that fits."""
-    offsets, positions = blocks["first_offset"].tolist(), blocks["position"].tolist()
+    """Whether a good batch begins at the position of each block, with an offset that is not after the block."""
+    # The header of a compressed message set has only its last offset.
+    offsets, positions = blocks["last_offset"].tolist(), blocks["position"].tolist()
     return segment._begin_batches(map(OffsetEntry, offsets, positions))

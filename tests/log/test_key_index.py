@@ -277,6 +277,24 @@ def test_keys_of_every_magic_and_codec_are_found(magic: str, tmp_path: Path) -> 
         assert of_log(log, b"", tmp_path / "index") == of_log(log, b"", False)
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4"])
+def test_an_index_serves_compressed_message_sets(magic: int, codec: str, tmp_path: Path) -> None:
+    sets = [
+        oracle.build_message_set(
+            [(b"k%d" % (n % 7), b"v" * 20), (b"", b"x"), (None, b"")], magic=magic, codec=codec, base_offset=3 * n
+        )
+        for n in range(30)
+    ]
+    (tmp_path / "t-0").mkdir()
+    segment_path(tmp_path / "t-0", 0).write_bytes(b"".join(sets))
+    write_segment(tmp_path / "t-0", 90, [])
+    log = kbatch.Log(tmp_path / "t-0")
+    (done,) = kbatch.index_logs(log, tmp_path / "index")
+    assert (done.written, done.refused) == (1, [])
+    assert [is_used(log, tmp_path / "index", key) for key in (b"k3", b"", b"missing")] == [True] * 3
+
+
 def test_an_index_serves_compacted_logs(tmp_path: Path) -> None:
     assert main(["compact", str(LOGS / "compact-src-0"), str(tmp_path / "t-0"), "--include-active"]) == 0
     write_segment(tmp_path / "t-0", 10**6, batches(10**6, 1))
@@ -384,8 +402,8 @@ def moved(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return blocks
 
 
-def with_offsets(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    blocks["first_offset"] -= 1
+def of_other_offsets(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    blocks["last_offset"] = -1
     return blocks
 
 
@@ -393,7 +411,7 @@ def with_offsets(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     "changes",
     [
         {"blocks": moved},
-        {"blocks": with_offsets},
+        {"blocks": of_other_offsets},
         {"blocks": lambda blocks: blocks[:0]},
         {"blocks": lambda blocks: blocks[::-1]},
         {"blocks": lambda blocks: blocks[1:]},
