@@ -175,9 +175,12 @@ def plan(logs: Sequence[Log], options: ReadOptions, *, withheld: bool = True) ->
 
 
 def log_requests(
-    logs: Sequence[Log], options: ReadOptions, starts: Sequence[int | None] | None = None
+    logs: Sequence[Log],
+    options: ReadOptions,
+    starts: Sequence[int | None] | None = None,
+    stops: Sequence[int | None] | None = None,
 ) -> list[LogRequest]:
-    """Return the requests to read some logs; `starts` is as for `plan_reads`.
+    """Return the requests to read some logs; `starts` and `stops` are as for `plan_reads`.
 
     Raises
     ------
@@ -189,6 +192,11 @@ def log_requests(
         bounds = [
             (starting if start is None else LogBound(start), ending)
             for (starting, ending), start in zip(bounds, starts, strict=True)
+        ]
+    if stops is not None:
+        bounds = [
+            (starting, ending if stop is None else LogBound(stop))
+            for (starting, ending), stop in zip(bounds, stops, strict=True)
         ]
     return [LogRequest(log, *ends) for log, ends in zip(logs, bounds, strict=True)]
 
@@ -222,7 +230,12 @@ def plan_or_defer(logs: Sequence[Log], options: ReadOptions) -> list[Task[Split]
 
 
 def plan_reads(
-    logs: Sequence[Log], options: ReadOptions, starts: Sequence[int | None], *, mapper: Mapper | None = None
+    logs: Sequence[Log],
+    options: ReadOptions,
+    starts: Sequence[int | None],
+    *,
+    stops: Sequence[int | None] | None = None,
+    mapper: Mapper | None = None,
 ) -> list[LogRead]:
     """Plan the read of each log; `divide_splits` divides the splits among tasks.
 
@@ -232,6 +245,8 @@ def plan_reads(
     options : ReadOptions
     starts : sequence of int or None
         For each log an offset that overrides the start of the options, or None.
+    stops : sequence of int or None, optional
+        The same for the end of the options.
     mapper : Mapper, optional
         Plans small logs if they are many and their files must be read for it, and follows the segments of the others
         if they have many bytes.
@@ -241,7 +256,7 @@ def plan_reads(
     LogDirectoryError, ValueError, CorruptBatchError, TruncatedBatchError, CrcMismatchError
         As `plan`.
     """
-    requests = log_requests(logs, options, starts)
+    requests = log_requests(logs, options, starts, stops)
     planner = _Planner(options)
     if mapper is None:
         return _reads_here(requests, planner)

@@ -41,10 +41,13 @@ class OutputState(NamedTuple):
     exists : bool
     positions : dict of (topic, partition) to Position, or None
         Of the logs of this run, as far as they were exported; None if the output has data of unknown origin.
+    run : str or None
+        The run that committed last, if it is known.
     """
 
     exists: bool
     positions: dict[tuple[str, int], Position] | None
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Commit:
         The fields of the summary, for the manifest.
     report : str or None
         Name of the file with the report of the run, which is at the place of `FileNames`.
+    offsets : str
+        The text of `kbatch.sinks.offset_ranges.CommitOffsets`.
     """
 
     replace: bool
@@ -96,6 +101,7 @@ class Commit:
     positions: Positions
     summary: dict[str, Any] = field(default_factory=dict)
     report: str | None = None
+    offsets: str = ""
 
 
 class RunTarget(Protocol):

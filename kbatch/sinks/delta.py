@@ -32,6 +32,7 @@ from kbatch.plan.positions import CHECKSUM_BITS, Position, checksum_bits
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
 from kbatch.sinks.delta_log import read_identifiers
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
+from kbatch.sinks.offset_ranges import commit_metadata
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.table_target import accepted_run, table_changed, table_failure
 
@@ -138,7 +139,7 @@ class DeltaTable:
             position = self._position(found, log, marks.get(f"{log.topic}-{log.partition}", {}))
             if position is not None:
                 self._known[log.topic, log.partition] = position
-        return OutputState(True, dict(self._known))
+        return OutputState(True, dict(self._known), _run_of_number(table.transaction_version(_RUN_ID)))
 
     def _marks(self, found: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """Return by topic-partition what its log is recognized by, under each id that is not given up."""
@@ -169,7 +170,9 @@ class DeltaTable:
         count = sum(1 for _ in self._identifiers(run, commit))
         transactions: Any = _Created(lambda: starmap(Transaction, self._identifiers(run, commit)), count)
         properties = CommitProperties(
-            custom_metadata={_RUN_KEY: run}, app_transactions=transactions, max_commit_retries=15
+            custom_metadata={_RUN_KEY: run, **commit_metadata(commit.offsets)},
+            app_transactions=transactions,
+            max_commit_retries=15,
         )
         schema = self._schema(commit.schema)
         try:
@@ -286,6 +289,11 @@ class _Created(Sequence[Any]):
 def _run_number(run: str) -> int:
     """Return the id of a run as a version: its characters as the bytes of a number."""
     return int.from_bytes(run.encode("ascii")[:8], "big")
+
+
+def _run_of_number(number: int | None) -> str | None:
+    """Return the run of a version."""
+    return None if number is None else number.to_bytes(8, "big").lstrip(b"\0").decode("ascii", "replace")
 
 
 def _app(base: int, topic: str, partition: int, topic_id: str | None = None) -> str:

@@ -108,7 +108,7 @@ class _FilesTarget:
         self._before = Manifest.read(self.out)
         if self._before is None:
             return OutputState(False, {})
-        return OutputState(True, self._before.positions)
+        return OutputState(True, self._before.positions, self._before.last_run)
 
 
 class DirectoryTarget(_FilesTarget):

@@ -10,11 +10,11 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -33,24 +33,29 @@ from kbatch.sinks.commits import Commit, CommittedFile, LogName, RunTarget
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.directories import DirectoryTarget, StoreTarget
 from kbatch.sinks.file_names import LOSSES, TRANSACTIONS
+from kbatch.sinks.offset_ranges import CommitOffsets, OffsetRange
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.run_record import RunRecord, RunReport
 from kbatch.sinks.sizing import task_bytes
 from kbatch.sinks.summary import MAX_LISTED, ExportSummary, LogFacts, PartitionSummary, RunTotals, sum_reports
 from kbatch.sinks.table_target import TableTarget
 from kbatch.sinks.task import ExportJob, TaskReport, output_schema
-from kbatch.sinks.working import RUN_DIGITS, RunLock
+from kbatch.sinks.working import RUN_DIGITS, WORK_PREFIX, RunLock
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.transactions import Transactions
 from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
 
-__all__ = ["Executor", "ExportRun", "open_target"]
+__all__ = ["Executor", "ExportRun", "Limit", "open_target"]
 
 # The directory of the counts of running tasks, within the work directory. Readers ignore it.
 _COUNTERS = "_counters"
 
 # By the number of the log.
 _PendingLogs = dict[int, tuple[Log, Transactions, LogRange]]
+
+# Called with the logs, and the offset at which each continues, or None: returns where the run begins and ends in each;
+# None is where the options say.
+Limit: TypeAlias = Callable[[Sequence[Log], Sequence[int | None]], Sequence[tuple[int | None, int | None]]]
 
 
 class Executor(Protocol):
@@ -148,6 +153,10 @@ class ExportRun:
     transform : Transform or None
     engine : (str, str)
         The name of the engine, for the summary, and why it was chosen.
+    limit : Limit, optional
+        For a run that does not read all that is there.
+    within : RunLock, optional
+        A lock of the output that the caller holds over several runs.
 
     Raises
     ------
@@ -165,6 +174,9 @@ class ExportRun:
         writing: WriteOptions,
         transform: Transform | None,
         engine: tuple[str, str] = ("", ""),
+        *,
+        limit: Limit | None = None,
+        within: RunLock | None = None,
     ) -> None:
         self._logdir = logdir
         self._engine = engine
@@ -173,13 +185,19 @@ class ExportRun:
         self._options = options
         self._writing = writing
         self._transform = transform
+        self._limit = limit
+        self._within = within
         self._work: RunLock | None = None
+        self._last_run: str | None = None
         self._before: Positions = {}
         self._exists = False
         self._outcome: tuple[Commit, ExportSummary] | None = None
         self._record = RunRecord(target.out)
         self._unseen: list[dict[str, Any]] = []
         self._starts: list[int | None] = []
+        # Where the reads begin and end, if not where the options say.
+        self._begins: Sequence[int | None] = []
+        self._stops: Sequence[int | None] | None = None
         self._changes: list[LogChange] = []
         self._missing: list[MissingOffsets] = []
         self._reads: list[LogRead] | None = None
@@ -201,11 +219,15 @@ class ExportRun:
         self._work = RunLock(target.out, parent, prefix, target.run)
         register_unfinished(self, self._end)
         try:
-            dead = self._work.acquire()
+            dead = self._work.acquire(self._within)
             target.recover(dead)
             for run in dead:
                 self._work.remove(run)
             self._load()
+            self._begins = self._starts
+            if self._limit is not None:
+                bounds = self._limit(self._logs, self._starts)
+                self._begins, self._stops = zip(*bounds, strict=True)
         except BaseException:
             self._end()
             raise
@@ -234,6 +256,7 @@ class ExportRun:
         self._unseen = [{"report": name, **each.to_dict()} for name, each in self._record.read(names).items()]
         state = self._target.load([_log_name(log) for log in self._logs])
         self._exists = state.exists
+        self._last_run = state.run
         mode, out = self._writing.mode, self._target.out.url
         if state.exists and mode == "error":
             raise LogDirectoryError(
@@ -259,8 +282,8 @@ class ExportRun:
         Then `run` needs no executor.
         """
         self._began = time.monotonic()
-        if plans_fast(self._logs, self._options, self._starts):
-            reads = plan_reads(self._logs, self._options, self._starts)
+        if plans_fast(self._logs, self._options, self._begins):
+            reads = plan_reads(self._logs, self._options, self._begins, stops=self._stops)
             self._reads = [
                 read._replace(splits=[]) if _is_at_end(log, read) else read
                 for log, read in zip(self._logs, reads, strict=True)
@@ -274,15 +297,17 @@ class ExportRun:
         job = ExportJob(task_options(self._options), self._target.names(), self._writing, self._transform)
         logs, options, reads = self._logs, self._options, self._reads or []
         if executor is not None:
-            options = replace(options, split_bytes=task_bytes(executor.cores, logs, job))
+            size = sum(split.bytes for read in reads for split in read.splits) if reads else None
+            options = replace(options, split_bytes=task_bytes(executor.cores, logs, job, size))
             if self._reads is None:
-                reads = plan_reads(logs, options, self._starts, mapper=executor.mapper)
+                reads = plan_reads(logs, options, self._begins, stops=self._stops, mapper=executor.mapper)
         self._missing += [each for read in reads for each in read.missing]
         tasks = divide_splits([(log, read.splits) for log, read in zip(logs, reads, strict=True)], options)
         plan_seconds = self._seconds
         # Logs and splits take as much memory as all else of the run. Without them there is room for what the reports
         # contain, and for the commit of a table, which needs most.
         facts, held = LogFacts(logs), _pending_logs(logs, reads)
+        begins = [_begin_of(log, read) for log, read in zip(logs, reads, strict=True)]
         transactions = [read.transactions for read in reads]
         self._logs, self._reads = (), None
         del logs, reads
@@ -295,7 +320,8 @@ class ExportRun:
         files = _Outcome(facts, self._before, self._changes)
         totals = sum_reports(facts, transactions, files.kept(reports), self._starts)
         seconds = {"plan_seconds": round(plan_seconds, 3), "task_seconds": round(task_seconds, 3)}
-        self._outcome = self._collect(held, files, totals, seconds)
+        commit, summary = self._collect(held, files, totals, seconds)
+        self._outcome = replace(commit, offsets=self._offsets(begins, files, totals)), summary
 
     @property
     def _seconds(self) -> float:
@@ -314,6 +340,23 @@ class ExportRun:
             return executor.run(replace(job, counters=counters.path()), tasks, progress)
         finally:
             counters.remove_all()
+
+    def _offsets(self, begins: Sequence[int], outcome: _Outcome, totals: RunTotals) -> str:
+        """Return what the commit covers, as text."""
+        restarts = {(each.topic, each.partition): each.kind for each in self._changes}
+        ranges: dict[tuple[str, int], OffsetRange] = {}
+        for part, begin in zip(totals.partitions, begins, strict=True):
+            name = (part.topic, part.partition)
+            restart, position = restarts.get(name, ""), outcome.positions.get(name)
+            end = begin if position is None else max(begin, position.next_offset)
+            if end > begin or restart:
+                has_losses = int(part.lost_bytes + part.gap_offsets > 0)
+                ranges[name] = OffsetRange(begin, end, part.records, has_losses, restart)
+        options = self._options
+        after = None if self._writing.mode == "overwrite" else self._last_run
+        return CommitOffsets(
+            after, options.isolation, options.include_control, options.key is not None, ranges
+        ).to_text()
 
     def _collect(
         self, pending: _PendingLogs, outcome: _Outcome, totals: RunTotals, seconds: dict[str, Any]
@@ -379,8 +422,15 @@ class ExportRun:
                 self.committed = True
             summary.commit_seconds = round(time.monotonic() - began, 3)
             summary.seconds = round(self._seconds, 3)
-            forget_unfinished(self, complete=True)
+            # Of several runs, one that follows can still be undone.
+            forget_unfinished(self, complete=self._limit is None)
         return summary
+
+    def keep_lock(self) -> RunLock:
+        """Return a lock of the output that outlives this run: other exports end with an error until it is released."""
+        lock = RunLock(self._target.out, self._target.out, WORK_PREFIX, uuid.uuid4().hex[:RUN_DIGITS])
+        lock.acquire(self._work)
+        return lock
 
     def _write_report(self, summary: ExportSummary) -> str:
         """Write the report of this run, if there is something to report; return its name."""
@@ -424,6 +474,11 @@ def _pending_logs(logs: Sequence[Log], reads: Sequence[LogRead]) -> _PendingLogs
         for number, (log, read) in enumerate(zip(logs, reads, strict=True))
         if read.transactions is not None and read.transactions.pending
     }
+
+
+def _begin_of(log: Log, read: LogRead) -> int:
+    """Return the offset at which a read begins."""
+    return (log.segments[0].base_offset or 0) if read.start is None else read.start
 
 
 def _is_at_end(log: Log, read: LogRead) -> bool:

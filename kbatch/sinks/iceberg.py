@@ -23,6 +23,7 @@ from kbatch.plan.positions import Position
 from kbatch.sinks.added_columns import columns_that_differ
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
 from kbatch.sinks.files import DAY_MICROSECONDS
+from kbatch.sinks.offset_ranges import commit_metadata
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.table_target import accepted_run, table_changed, table_failure
 
@@ -128,7 +129,7 @@ class IcebergTable:
             text = table.properties.get(f"{_POSITION}{log.topic}-{log.partition}")
             if text is not None:
                 found[log.topic, log.partition] = Position(**parse_json(text))
-        return OutputState(True, found)
+        return OutputState(True, found, table.properties.get(_RUN_PROPERTY))
 
     def commit(self, run: str, commit: Commit) -> None:
         """Add or replace the files, with the positions, in one transaction."""
@@ -177,7 +178,8 @@ class IcebergTable:
                 transaction.remove_properties(*stale)
         transaction.set_properties(properties)
         if commit.files:
-            with transaction.update_snapshot({_RUN_PROPERTY: run}).fast_append() as append:
+            named = {_RUN_PROPERTY: run, **commit_metadata(commit.offsets)}
+            with transaction.update_snapshot(named).fast_append() as append:
                 for data_file in self._data_files(transaction.table_metadata, commit.files):
                     append.append_data_file(data_file)
         return transaction

@@ -11,6 +11,7 @@ from kbatch.json_text import json_parts, parse_json
 from kbatch.plan.positions import Position, parse_positions, plain_positions
 from kbatch.publishing import inner_names
 from kbatch.sinks.commits import Commit
+from kbatch.sinks.offset_ranges import OFFSETS_KEY
 from kbatch.sinks.outputs import OutputPlace
 
 __all__ = ["MANIFEST", "Manifest", "new_manifest"]
@@ -29,7 +30,7 @@ class Manifest:
         The file.
     positions : dict of (topic, partition) to Position
     runs : list of dict
-        For each run its ``run``, ``records``, ``files`` and ``side_files``, in their order.
+        For each run its ``run``, ``records``, ``files``, ``side_files`` and ``kbatch.offsets``, in their order.
     """
 
     text: bytes
@@ -62,6 +63,11 @@ class Manifest:
             ) from error
 
     @property
+    def last_run(self) -> str | None:
+        """The run that committed last."""
+        return self.runs[-1]["run"] if self.runs else None
+
+    @property
     def files(self) -> list[str]:
         """The names of all data files, relative to the output."""
         return [name for run in self.runs for name in run["files"]]
@@ -81,6 +87,7 @@ def new_manifest(run: str, commit: Commit, before: Manifest | None) -> Iterator[
         "records": commit.summary["records"],
         "files": [file.name for file in commit.files],
         "side_files": list(commit.side_files),
+        OFFSETS_KEY: commit.offsets,
     }
     runs = [*([] if kept is None else kept.runs), entry]
     document = {**commit.summary, "positions": plain_positions(positions), "runs": runs}

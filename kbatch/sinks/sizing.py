@@ -28,14 +28,15 @@ SIZING_PLACES = 8
 SIZING_BYTES = 1 << 20
 
 
-def task_bytes(cores: int, logs: Sequence[Log], job: ExportJob) -> int:
+def task_bytes(cores: int, logs: Sequence[Log], job: ExportJob, size: int | None = None) -> int:
     """Return the bytes of the logs that a task reads: enough for a file of the target size, and all cores busy.
 
+    `size` is the number of bytes that all tasks read, by default all of the logs.
     A size that the options give is the maximum. Otherwise, each core gets the same number of tasks, which write three
     quarters of a file to one and a half.
     """
     limit = job.options.split_bytes
-    size = sum(log.size for log in logs)
+    size = sum(log.size for log in logs) if size is None else size
     # The same number of tasks for each core: three equal tasks on two cores would take as long as four.
     turns = -(-size // (cores * limit))
     if limit == DEFAULT_SPLIT_BYTES and turns > 1:

@@ -13,6 +13,7 @@ from kbatch.escaping import one_line
 from kbatch.json_text import json_parts
 from kbatch.sinks.commits import Commit, LogName, OutputState, TableCommitError
 from kbatch.sinks.file_names import EXPORT_PREFIX, FileNames
+from kbatch.sinks.offset_ranges import OFFSETS_KEY
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.run_record import REPORTS, RunRecord
 from kbatch.sinks.working import WORK_PREFIX
@@ -112,7 +113,8 @@ class TableTarget:
         """Write the manifest of the run, and commit the files to the table."""
         keep_only(self.out, f"run-{self.run}", [file.name for file in commit.files])
         keep_only(self.out, self._side.rstrip("/"), commit.side_files)
-        self.out.write_parts(self.manifest, json_parts(commit.summary))
+        # The metadata of the commit expires: a snapshot with its properties, and Delta's log.
+        self.out.write_parts(self.manifest, json_parts({**commit.summary, OFFSETS_KEY: commit.offsets}))
         try:
             self._table.commit(self.run, commit)
             self.committed = True

@@ -64,17 +64,22 @@ class RunLock:
         self._parent = parent
         self._prefix = prefix
         self._run = run
+        self._own = {run}
         self._work = WorkDirectory(self.place.path())
         self._ended = threading.Event()
 
-    def acquire(self) -> list[str]:
+    def acquire(self, within: RunLock | None = None) -> list[str]:
         """Create and lock the directory; return the ids of dead runs, whose directories still exist.
+
+        Another lock that the caller holds, `within`, is no obstacle.
 
         Raises
         ------
         LogDirectoryError
             If another run is writing to the output.
         """
+        if within is not None:
+            self._own.add(within._run)
         if not self._parent.local:
             return self._acquire_remote()
         # Held for a moment, so that of two runs that begin at the same time one sees the other.
@@ -113,7 +118,7 @@ class RunLock:
     def _others(self) -> list[str]:
         work = re.compile(rf"{re.escape(self._prefix)}([0-9a-f]{{{RUN_DIGITS}}})")
         found = [work.fullmatch(name) for name in self._parent.entries()]
-        return sorted(each[1] for each in found if each is not None and each[1] != self._run)
+        return sorted(each[1] for each in found if each is not None and each[1] not in self._own)
 
     def _write_owner(self) -> None:
         self.place.make()

@@ -1,0 +1,127 @@
+"""The offsets of each commit of an export, as text in the metadata of the commit: what proves that none is missing.
+
+A directory has the text in the entry of the run in its manifest. A Delta table has it in the information about the
+commit, an Iceberg table in the properties of the snapshot. These expire, so both have it also in the manifest of the
+run, ``_export-<run>/_manifest.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kbatch.json_text import parse_json
+
+__all__ = ["OFFSETS_KEY", "CommitOffsets", "OffsetRange", "commit_metadata", "restarted_ranges"]
+
+# In the metadata of a table's commit, and in a manifest.
+OFFSETS_KEY = "kbatch.offsets"
+# A larger text is only in the manifest of the run: the metadata of an Iceberg table has the properties of all
+# snapshots, and is written again by each commit.
+MAX_INLINE = 16 << 10
+
+
+class OffsetRange(NamedTuple):
+    """The offsets of a topic-partition that a commit covers.
+
+    Attributes
+    ----------
+    start, end : int
+        From `start` up to `end`, exclusive.
+    records : int
+        The records that were written.
+    has_losses : int
+        1 if bytes were damaged or offsets missing between segments, else 0.
+    restart : str
+        ``"deleted"``, ``"truncated"`` or ``"recreated"`` if the log had changed, so that the range does not begin where
+        the one before ends (`kbatch.plan.positions.LogChange`); else empty.
+    """
+
+    start: int
+    end: int
+    records: int = 0
+    has_losses: int = 0
+    restart: str = ""
+
+
+def restarted_ranges(ranges: Iterable[OffsetRange]) -> Iterator[tuple[OffsetRange, int | None]]:
+    """Yield the ranges of a topic-partition in order of their commits, each with the offset from which on it is void.
+
+    A log that was truncated or made again has other records from there on. None if nothing is void.
+    """
+    found = list(ranges)
+    limits: list[int | None] = []
+    limit: int | None = None
+    for each in reversed(found):
+        limits.append(limit)
+        if each.restart in ("truncated", "recreated"):
+            limit = each.start if limit is None else min(limit, each.start)
+    yield from zip(found, reversed(limits), strict=True)
+
+
+@dataclass(frozen=True)
+class CommitOffsets:
+    """What a commit covers.
+
+    Attributes
+    ----------
+    after : str or None
+        The run whose commit precedes this one; None for the first, and for one that replaced the data.
+    isolation : str
+    has_control : bool
+        Whether control records were written.
+    has_key : bool
+        Whether only the records of one key were written.
+    ranges : dict of (topic, partition) to OffsetRange
+    """
+
+    after: str | None = None
+    isolation: str = "read_uncommitted"
+    has_control: bool = False
+    has_key: bool = False
+    ranges: Mapping[tuple[str, int], OffsetRange] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """Return the offsets as JSON: ``ranges`` has by topic rows of the partition and the fields of its range."""
+        options = {"after": self.after, "isolation": self.isolation, "control": self.has_control, "key": self.has_key}
+        ranges: dict[str, list[list[Any]]] = {}
+        for (topic, partition), each in self.ranges.items():
+            row = [partition, *each]
+            while row[-1] in (0, "") and len(row) > 4:
+                row.pop()
+            ranges.setdefault(topic, []).append(row)
+        return json.dumps({**options, "ranges": ranges}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> CommitOffsets:
+        """Return the offsets of a text.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it is something else.
+        """
+        found = parse_json(text)
+        ranges = {
+            (topic, int(row[0])): OffsetRange(*map(int, row[1:5]), *map(str, row[5:]))
+            for topic, rows in found["ranges"].items()
+            for row in rows
+        }
+        after = found["after"]
+        if not (after is None or isinstance(after, str)):
+            raise ValueError(f"after is {after!r}")
+        return cls(after, str(found["isolation"]), bool(found["control"]), bool(found["key"]), ranges)
+
+
+def commit_metadata(text: str) -> dict[str, str]:
+    """Return the offsets of a commit as an entry of its metadata; none if they are too large for it.
+
+    Examples
+    --------
+    >>> from kbatch.sinks.offset_ranges import CommitOffsets, OffsetRange, commit_metadata
+    >>> commit_metadata(CommitOffsets(ranges={("t", 0): OffsetRange(0, 40, 40)}).to_text())["kbatch.offsets"]
+    '{"after":null,"isolation":"read_uncommitted","control":false,"key":false,"ranges":{"t":[[0,0,40,40]]}}'
+    """
+    return {OFFSETS_KEY: text} if len(text) <= MAX_INLINE else {}
