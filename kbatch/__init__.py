@@ -40,7 +40,10 @@ _NAMES = LazyNames(
             "TruncatedBatchError",
             "UnsupportedFormatError",
         ),
-        "kbatch.exporting": ("export",),
+        "kbatch.exporting": (
+            "export",
+            "follow",
+        ),
         "kbatch.format": (
             "ABORTED_DTYPE",
             "BATCH_DTYPE",

@@ -28,6 +28,7 @@ from kbatch.errors import TransactionStateError as TransactionStateError
 from kbatch.errors import TruncatedBatchError as TruncatedBatchError
 from kbatch.errors import UnsupportedFormatError as UnsupportedFormatError
 from kbatch.exporting import export as export
+from kbatch.exporting import follow as follow
 from kbatch.format import ABORTED_DTYPE as ABORTED_DTYPE
 from kbatch.format import BATCH_DTYPE as BATCH_DTYPE
 from kbatch.format import CONTROL_DTYPE as CONTROL_DTYPE

@@ -1,4 +1,4 @@
-"""`kbatch.export`: log directories -> Parquet files or tables, all or nothing, by the engine that the caller chooses.
+"""`kbatch.export` and `kbatch.follow`: log directories -> Parquet files or tables, by the engine that the caller chooses.
 
 `kbatch.sinks.export_run` has the steps of a run.
 """
@@ -19,17 +19,20 @@ from kbatch.arguments import check_types, suggests_names
 from kbatch.bounds import BoundArguments, given_bounds
 from kbatch.extras import require
 from kbatch.log.key_lookup import IndexLike
-from kbatch.options import Crc, EngineName, Isolation, OnError, OptionError, Overflow
+from kbatch.options import Crc, EngineName, Isolation, OnError, OptionError, Overflow, as_named
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import OnGap, ReadOptions, split_policies
 from kbatch.sinks.counts import Progress
-from kbatch.sinks.exports import Engine, run_export
+from kbatch.sinks.exports import Engine, ExportSetup, run_export
+from kbatch.sinks.follow_options import FollowOptions
+from kbatch.sinks.follower import Follower, FollowSummary, OnCommit, OnProgress
 from kbatch.sinks.local_engine import LocalExecutor
+from kbatch.sinks.metrics import MetricsFile
 from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.write_options import ExportMode, OutputFormat, WriteOptions
 from kbatch.value_options import ValueArguments, ValueOptions
 
-__all__ = ["ExportOptions", "engine_choice", "export"]
+__all__ = ["ExportOptions", "engine_choice", "export", "follow"]
 
 # From this number of bytes on, `auto` chooses Spark.
 SPARK_BYTES = 1 << 40
@@ -221,6 +224,100 @@ def export(
         mark_seen=mark_seen,
         metrics=metrics,
     )
+
+
+@suggests_names(_HINTS)
+def follow(
+    logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    commit_interval: float | str = 300.0,
+    commit_bytes: int | str = 1 << 30,
+    available_now: bool = False,
+    engine: EngineName = "auto",
+    threads: int | None = None,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    table: str | None = None,
+    catalog: str | None = None,
+    transform: Transform | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    on_commit: OnCommit | None = None,
+    progress: OnProgress | None = None,
+    metrics: str | os.PathLike[str] | None = None,
+    **options: Unpack[ExportOptions],
+) -> FollowSummary:
+    """Export log directories that a broker is writing to, continuously: one commit after the other.
+
+    Each commit is an export that continues (`export`), so that every record is written once, however often the process
+    is stopped or killed, and an `export` may take over. The function returns only with `available_now`; an interrupt
+    (SIGINT, or SIGTERM in a command) ends it after the running commit, or undoes the run that has not begun to commit.
+
+    Parameters
+    ----------
+    logdir, out, engine, threads, master, conf, table, catalog, transform, storage_options
+        As for `export`. The directories must be on a local or mounted file system. The engine runs until the end.
+    commit_interval : float or str
+        Commit when a record has waited for these seconds, or a time such as ``"30s"``. What waits at the start is
+        committed at once. Each commit writes at least a file for each topic-partition with new records.
+    commit_bytes : int or str
+        Commit when this number of bytes of the logs waits, and read about as many for one commit, from the oldest
+        segments on and in proportion to what waits in each topic-partition: a long history takes several commits.
+    available_now : bool
+        Return when everything is committed that the logs had at the call.
+    on_commit : callable, optional
+        Called after each commit with its `ExportSummary` and the `Lag` then, whose fields are ``bytes`` and
+        ``offsets``.
+    progress : callable, optional
+        Called from time to time with a `FollowProgress`: ``lag``, and ``read_bytes``, ``total_bytes`` and ``records`` of
+        the running run.
+    metrics : str or path, optional
+        As for `export`, replaced after each commit, and with ``lag_bytes`` by topic.
+    start, start_offset, start_timestamp : optional
+        Where to begin in topic-partitions without a position, as for `export`. Topic-partitions that appear later are
+        read from their beginning, or from the given time on.
+    on_error, on_gap, fail_on_data_loss, values, keys, value_schema, key_schema, ... : optional
+        As for `export`.
+    **options
+        The other options of `export`, except for ``mode`` and an end. ``on_error="stop"`` is not valid.
+
+    Returns
+    -------
+    FollowSummary
+
+    Raises
+    ------
+    LogDirectoryError
+        As `export`. While it runs, other exports to `out` end with this error, as does a second call.
+    CorruptBatchError, CrcMismatchError, TableCommitError, MissingDependencyError, SparkStartError, TypeError, ValueError
+        As `export`. The commits before remain.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import kbatch
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     summary = kbatch.follow("tests/golden/logs/codec-zstd-0", out, engine="local", available_now=True)
+    >>> summary.commits, summary.records, summary.lag
+    (1, 3144, Lag(bytes=0, offsets=0))
+    """
+    check_types(follow, locals())
+    reading, writing = _split_options(options, storage_options)
+    interval: Any = commit_interval
+    size: Any = commit_bytes
+    following = as_named(lambda: FollowOptions(interval, size, available_now), {})
+    choose = engine_choice(engine, threads=threads, master=master, conf=conf)
+    return as_named(
+        lambda: Follower(
+            ExportSetup.of(logdir, out, reading, writing, table, catalog, transform),
+            choose,
+            following,
+            on_commit=on_commit,
+            progress=progress,
+            metrics=None if metrics is None else MetricsFile(os.fspath(metrics), os.fspath(out)),
+        ),
+        {"ending": "end"},
+    ).run()
 
 
 def engine_choice(

@@ -42,6 +42,7 @@ __all__ = [
     "plan_ranges",
     "plan_reads",
     "plans_fast",
+    "resolved_starts",
     "splits_of",
 ]
 
@@ -199,6 +200,25 @@ def log_requests(
             for (starting, ending), stop in zip(bounds, stops, strict=True)
         ]
     return [LogRequest(log, *ends) for log, ends in zip(logs, bounds, strict=True)]
+
+
+def resolved_starts(logs: Sequence[Log], options: ReadOptions, starts: Sequence[int | None]) -> list[int]:
+    """Return the offset at which the read of each log begins; `starts` is as for `plan_reads`.
+
+    Raises
+    ------
+    LogDirectoryError, ValueError
+        As `plan`.
+    """
+    known = [i for i, start in enumerate(starts) if start is None]
+    found = [start or 0 for start in starts]
+    if known:
+        requests = log_requests(logs, options, starts)
+        planner = _Planner(options)
+        resolved = map_logs(logs, planner.resolve, [requests[i] for i in known])
+        for i, ((start, _), _) in zip(known, resolved, strict=True):
+            found[i] = (logs[i].segments[0].base_offset or 0) if start is None else start
+    return found
 
 
 def plan_log(request: LogRequest, options: ReadOptions) -> LogRead:

@@ -132,7 +132,7 @@ class WatchedLogs:
                             source=path,
                         )
                 last = known if known is not None and known.path == path else LogState(path)
-                state = self._state(storage, last)
+                state = self._state(storage, last, self._options._for_topic(topic))
                 if state is not None:
                     directory = os.path.dirname(os.path.abspath(path))
                     checkpoint = checkpoint_offsets(directory, START_CHECKPOINT, storage).get(key, 0)
@@ -144,7 +144,8 @@ class WatchedLogs:
     def _directories(self, storage: Storage, root: str) -> list[tuple[str, str]]:
         if storage.remote:
             raise LogDirectoryError(
-                f"{root}: a stream watches directories of a local or mounted file system; batch reads take URLs",
+                f"{root}: streams and exports that follow logs watch directories of a local or mounted file system; other "
+                "reads take URLs",
                 source=root,
             )
         try:
@@ -159,21 +160,21 @@ class WatchedLogs:
         names = (name for name, entry in inside.items() if "-" in name and entry.is_directory)
         return [(name, os.path.join(root, name)) for name in sorted(names)]
 
-    def _state(self, storage: Storage, known: LogState) -> LogState | None:
-        """Return the state of a log, given the last one; None if the log does not exist.
+    def _state(self, storage: Storage, known: LogState, options: ReadOptions) -> LogState | None:
+        """Return the state of a log, given the last one and the options of its topic; None if it does not exist.
 
         Each attempt begins with a whole state: the last one, or an empty one after files were renamed meanwhile.
         """
         for _ in _attempts(known.path):
             try:
-                return self._look(storage, known)
+                return self._look(storage, known, options)
             except FileNotFoundError:
                 known = LogState(known.path)
             except OSError as error:
                 raise not_listed(known.path, error) from error
         return None
 
-    def _look(self, storage: Storage, known: LogState) -> LogState | None:
+    def _look(self, storage: Storage, known: LogState, options: ReadOptions) -> LogState | None:
         """Return the state of a log now; None if it has no segment.
 
         Segments are listed again if the directory has changed, and the end is searched again if the last segment has.
@@ -202,14 +203,15 @@ class WatchedLogs:
         if is_same and not state.preallocated:
             return state
         try:
-            return replace(self._at_end(storage, state, is_same_file and size >= known.seen[1]), seen=seen)
+            has_grown = is_same_file and size >= known.seen[1]
+            return replace(self._at_end(storage, state, options, has_grown), seen=seen)
         except LogDirectoryError as error:
             now = storage.find(state.last)
             if now is not None and (now.size or 0) >= size:
                 raise
             raise FileNotFoundError(state.last) from error
 
-    def _at_end(self, storage: Storage, state: LogState, has_grown: bool) -> LogState:
+    def _at_end(self, storage: Storage, state: LogState, options: ReadOptions, has_grown: bool) -> LogState:
         """Move a state to the end of the last complete batch: from its position if the segment has only grown.
 
         Batches after damage count if damage is skipped.
@@ -233,11 +235,11 @@ class WatchedLogs:
             is_end = tail.kind in ("none", "zeros")
             # A batch at the very end with a wrong checksum is still being written, like an incomplete one: the size of
             # a preallocated file does not show it.
-            if is_end and batches and self._options.crc == "verify" and not has_good_batch(file, batches[-1]):
+            if is_end and batches and options.crc == "verify" and not has_good_batch(file, batches[-1]):
                 batches.pop()
         if not is_end:
-            options = DecodeOptions(crc=self._options.crc, on_error=self._options.on_error, framing_only=True)
-            for table in read_tables(segment, position, segment.size, options, SMALL_TABLE_BYTES):
+            framing = DecodeOptions(crc=options.crc, on_error=options.on_error, framing_only=True)
+            for table in read_tables(segment, position, segment.size, framing, SMALL_TABLE_BYTES):
                 batches.extend(table.batches[BatchStatus.sound(table.batches["status"])][-1:])
         state = replace(state, preallocated=tail.kind == "zeros")
         if not batches:

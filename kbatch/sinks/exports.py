@@ -17,15 +17,17 @@ from kbatch.log.selection import choose_logs, map_logs
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.value_columns import value_columns
+from kbatch.sinks.commits import RunTarget
 from kbatch.sinks.counts import Progress
-from kbatch.sinks.export_run import Executor, ExportRun, open_target
+from kbatch.sinks.export_run import Executor, ExportRun, Limit, open_target
 from kbatch.sinks.metrics import MetricsFile
-from kbatch.sinks.outputs import open_place
+from kbatch.sinks.outputs import OutputPlace, open_place
 from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.table_target import check_parent
+from kbatch.sinks.working import RunLock
 from kbatch.sinks.write_options import WriteOptions
 
-__all__ = ["Engine", "run_export"]
+__all__ = ["Engine", "ExportSetup", "run_export"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,85 @@ class Engine:
     start: Callable[[], AbstractContextManager[Executor]]
 
 
+@dataclass(frozen=True)
+class ExportSetup:
+    """What the runs to an output have in common: the arguments of an export.
+
+    Attributes
+    ----------
+    logdirs : tuple of str
+    place : OutputPlace
+    reading : ReadOptions
+    writing : WriteOptions
+    table, catalog : str or None
+    transform : Transform or None
+    """
+
+    logdirs: tuple[str, ...]
+    place: OutputPlace
+    reading: ReadOptions
+    writing: WriteOptions
+    table: str | None = None
+    catalog: str | None = None
+    transform: Transform | None = None
+
+    @classmethod
+    def of(
+        cls,
+        logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        out: str | os.PathLike[str],
+        reading: ReadOptions,
+        writing: WriteOptions,
+        table: str | None,
+        catalog: str | None,
+        transform: Transform | None,
+    ) -> ExportSetup:
+        """Return the setup of arguments, which are checked."""
+        _check_options(reading, writing, transform, has_table=table is not None or catalog is not None)
+        logdirs = tuple(os.fspath(each) for each in root_list(logdir, "logdir"))
+        return cls(logdirs, open_place(os.fspath(out), writing.storage), reading, writing, table, catalog, transform)
+
+    def target(self) -> RunTarget:
+        """Return the output of a new run."""
+        target = open_target(self.place, self.writing, table=self.table, catalog=self.catalog)
+        check_parent(self.place)
+        return target
+
+    def logs(self) -> list[Log]:
+        """Return the logs that the options choose, after a look at the first batch of each."""
+        logs = choose_logs(self.logdirs, self.reading.selection, self.reading.storage)
+        if not logs:
+            raise LogDirectoryError(
+                f"{', '.join(self.logdirs)}: the options exclude all of the topic-partitions", source=self.logdirs[0]
+            )
+        for log in logs:
+            if log.topic is None:
+                raise LogDirectoryError(
+                    f"{log.path}: its directory is not named 'topic-partition', so the topic is unknown",
+                    source=log.path,
+                )
+        _check_first_batches([log for log in logs if self.reading._for_topic(log.topic).on_error == "raise"])
+        return logs
+
+    def run(
+        self,
+        target: RunTarget,
+        logs: Sequence[Log],
+        engine: Engine,
+        *,
+        limit: Limit | None = None,
+        within: RunLock | None = None,
+    ) -> ExportRun:
+        """Return a run that exports some logs; `limit` and `within` are as for `ExportRun`."""
+        reading, writing, transform = self.reading, self.writing, self.transform
+        if transform is None and reading.values.parsed:
+            earlier = target.data_schema() if writing.mode == "continue" else None
+            transform = value_columns(reading.values, logs, reading, flatten=writing.flatten, earlier=earlier)
+        name = (engine.name, engine.reason)
+        source = ",".join(self.logdirs)
+        return ExportRun(source, target, logs, reading, writing, transform, name, limit=limit, within=within)
+
+
 def run_export(
     logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     out: str | os.PathLike[str],
@@ -62,7 +143,8 @@ def run_export(
     """Export as `kbatch.export` does. `engine` is called with the bytes of the logs, and returns the engine."""
     file = None if metrics is None else MetricsFile(os.fspath(metrics), os.fspath(out))
     try:
-        summary = _committed_run(logdir, out, engine, reading, writing, table, catalog, transform, progress)
+        setup = ExportSetup.of(logdir, out, reading, writing, table, catalog, transform)
+        summary = _committed_run(setup, engine, progress)
     except BaseException as error:
         if file is not None:
             file.write(None, INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
@@ -75,29 +157,13 @@ def run_export(
 
 
 def _committed_run(
-    logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    out: str | os.PathLike[str],
-    engine: Callable[[int], Engine],
-    reading: ReadOptions,
-    writing: WriteOptions,
-    table: str | None,
-    catalog: str | None,
-    transform: Transform | None,
-    progress: Progress | None,
+    setup: ExportSetup, engine: Callable[[int], Engine], progress: Progress | None
 ) -> ExportSummary:
     """Run an export to the end of its commit."""
-    _check_options(reading, writing, transform, has_table=table is not None or catalog is not None)
-    logdirs = [os.fspath(each) for each in root_list(logdir, "logdir")]
-    place = open_place(os.fspath(out), writing.storage)
-    target = open_target(place, writing, table=table, catalog=catalog)
-    check_parent(place)
-    logs = _export_logs(logdirs, reading)
+    target = setup.target()
+    logs = setup.logs()
     chosen = engine(sum(log.size for log in logs))
-    if transform is None and reading.values.parsed:
-        earlier = target.data_schema() if writing.mode == "continue" else None
-        transform = value_columns(reading.values, logs, reading, flatten=writing.flatten, earlier=earlier)
-    name = (chosen.name, chosen.reason)
-    run = ExportRun(",".join(logdirs), target, logs, reading, writing, transform, name)
+    run = setup.run(target, logs, chosen)
     # The run releases them before it commits.
     del logs
     with contextlib.ExitStack() as to_the_end, run:
@@ -125,22 +191,6 @@ def _check_options(
         raise ValueError("give either a transform or formats of keys and values, not both")
     if writing.flatten and not options.values.parsed:
         raise ValueError("flatten needs a format of keys or values, such as json")
-
-
-def _export_logs(logdirs: Sequence[str], options: ReadOptions) -> list[Log]:
-    logs = choose_logs(logdirs, options.selection, options.storage)
-    if not logs:
-        raise LogDirectoryError(
-            f"{', '.join(logdirs)}: the options exclude all of the topic-partitions", source=logdirs[0]
-        )
-    for log in logs:
-        if log.topic is None:
-            raise LogDirectoryError(
-                f"{log.path}: its directory is not named 'topic-partition', so the topic is unknown",
-                source=log.path,
-            )
-    _check_first_batches([log for log in logs if options._for_topic(log.topic).on_error == "raise"])
-    return logs
 
 
 def _check_first_batches(logs: Sequence[Log]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kbatch.errors import KbatchError
@@ -25,6 +25,7 @@ _OF_TOPIC = {
     "gap_offsets": "Offsets that are missing between two segments for an unknown reason.",
     "lag_offsets": "Offsets from the position of the export to the end of the log.",
 }
+_OF_FOLLOWED = {"lag_bytes": "Bytes of the log from the position of the export on."}
 _OF_RUN = {
     "success": "Whether the last run succeeded: 1 or 0.",
     "exit_status": "The exit status of the last run.",
@@ -59,8 +60,12 @@ class MetricsFile:
         if not os.path.isdir(directory):
             raise KbatchError(f"{path}: no directory {directory} for the file of metrics", source=path)
 
-    def write(self, summary: ExportSummary | None, exit_status: int) -> None:
+    def write(
+        self, summary: ExportSummary | None, exit_status: int, lags: Mapping[str, tuple[int, int]] | None = None
+    ) -> None:
         """Replace the file; without a summary the run has failed, and there are no metrics of topics.
+
+        `lags` has the lag of all topics, in bytes and offsets, if the run has read only those with something new.
 
         Raises
         ------
@@ -74,8 +79,13 @@ class MetricsFile:
         for name, value in run.items():
             gauge = self._client.Gauge(f"kbatch_export_{name}", _OF_RUN[name], ["out"], registry=registry)
             gauge.labels(self._out).set(value)
-        for name, sums in _sums(() if summary is None else summary.partitions).items():
-            gauge = self._client.Gauge(f"kbatch_export_{name}", _OF_TOPIC[name], ["out", "topic"], registry=registry)
+        found = _sums(() if summary is None else summary.partitions)
+        if lags is not None:
+            for name, position in ("lag_bytes", 0), ("lag_offsets", 1):
+                found[name] = {topic: lag[position] for topic, lag in lags.items()}
+        for name, sums in found.items():
+            help = (_OF_TOPIC | _OF_FOLLOWED)[name]
+            gauge = self._client.Gauge(f"kbatch_export_{name}", help, ["out", "topic"], registry=registry)
             for topic, total in sums.items():
                 gauge.labels(self._out, topic).set(total)
         try:

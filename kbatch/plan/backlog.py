@@ -1,0 +1,159 @@
+"""What of some watched logs was not read yet, from poll to poll: which logs are worth a run, and how far it is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.trigger_limits import bytes_from
+from kbatch.plan.watching import LogState, TopicPartition, open_log
+
+__all__ = ["Backlog", "Lag"]
+
+
+class Lag(NamedTuple):
+    """How far an export is behind.
+
+    Attributes
+    ----------
+    bytes : int
+        Bytes of the logs from the position on.
+    offsets : int
+        Offsets from the position on, which is the number of records unless offsets are missing.
+    """
+
+    bytes: int = 0
+    offsets: int = 0
+
+
+# What of a state has to change before a log is read again that had nothing to read.
+_Mark: TypeAlias = tuple[str, int, int, str | None]
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One log: up to where it was read, and the bytes from there on, as known at the last poll.
+
+    Attributes
+    ----------
+    next_offset : int
+    topic_id : str or None
+    done : tuple or None
+        The state up to which everything was read, or could not be read.
+    tried : int
+        The end of the log in that state.
+    size : int
+        The bytes up to the byte `counted` of the segment `last`.
+    """
+
+    next_offset: int
+    topic_id: str | None
+    done: _Mark | None = None
+    tried: int = -1
+    size: int = 0
+    last: str = ""
+    counted: int = 0
+    is_stalled: bool = False
+
+
+class Backlog:
+    """What of watched logs was not read yet. Bytes are counted once, from one poll to the next.
+
+    Parameters
+    ----------
+    options : ReadOptions
+
+    Attributes
+    ----------
+    states : dict of (topic, partition) to LogState
+        At the last poll.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._logs: dict[TopicPartition, _Followed] = {}
+        self.states: dict[TopicPartition, LogState] = {}
+
+    def update(self, states: Mapping[TopicPartition, LogState]) -> None:
+        """Take over the states of a poll."""
+        self.states = dict(states)
+        self._logs = {key: log for key, log in self._logs.items() if key in states}
+        for key, state in states.items():
+            log = self._logs.get(key)
+            if log is None:
+                log = self._logs[key] = _Followed(state.start_offset, state.topic_id)
+            self._count(log, state)
+
+    def _count(self, log: _Followed, state: LogState) -> None:
+        if state.end_offset <= log.next_offset:
+            log.size, log.last, log.counted = 0, state.last, state.position
+        elif state.last == log.last and state.position >= log.counted:
+            log.size += state.position - log.counted
+            log.counted = state.position
+        elif (opened := open_log(state.path, self._options.storage)) is not None:
+            log.size = bytes_from(opened, log.next_offset, state)
+            log.last, log.counted = state.last, state.position
+
+    def waiting(self) -> dict[TopicPartition, int]:
+        """Return the bytes to read of each log that is worth a run."""
+        return {
+            key: max(1, log.size)
+            for key, log in self._logs.items()
+            if log.done != _mark(self.states[key]) and _is_behind(log, self.states[key])
+        }
+
+    def lags(self) -> dict[str, Lag]:
+        """Return how far each topic is behind."""
+        found: dict[str, Lag] = {}
+        for (topic, partition), log in self._logs.items():
+            before = found.get(topic, Lag())
+            offsets = max(0, self.states[topic, partition].end_offset - log.next_offset)
+            found[topic] = Lag(before.bytes + log.size, before.offsets + offsets)
+        return found
+
+    def lag(self) -> Lag:
+        """Return how far all topics together are behind."""
+        return Lag(*map(sum, zip(Lag(), *self.lags().values(), strict=True)))
+
+    def may_be_limited(self, key: TopicPartition) -> bool:
+        """Whether a run may read only a part of a log: not if the last one found nothing in such a part."""
+        return key not in self._logs or not self._logs[key].is_stalled
+
+    def advance(self, key: TopicPartition, next_offset: int, *, before: int, stop: int) -> None:
+        """Set up to where a log was read, by a run from `before` up to `stop` at most."""
+        log, state = self._logs.get(key), self.states.get(key)
+        if log is None or state is None:
+            return
+        is_whole = stop >= state.end_offset
+        log.is_stalled = next_offset <= before and not is_whole
+        # Until it changes, there is nothing else to read, for example because of an open transaction.
+        log.done, log.tried = (_mark(state), state.end_offset) if is_whole else (None, log.tried)
+        if next_offset != log.next_offset:
+            log.next_offset, log.last = next_offset, ""
+        log.topic_id = state.topic_id
+        self._count(log, state)
+
+    def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether all logs were read up to these ends, as far as that is possible."""
+        logs = ((self._logs[key], end) for key, end in ends.items() if key in self._logs)
+        return all(max(log.next_offset, log.tried) >= end for log, end in logs)
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return the end of each log."""
+        return {key: state.end_offset for key, state in self.states.items()}
+
+    def paths(self, keys: Iterable[TopicPartition]) -> list[str]:
+        """Return the directories of logs."""
+        return [self.states[key].path for key in sorted(keys)]
+
+
+def _mark(state: LogState) -> _Mark:
+    return state.path, state.start_offset, state.end_offset, state.topic_id
+
+
+def _is_behind(log: _Followed, state: LogState) -> bool:
+    """Whether there is something to read, or the log has changed in a way that a run has to examine."""
+    is_other = None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id
+    return state.end_offset != log.next_offset or is_other

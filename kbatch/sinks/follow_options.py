@@ -1,0 +1,65 @@
+"""When an export that follows logs commits, and when it ends. The parsers of the command line import this module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbatch import options as opts
+from kbatch.arguments import check_fields
+from kbatch.options import ValueKind, option
+from kbatch.quantities import parse_duration
+
+__all__ = ["FollowOptions"]
+
+
+def _check_interval(value: float) -> None:
+    if not value >= 0:
+        raise ValueError(f"must not be negative, got {value}")
+
+
+@opts.documented
+@dataclass(frozen=True)
+class FollowOptions:
+    """When to commit, and when to end.
+
+    Attributes
+    ----------
+    {options}
+
+    Raises
+    ------
+    OptionError
+        For values that are not valid.
+
+    Examples
+    --------
+    >>> from kbatch.sinks.follow_options import FollowOptions
+    >>> FollowOptions(commit_interval="1m").commit_interval
+    60.0
+    """
+
+    # A commit has at least a file of each topic-partition with new records.
+    commit_interval: float = option(
+        ValueKind(
+            parse_duration,
+            "1m",
+            _check_interval,
+            metavar="TIME",
+            show=lambda value: f"{value / 60:g}m",
+            parses_values=True,
+        ),
+        300.0, flag="--commit-interval",
+        help="commit when a record has waited for this time, such as 30s or 5m",
+    )  # fmt: skip
+    commit_bytes: int = option(
+        opts.size(), 1 << 30, flag="--commit-size",
+        help="commit when this number of bytes of the logs waits, and read about as many at most for one commit",
+    )  # fmt: skip
+    available_now: bool = option(
+        opts.BOOLEAN, False, flag="--available-now",
+        help="end when everything is committed that the logs have at the start, as Spark's trigger of this name",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        opts.check_options(self)
+        check_fields(self)

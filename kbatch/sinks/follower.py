@@ -1,0 +1,300 @@
+"""An export that follows growing logs: one run after the other, each with a commit of its own.
+
+Logs are polled at little cost (`kbatch.plan.watching`). A run reads only the logs that have something new, from the
+oldest segments on, and at most about the bytes of one commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+from kbatch.bounds import Bound
+from kbatch.interrupts import INTERRUPTED, HeldInterrupts
+from kbatch.log import Log
+from kbatch.log.missing import retry_if_gone
+from kbatch.options import OptionError
+from kbatch.plan.backlog import Backlog, Lag
+from kbatch.plan.planner import resolved_starts
+from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.trigger_limits import bytes_from, offset_after_bytes, shares
+from kbatch.plan.watching import TopicPartition, WatchedLogs, open_log
+from kbatch.sinks.export_run import Executor
+from kbatch.sinks.exports import Engine, ExportSetup
+from kbatch.sinks.follow_options import FollowOptions
+from kbatch.sinks.metrics import MetricsFile
+from kbatch.sinks.summary import ExportSummary
+from kbatch.sinks.working import RunLock
+from kbatch.sinks.write_options import WriteOptions
+from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
+
+__all__ = ["FollowProgress", "FollowSummary", "Follower", "OnCommit", "OnProgress"]
+
+# The pause between two polls, in seconds: at most this, a part of the interval of commits, and at least a multiple of
+# the time that a poll takes, so that polls of many logs take at most a tenth of a core.
+POLL_SECONDS = 1.0
+POLLS_PER_INTERVAL = 10
+POLL_SHARE = 9.0
+
+
+class FollowProgress(NamedTuple):
+    """What an export that follows logs is doing.
+
+    Attributes
+    ----------
+    lag : Lag
+        At the last poll.
+    read_bytes, total_bytes, records : int
+        Of the running run: bytes of the logs that were read, all bytes to read, records written. 0 while it waits.
+    """
+
+    lag: Lag
+    read_bytes: int = 0
+    total_bytes: int = 0
+    records: int = 0
+
+
+OnProgress: TypeAlias = Callable[[FollowProgress], None]
+OnCommit: TypeAlias = Callable[[ExportSummary, Lag], None]
+
+
+@dataclass
+class FollowSummary:
+    """The result of an export that followed logs and has ended.
+
+    Attributes
+    ----------
+    out : str
+    commits : int
+    records, log_bytes, file_bytes : int
+        Totals of all commits.
+    exit_status : int
+        The worst of all runs; see `ExportSummary.exit_status`.
+    lag : Lag
+        At the end.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> summary = kbatch.follow("/var/lib/kafka/data", "/lake/raw", available_now=True)  # doctest: +SKIP
+    >>> summary.commits, summary.lag.offsets  # doctest: +SKIP
+    (12, 0)
+    """
+
+    out: str
+    commits: int = 0
+    records: int = 0
+    log_bytes: int = 0
+    file_bytes: int = 0
+    exit_status: int = 0
+    lag: Lag = Lag()
+
+    def add(self, summary: ExportSummary) -> None:
+        """Add a run."""
+        self.commits += summary.action != "unchanged"
+        self.records += summary.records
+        self.log_bytes += summary.log_bytes
+        self.file_bytes += summary.file_bytes
+        worst = {self.exit_status, summary.exit_status}
+        self.exit_status = next((status for status in (3, 4, 5) if status in worst), 0)
+
+
+class Follower:
+    """Commits what is new in growing logs, until it is stopped.
+
+    Parameters
+    ----------
+    setup : ExportSetup
+    engine : callable
+        As for `kbatch.sinks.exports.run_export`.
+    options : FollowOptions
+    on_commit : callable, optional
+        Called after each commit, with the summary of the run and the lag then. An interrupt waits for its end.
+    progress : callable, optional
+        Called from time to time.
+    metrics : MetricsFile, optional
+        Written after each commit.
+
+    Raises
+    ------
+    OptionError
+        For options that a single run can have only: another mode, an end, and ``on_error="stop"``.
+    """
+
+    def __init__(
+        self,
+        setup: ExportSetup,
+        engine: Callable[[int], Engine],
+        options: FollowOptions,
+        *,
+        on_commit: OnCommit | None = None,
+        progress: OnProgress | None = None,
+        metrics: MetricsFile | None = None,
+    ) -> None:
+        _refuse_options(setup.reading, setup.writing)
+        self._setup = setup
+        self._engine_of = engine
+        self._options = options
+        self._on_commit = on_commit
+        self._progress = progress
+        self._metrics = metrics
+        self._watched = WatchedLogs(setup.logdirs, setup.reading)
+        self._backlog = Backlog(setup.reading)
+        self._engine: Engine | None = None
+        self._executor: Executor | None = None
+        self._lock: RunLock | None = None
+        self._stack = contextlib.ExitStack()
+        # Where the reads of logs begin that have no position yet, and where the ones of the running run begin and end.
+        self._begins: dict[TopicPartition, int] = {}
+        self._bounds: dict[TopicPartition, tuple[int, int]] = {}
+        self.summary = FollowSummary(setup.place.url)
+
+    def run(self) -> FollowSummary:
+        """Commit until the process is interrupted, or with ``available_now`` everything is committed."""
+        try:
+            with self._stack:
+                self._follow()
+        except BaseException as error:
+            if self._metrics is not None:
+                self._metrics.write(None, INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
+            raise
+        self.summary.lag = self._backlog.lag()
+        return self.summary
+
+    def _follow(self) -> None:
+        polled = self._poll()
+        ends = self._backlog.ends()
+        # Since when the oldest record waits. Those from before the start have waited for an unknown time.
+        since: float | None = float("-inf")
+        if self._run(self._setup.logs()):
+            since = polled
+        self._setup = replace(self._setup, reading=_without_start(self._setup.reading))
+        while True:
+            polled = self._poll()
+            if self._options.available_now and self._backlog.has_reached(ends):
+                return
+            waiting = self._backlog.waiting()
+            since = None if not waiting else polled if since is None else since
+            if since is not None and self._is_due(sum(waiting.values()), polled - since):
+                logs = [open_log(path, self._setup.reading.storage) for path in self._backlog.paths(waiting)]
+                if self._run([log for log in logs if log is not None]):
+                    since = polled
+            else:
+                self._wait(polled)
+
+    def _poll(self) -> float:
+        """Look at the logs; return when that began."""
+        began = time.monotonic()
+        self._backlog.update(retry_if_gone(self._watched.poll))
+        self._show()
+        return began
+
+    def _is_due(self, size: int, seconds: float) -> bool:
+        options = self._options
+        return options.available_now or size >= options.commit_bytes or seconds >= options.commit_interval
+
+    def _wait(self, polled: float) -> None:
+        took = time.monotonic() - polled
+        longest = min(POLL_SECONDS, self._options.commit_interval / POLLS_PER_INTERVAL)
+        time.sleep(max(longest, POLL_SHARE * took, 0.001))
+
+    def _show(self, read_bytes: int = 0, total_bytes: int = 0, records: int = 0) -> None:
+        if self._progress is not None:
+            self._progress(FollowProgress(self._backlog.lag(), read_bytes, total_bytes, records))
+
+    # -- one run
+
+    def _run(self, logs: Sequence[Log]) -> bool:
+        """Export and commit what the logs have; return whether it is all of what they had at the last poll."""
+        if not logs:
+            return True
+        target = self._setup.target()
+        if self._engine is None:
+            self._engine = self._engine_of(sum(log.size for log in logs))
+        with self._setup.run(target, logs, self._engine, limit=self._limit, within=self._lock) as run:
+            executor = None if run.has_nothing_to_read() else self._started(self._engine)
+            run.run(executor, None if self._progress is None else self._show)
+            # An interrupt ends the process after the commit, and what belongs to it.
+            with HeldInterrupts(), unbroken:
+                summary = run.commit()
+                if self._lock is None:
+                    self._hold(run.keep_lock())
+                self._advance(summary)
+                self._report(summary)
+        return all(stop >= self._backlog.states[key].end_offset for key, (_, stop) in self._bounds.items())
+
+    def _started(self, engine: Engine) -> Executor:
+        """Return what runs the tasks, which is kept until the end."""
+        if self._executor is None:
+            self._executor = self._stack.enter_context(engine.start())
+        return self._executor
+
+    def _hold(self, lock: RunLock) -> None:
+        """Keep other exports from the output until the end."""
+        self._lock = lock
+        register_unfinished(lock, lock.release)
+        self._stack.callback(forget_unfinished, lock)
+        self._stack.callback(lock.release)
+
+    def _limit(self, logs: Sequence[Log], starts: Sequence[int | None]) -> list[tuple[int | None, int | None]]:
+        """Return where a run begins and ends in each log: at about the bytes of one commit, in proportion."""
+        backlog, keys = self._backlog, [(log.topic or "", log.partition or 0) for log in logs]
+        given = [self._begins.get(key) if start is None else start for key, start in zip(keys, starts, strict=True)]
+        begins = resolved_starts(logs, self._setup.reading, given)
+        self._begins |= zip(keys, begins, strict=True)
+        self._bounds = {}
+        sizes: dict[TopicPartition, int] = {}
+        for key, log, begin in zip(keys, logs, begins, strict=True):
+            state = backlog.states.get(key)
+            if state is not None and begin < state.end_offset and backlog.may_be_limited(key):
+                sizes[key] = bytes_from(log, begin, state)
+        parts = shares(sizes, self._options.commit_bytes)
+        bounds: list[tuple[int | None, int | None]] = []
+        for key, log, begin, start in zip(keys, logs, begins, given, strict=True):
+            state = backlog.states.get(key)
+            stop = begin if state is None else state.end_offset
+            if key in sizes and parts[key] < sizes[key]:
+                stop = min(stop, offset_after_bytes(log, begin, parts[key]))
+            if state is not None:
+                self._bounds[key] = (begin, stop)
+            bounds.append((start, stop))
+        return bounds
+
+    def _advance(self, summary: ExportSummary) -> None:
+        for part in summary.partitions:
+            key = (part.topic, part.partition)
+            if key in self._bounds:
+                begin, stop = self._bounds[key]
+                reached = begin if part.next_offset is None else max(begin, part.next_offset)
+                self._backlog.advance(key, reached, before=begin, stop=stop)
+
+    def _report(self, summary: ExportSummary) -> None:
+        self.summary.add(summary)
+        if summary.action == "unchanged" and not summary.unseen_reports:
+            return
+        if self._metrics is not None:
+            self._metrics.write(summary, summary.exit_status, self._backlog.lags())
+        if self._on_commit is not None:
+            self._on_commit(summary, self._backlog.lag())
+        summary.mark_seen()
+
+
+def _refuse_options(reading: ReadOptions, writing: WriteOptions) -> None:
+    """Raise for options that one run can have only."""
+    if writing.mode != "continue":
+        raise OptionError("{mode} must be continue for an export that follows logs, got {0!r}", writing.mode)
+    if reading.ending != Bound():
+        raise OptionError("{ending} is for an export that ends: one that follows logs has no end, or available_now")
+    for topic in (None, *reading.policies):
+        if reading._for_topic(topic).on_error == "stop":
+            raise OptionError("{on_error} stop is not valid for an export that follows logs: choose raise or skip")
+
+
+def _without_start(reading: ReadOptions) -> ReadOptions:
+    """Return the options of later runs: only a time applies to topic-partitions that appear later."""
+    starting = reading.starting
+    by_time = starting.timestamp is not None and starting.offset is None
+    return replace(reading, starting=Bound(timestamp=starting.timestamp) if by_time else Bound())
