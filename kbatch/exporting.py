@@ -1,4 +1,4 @@
-"""`kbatch.export` and `kbatch.follow`: log directories -> Parquet files or tables, by the engine that the caller chooses.
+"""`kbatch.export` and `kbatch.follow`: log directories -> Parquet files or tables, by the engine of the caller's choice.
 
 `kbatch.sinks.export_run` has the steps of a run.
 """
@@ -269,8 +269,8 @@ def follow(
         Called after each commit with its `ExportSummary` and the `Lag` then, whose fields are ``bytes`` and
         ``offsets``.
     progress : callable, optional
-        Called from time to time with a `FollowProgress`: ``lag``, and ``read_bytes``, ``total_bytes`` and ``records`` of
-        the running run.
+        Called from time to time with a `FollowProgress`: ``lag``, and ``read_bytes``, ``total_bytes`` and ``records``
+        of the running run.
     metrics : str or path, optional
         As for `export`, replaced after each commit, and with ``lag_bytes`` by topic.
     start, start_offset, start_timestamp : optional
@@ -289,7 +289,7 @@ def follow(
     ------
     LogDirectoryError
         As `export`. While it runs, other exports to `out` end with this error, as does a second call.
-    CorruptBatchError, CrcMismatchError, TableCommitError, MissingDependencyError, SparkStartError, TypeError, ValueError
+    CorruptBatchError, TableCommitError, MissingDependencyError, SparkStartError, TypeError, ValueError, ...
         As `export`. The commits before remain.
 
     Examples

@@ -112,14 +112,14 @@ def command_line(texts: dict[str, str]) -> argparse.Namespace:
 
 
 def flags_read(texts: dict[str, str]) -> Any:
-    made = export._read_options(command_line(texts))
+    made = export.read_options(command_line(texts))
     # With this flag, a partition without a later record is empty instead of an error.
     assert made.latest_if_no_timestamp
     return replace(made, latest_if_no_timestamp=False)
 
 
 def flags_write(texts: dict[str, str]) -> Any:
-    return export._write_options(command_line(texts))
+    return export.write_options(command_line(texts))
 
 
 Place = Callable[[dict[str, str]], Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -20,8 +20,9 @@ from kbatch.cli.terminal import (
     format_lost,
     format_size,
     format_time,
+    print_json,
     print_lines,
-    print_summary,
+    summary_dict,
     table_lines,
 )
 from kbatch.cli.value_flags import add_value_arguments, value_options
@@ -43,7 +44,16 @@ from kbatch.sinks.write_options import WriteOptions
 if TYPE_CHECKING:
     from kbatch.sinks.summary import ExportSummary
 
-__all__ = ["add_parser", "run", "summary_lines"]
+__all__ = [
+    "ExportFlags",
+    "add_export_flags",
+    "add_parser",
+    "read_options",
+    "run",
+    "summary_document",
+    "summary_lines",
+    "write_options",
+]
 
 # By group, the options of a read that `add_selection` does not add.
 _GROUPS = {
@@ -204,14 +214,20 @@ def add_parser(commands: Any) -> None:
         metavar="OUT",
         help="print what all exports to OUT have lost, withheld, or found missing or changed; export nothing",
     )
+    add_export_flags(parser)
+
+
+def add_export_flags(parser: argparse.ArgumentParser, leave_out: Collection[str] = ()) -> None:
+    """Add the flags of the records, the files and the engine of an export, without the options in `leave_out`."""
     own = {each.name: each for each in options_of(ExportFlags)}
     titles = ("which records", "damage", "formats of keys and values", "files", "running")
     groups = {title: parser.add_argument_group(title) for title in titles}
     add_selection(groups["which records"], "topics", "partitions", "offsets", "times", "isolation", "key")
     for title, names in _GROUPS.items():
-        add_flags(groups[title], [_READ_FLAGS[name] for name in names])
+        add_flags(groups[title], [_READ_FLAGS[name] for name in names if name not in leave_out])
     add_value_arguments(groups["formats of keys and values"])
-    add_flags(groups["files"], [*options_of(WriteOptions), own["table"], own["catalog"]])
+    files = [each for each in options_of(WriteOptions) if each.name not in leave_out]
+    add_flags(groups["files"], [*files, own["table"], own["catalog"]])
     add_flags(
         groups["running"], [*(own[name] for name in ("engine", "threads", "master", "conf", "metrics")), *STORAGE]
     )
@@ -226,7 +242,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     flags = given_options(ExportFlags, arguments)
     with usage():
-        reading, writing = _read_options(arguments), _write_options(arguments)
+        reading, writing = read_options(arguments), write_options(arguments)
         if writing.flatten and not reading.values.parsed:
             raise ValueError("--flatten needs --values or --keys")
         names = {each.name: flag for each in options_of(ExportFlags) for flag in each.flags}
@@ -248,9 +264,7 @@ def run(arguments: argparse.Namespace) -> int:
             metrics=flags.metrics,
         )
     if arguments.json:
-        totals = summary.to_dict()
-        logs = [{"name": f"{each['topic']}-{each['partition']}", **each} for each in totals.pop("partitions")]
-        print_summary("export", summary.exit_status, logs, damaged=summary.exit_status == 3, **totals)
+        print_json(summary_document("export", summary))
     else:
         print_lines(*summary_lines(summary))
     sys.stdout.flush()
@@ -258,7 +272,16 @@ def run(arguments: argparse.Namespace) -> int:
     return summary.exit_status
 
 
-def _read_options(arguments: argparse.Namespace) -> ReadOptions:
+def summary_document(command: str, summary: ExportSummary, **more: Any) -> dict[str, Any]:
+    """Return a summary as the document that a command prints."""
+    totals = summary.to_dict()
+    logs = [{"name": f"{each['topic']}-{each['partition']}", **each} for each in totals.pop("partitions")]
+    status = summary.exit_status
+    return summary_dict(command, status, logs, damaged=status == 3, **more, **totals)
+
+
+def read_options(arguments: argparse.Namespace) -> ReadOptions:
+    """Return the options of reading that the flags state."""
     from kbatch.log.store.storage import is_url
 
     given, names = given_values(_READ_FLAGS.values(), arguments)
@@ -292,7 +315,8 @@ def _bounds(selection: SelectionFlags, given: Mapping[str, Any]) -> dict[str, Bo
     return bounds
 
 
-def _write_options(arguments: argparse.Namespace) -> WriteOptions:
+def write_options(arguments: argparse.Namespace) -> WriteOptions:
+    """Return the options of the files that the flags state."""
     given, names = given_values(options_of(WriteOptions), arguments)
     writing: WriteOptions = as_named(lambda: WriteOptions(storage=given_storage(arguments), **given), names)
     if writing.format == "iceberg" and arguments.table is None:

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from kbatch import __version__
-from kbatch.cli import compact, completion, convert, diff, dump, export, help, index, recompress, stats, verify
+from kbatch.cli import compact, completion, convert, diff, dump, export, follow, help, index, recompress, stats, verify
 from kbatch.cli.command_parser import CommandParser
 from kbatch.cli.flags import UsageError
 from kbatch.cli.terminal import print_errors
@@ -44,7 +44,7 @@ def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     parser.add_argument("--version", action="version", version=f"kbatch {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.set_defaults(parsers=(parser, commands.choices))
-    for command in (export, dump, verify, stats, diff, convert, recompress, compact, index, completion):
+    for command in (export, follow, dump, verify, stats, diff, convert, recompress, compact, index, completion):
         command.add_parser(commands)
     help.add_parser(commands)
     return parser, commands.choices

@@ -40,6 +40,7 @@ __all__ = [
     "print_lines",
     "print_summary",
     "shortened",
+    "summary_dict",
     "table_lines",
     "write_lines",
 ]
@@ -54,10 +55,10 @@ _GAP = "  "
 _MIN_NAME = 16
 
 
-def print_lines(*lines: str) -> None:
-    """Print lines on standard output, escaped."""
+def print_lines(*lines: str, flush: bool = False) -> None:
+    """Print lines on standard output, escaped; `flush` for a command that goes on for long."""
     for line in lines:
-        print(printable(line))
+        print(printable(line), flush=flush)
 
 
 def print_errors(*lines: str) -> None:
@@ -66,9 +67,9 @@ def print_errors(*lines: str) -> None:
         print(printable(line), file=sys.stderr)
 
 
-def print_json(document: object) -> None:
-    """Print a JSON document on several lines; it contains only ASCII."""
-    print(json.dumps(document, indent=1))
+def print_json(document: object, *, one_line: bool = False) -> None:
+    """Print a JSON document on several lines, or as a line of several documents; it contains only ASCII."""
+    print(json.dumps(document, indent=None if one_line else 1), flush=one_line)
 
 
 def write_lines(lines: Iterable[str], escape: Callable[[str], str]) -> None:
@@ -129,6 +130,10 @@ class ProgressLine:
             if done < total:
                 parts.append(f"{_duration(round(seconds * (total - done) / done))} left")
         self.write(_with_bar(done, total, parts))
+
+    def restart(self) -> None:
+        """Begin to count the time of `show_bytes` again."""
+        self._began = None
 
     def write(self, text: str) -> None:
         """Replace the text of the line; an empty text clears it for other output."""
@@ -270,8 +275,15 @@ def _terminal_width() -> int:
 
 
 def print_summary(command: str, status: int, logs: Sequence[dict[str, Any]], *, damaged: bool, **totals: Any) -> None:
-    """Print the result of a command: ``command``, ``exit_status``, ``damaged``, its totals, and one entry per log."""
-    print_json({"command": command, "exit_status": status, "damaged": damaged, **totals, "logs": logs})
+    """Print the result of a command, as `summary_dict`."""
+    print_json(summary_dict(command, status, logs, damaged=damaged, **totals))
+
+
+def summary_dict(
+    command: str, status: int, logs: Sequence[dict[str, Any]], *, damaged: bool, **totals: Any
+) -> dict[str, Any]:
+    """Return the result of a command: ``command``, ``exit_status``, ``damaged``, its totals, and one entry per log."""
+    return {"command": command, "exit_status": status, "damaged": damaged, **totals, "logs": logs}
 
 
 def log_dict(log: Log | None, path: str, **fields: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What of some watched logs was not read yet, from poll to poll: which logs are worth a run, and how far it is behind."""
+"""What of some watched logs was not read yet, which logs are worth a run, and how far behind it is."""
 
 from __future__ import annotations
 

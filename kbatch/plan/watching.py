@@ -144,8 +144,8 @@ class WatchedLogs:
     def _directories(self, storage: Storage, root: str) -> list[tuple[str, str]]:
         if storage.remote:
             raise LogDirectoryError(
-                f"{root}: streams and exports that follow logs watch directories of a local or mounted file system; other "
-                "reads take URLs",
+                f"{root}: streams and exports that follow logs watch directories of a local or mounted file system; "
+                "other reads take URLs",
                 source=root,
             )
         try:

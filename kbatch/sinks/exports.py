@@ -156,9 +156,7 @@ def run_export(
     return summary
 
 
-def _committed_run(
-    setup: ExportSetup, engine: Callable[[int], Engine], progress: Progress | None
-) -> ExportSummary:
+def _committed_run(setup: ExportSetup, engine: Callable[[int], Engine], progress: Progress | None) -> ExportSummary:
     """Run an export to the end of its commit."""
     target = setup.target()
     logs = setup.logs()

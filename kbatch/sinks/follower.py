@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from kbatch.bounds import Bound
@@ -90,7 +90,7 @@ class FollowSummary:
     log_bytes: int = 0
     file_bytes: int = 0
     exit_status: int = 0
-    lag: Lag = Lag()
+    lag: Lag = field(default_factory=Lag)
 
     def add(self, summary: ExportSummary) -> None:
         """Add a run."""
@@ -287,7 +287,7 @@ def _refuse_options(reading: ReadOptions, writing: WriteOptions) -> None:
     if writing.mode != "continue":
         raise OptionError("{mode} must be continue for an export that follows logs, got {0!r}", writing.mode)
     if reading.ending != Bound():
-        raise OptionError("{ending} is for an export that ends: one that follows logs has no end, or available_now")
+        raise OptionError("{ending} is for an export that ends, and one that follows logs does not")
     for topic in (None, *reading.policies):
         if reading._for_topic(topic).on_error == "stop":
             raise OptionError("{on_error} stop is not valid for an export that follows logs: choose raise or skip")

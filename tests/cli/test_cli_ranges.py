@@ -108,7 +108,7 @@ def exported(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Bound, B
     found: list[Any] = []
 
     def stop(options: Any) -> int:
-        found.append(export._read_options(options))
+        found.append(export.read_options(options))
         return 0
 
     monkeypatch.setattr(export, "run", stop)

@@ -223,7 +223,7 @@ def test_flags_take_a_value_for_all_topics_and_for_single_ones(
     """A switch before a positional argument does not take it for its value."""
     arguments = parsed(*flags, "logs", "out") if places == "before" else parsed("logs", "out", *flags)
     assert (arguments.logdirs, arguments.out) == (["logs"], "out")
-    assert export._read_options(arguments) == ReadOptions(latest_if_no_timestamp=True, **expected)
+    assert export.read_options(arguments) == ReadOptions(latest_if_no_timestamp=True, **expected)
 
 
 @pytest.mark.parametrize(
