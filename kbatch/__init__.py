@@ -81,6 +81,11 @@ _NAMES = LazyNames(
             "Scan",
             "scan_logs",
         ),
+        "kbatch.sinks.export_verification": (
+            "ExportVerification",
+            "verify_export",
+        ),
+        "kbatch.sinks.follower": ("FollowSummary",),
         "kbatch.sinks.summary": (
             "ExportSummary",
             "PartitionSummary",

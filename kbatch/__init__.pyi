@@ -56,6 +56,9 @@ from kbatch.rewrite.recompression import recompress as recompress
 from kbatch.rewrite.rewriter import RewriteReport as RewriteReport
 from kbatch.scans.scans import Scan as Scan
 from kbatch.scans.scans import scan_logs as scan_logs
+from kbatch.sinks.export_verification import ExportVerification as ExportVerification
+from kbatch.sinks.export_verification import verify_export as verify_export
+from kbatch.sinks.follower import FollowSummary as FollowSummary
 from kbatch.sinks.summary import ExportSummary as ExportSummary
 from kbatch.sinks.summary import PartitionSummary as PartitionSummary
 from kbatch.table import RecordTable as RecordTable

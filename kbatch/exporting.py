@@ -1,4 +1,4 @@
-"""`kbatch.export` and `kbatch.follow`: log directories -> Parquet files or tables, by the engine of the caller's choice.
+"""`kbatch.export` and `kbatch.follow`: log directories to Parquet files or tables, by the chosen engine.
 
 `kbatch.sinks.export_run` has the steps of a run.
 """
@@ -307,7 +307,7 @@ def follow(
     size: Any = commit_bytes
     following = as_named(lambda: FollowOptions(interval, size, available_now), {})
     choose = engine_choice(engine, threads=threads, master=master, conf=conf)
-    return as_named(
+    follower: Follower = as_named(
         lambda: Follower(
             ExportSetup.of(logdir, out, reading, writing, table, catalog, transform),
             choose,
@@ -317,7 +317,8 @@ def follow(
             metrics=None if metrics is None else MetricsFile(os.fspath(metrics), os.fspath(out)),
         ),
         {"ending": "end"},
-    ).run()
+    )
+    return follower.run()
 
 
 def engine_choice(

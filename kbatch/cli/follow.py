@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     with ProgressLine("planning ...") as line:
         commits = _CommitLines(line, as_json=arguments.json)
         with usage():
-            follower = as_named(
+            follower: Follower = as_named(
                 lambda: Follower(
                     setup,
                     choose,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
 from kbatch.cli.selection_flags import add_selection, given_selection
 from kbatch.cli.terminal import ProgressLine, counted, format_size, log_dict, print_lines, print_summary
-from kbatch.options import BOOLEAN, documented, option, options_of
+from kbatch.options import BOOLEAN, TEXT, ValueKind, documented, option, options_of
 
 if TYPE_CHECKING:
     from kbatch.cli.inputs import Input
@@ -30,6 +30,11 @@ topic-partition directory, or a broker's log directory.
 
 Each finding is printed on a line, "file: byte N: text". A finding that need not be damage is a note: missing offsets,
 which compaction and transactions cause too; zeros or an incomplete batch at the end of the last segment.
+
+With --against, PATH is the output of kbatch export or kbatch follow: a directory, a Delta table, or the files of an
+Iceberg table (--table). Its column offset is compared with the logs in LOGDIR, as far as its commits cover them. Each
+record that is missing or doubled is damage. What the logs do not have any more, or the export has not reached, is a
+note.
 """
 
 
@@ -40,6 +45,7 @@ examples:
   kbatch verify data/orders-0/00000000000000000000.timeindex
   kbatch verify --sequences data/orders-0
   kbatch verify --json data/orders-0 | jq '.logs[].findings[]'
+  kbatch verify /lake/raw --against /var/lib/kafka/data
 
 """
 
@@ -61,6 +67,21 @@ class VerifyFlags:
     {options}
     """
 
+    against: tuple[str, ...] = option(
+        ValueKind(lambda text: (text,), "/var/lib/kafka/data", metavar="LOGDIR", repeated=True), (), flag="--against",
+        help="PATH is the output of kbatch export or follow: check that it has every record of the logs in LOGDIR "
+        "once; may be given more than once",
+    )  # fmt: skip
+    table: str | None = option(
+        replace(TEXT, metavar="DB.T"),
+        None,
+        flag="--table",
+        help="with --against: the Iceberg table of the files in PATH",
+    )
+    catalog: str | None = option(
+        replace(TEXT, metavar="NAME"), None, flag="--catalog",
+        help="with --table: the catalog in pyiceberg's configuration",
+    )  # fmt: skip
     sequences: bool = option(
         BOOLEAN, False, flag="--sequences",
         help="also check the sequence numbers of idempotent producers for missing and duplicate batches",
@@ -89,7 +110,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.cli.inputs import find_inputs
 
-    sequences = given_options(VerifyFlags, arguments).sequences
+    flags = given_options(VerifyFlags, arguments)
+    if flags.against or flags.table or flags.catalog:
+        from kbatch.cli.verify_output import verify_output
+
+        return verify_output(arguments, flags.against, flags.table, flags.catalog)
+    sequences = flags.sequences
     inputs = find_inputs(arguments.paths, given_selection(arguments), given_storage(arguments))
     total = sum(segment.size for each in inputs for segment in each.segments)
     reports = []

@@ -14,7 +14,7 @@ from kbatch.sinks.file_names import FileNames
 from kbatch.sinks.files import WrittenFile
 from kbatch.sinks.outputs import OutputPlace
 
-__all__ = ["Commit", "CommittedFile", "LogName", "OutputState", "RunTarget", "TableCommitError"]
+__all__ = ["Commit", "CommittedFile", "DataFileName", "LogName", "OutputState", "RunTarget", "TableCommitError"]
 
 
 class TableCommitError(KbatchError):
@@ -31,6 +31,14 @@ class LogName(NamedTuple):
     topic: str
     partition: int
     topic_id: str | None
+
+
+class DataFileName(NamedTuple):
+    """A data file of an output: its topic-partition, and its name relative to the output."""
+
+    topic: str
+    partition: int
+    name: str
 
 
 class OutputState(NamedTuple):

@@ -29,10 +29,10 @@ import pyarrow as pa
 from kbatch.errors import LogDirectoryError
 from kbatch.extras import require
 from kbatch.plan.positions import CHECKSUM_BITS, Position, checksum_bits
-from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
+from kbatch.sinks.commits import Commit, CommittedFile, DataFileName, LogName, OutputState, TableCommitError
 from kbatch.sinks.delta_log import read_identifiers
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
-from kbatch.sinks.offset_ranges import commit_metadata
+from kbatch.sinks.offset_ranges import OFFSETS_KEY, commit_metadata
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.table_target import accepted_run, table_changed, table_failure
 
@@ -208,6 +208,25 @@ class DeltaTable:
             if took is False and ("oncurrent transaction" in str(error) or "already exists" in str(error)):
                 raise table_changed(self.title) from error
             raise table_failure(self.title, error, unknown=took is None) from error
+
+    def data_files(self) -> Iterator[DataFileName]:
+        """Yield the data files."""
+        table = self._open()
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            raise LogDirectoryError(
+                f"{self.title} may have deletion vectors, which kbatch does not read: remove them and the table "
+                "feature (REORG TABLE ... APPLY (PURGE), ALTER TABLE ... DROP FEATURE deletionVectors)",
+                source=self._out.url,
+            )
+        actions = pa.table(table.get_add_actions(flatten=True))
+        for batch in actions.select(["partition.topic", "partition.partition", "path"]).to_batches():
+            yield from starmap(DataFileName, zip(*(each.to_pylist() for each in batch.columns), strict=True))
+
+    def commit_offsets(self, run: str) -> str | None:
+        """Return the offsets in the information about the commit of a run."""
+        table = self._open()
+        found: Iterator[str | None] = (each.get(OFFSETS_KEY) for each in table.history() if each.get(_RUN_KEY) == run)
+        return next(found, None)
 
     def _create(self, schema: Any) -> Any:
         """Create the table without files."""

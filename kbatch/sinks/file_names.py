@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from kbatch.sinks.outputs import OutputPlace
 
-__all__ = ["EXPORT_PREFIX", "LOSSES", "LOSSES_SUFFIX", "TRANSACTIONS", "FileNames", "run_of"]
+__all__ = ["EXPORT_PREFIX", "LOSSES", "LOSSES_SUFFIX", "TRANSACTIONS", "FileNames", "log_of", "run_of"]
 
 # Readers ignore names that begin with an underscore.
 LOSSES = "_losses"
@@ -25,6 +26,8 @@ LOSSES_SUFFIX = ".parq"
 # The characters that Spark escapes in names of partition directories (ExternalCatalogUtils.escapePathName).
 _ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 _RUN_FILE = re.compile(r"(?:^|/)part-(?:[0-9]+-)*([0-9a-f]{8})(?:-[0-9a-f]{8})?\.(?:parquet|arrow|parq)$")
+
+_LOG_DIRECTORY = re.compile(r"topic=([^/]+)/partition=([0-9]{1,10})/")
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,19 @@ def run_of(name: str) -> str | None:
     """
     found = _RUN_FILE.search(name)
     return None if found is None else found[1]
+
+
+def log_of(name: str) -> tuple[str, int] | None:
+    """Return the topic and partition of a data file by its directories; None for a file of another origin.
+
+    Examples
+    --------
+    >>> from kbatch.sinks.file_names import log_of
+    >>> log_of("topic=t/partition=0/part-00000000000000000000-00003-0a1b2c3d-99887766.parquet")
+    ('t', 0)
+    """
+    found = _LOG_DIRECTORY.match(name)
+    return None if found is None else (unquote(found[1]), int(found[2]))
 
 
 def _escape(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,9 +21,9 @@ from kbatch.json_text import parse_json
 from kbatch.log.topics import first_names
 from kbatch.plan.positions import Position
 from kbatch.sinks.added_columns import columns_that_differ
-from kbatch.sinks.commits import Commit, CommittedFile, LogName, OutputState, TableCommitError
+from kbatch.sinks.commits import Commit, CommittedFile, DataFileName, LogName, OutputState, TableCommitError
 from kbatch.sinks.files import DAY_MICROSECONDS
-from kbatch.sinks.offset_ranges import commit_metadata
+from kbatch.sinks.offset_ranges import OFFSETS_KEY, commit_metadata
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.table_target import accepted_run, table_changed, table_failure
 
@@ -150,6 +150,31 @@ class IcebergTable:
             took = accepted_run(self, run)
             if took is not True:
                 raise table_failure(self.title, error, unknown=took is None) from error
+
+    def data_files(self) -> Iterator[DataFileName]:
+        """Yield the data files."""
+        table, root = self._open(), f"{self._root}/"
+        specs = {number: [each.name for each in spec.fields] for number, spec in table.specs().items()}
+        for task in table.scan().plan_files():
+            file = task.file
+            names = specs[file.spec_id]
+            if task.delete_files or not {"topic", "partition"} <= {*names} or not file.file_path.startswith(root):
+                raise LogDirectoryError(
+                    f"{self.title}: {file.file_path} has rows that other files delete, or is outside of {root} or not "
+                    "partitioned by topic and partition, which kbatch does not read",
+                    source=self._out.url,
+                )
+            topic, partition = (file.partition[names.index(name)] for name in ("topic", "partition"))
+            yield DataFileName(topic, partition, file.file_path.removeprefix(root))
+
+    def commit_offsets(self, run: str) -> str | None:
+        """Return the offsets in the properties of the snapshot of a run."""
+        for snapshot in self._open().snapshots():
+            summary = snapshot.summary
+            if summary is not None and summary.additional_properties.get(_RUN_PROPERTY) == run:
+                text: str | None = summary.additional_properties.get(OFFSETS_KEY)
+                return text
+        return None
 
     def _transaction(self, run: str, commit: Commit) -> Any:
         from pyiceberg.expressions import AlwaysTrue

@@ -1,24 +1,25 @@
 """The offsets of each commit of an export, as text in the metadata of the commit: what proves that none is missing.
 
 A directory has the text in the entry of the run in its manifest. A Delta table has it in the information about the
-commit, an Iceberg table in the properties of the snapshot. These expire, so both have it also in the manifest of the
-run, ``_export-<run>/_manifest.json``.
+commit, an Iceberg table in the properties of the snapshot. These expire, so both have it also in a file of the run,
+``_export-<run>/_offsets.json``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbatch.json_text import parse_json
+from kbatch.sinks.file_names import EXPORT_PREFIX
 
-__all__ = ["OFFSETS_KEY", "CommitOffsets", "OffsetRange", "commit_metadata", "restarted_ranges"]
+__all__ = ["OFFSETS_KEY", "CommitOffsets", "OffsetRange", "commit_metadata", "offsets_file"]
 
 # In the metadata of a table's commit, and in a manifest.
 OFFSETS_KEY = "kbatch.offsets"
-# A larger text is only in the manifest of the run: the metadata of an Iceberg table has the properties of all
+# A larger text is only in the file of the run: the metadata of an Iceberg table has the properties of all
 # snapshots, and is written again by each commit.
 MAX_INLINE = 16 << 10
 
@@ -44,21 +45,6 @@ class OffsetRange(NamedTuple):
     records: int = 0
     has_losses: int = 0
     restart: str = ""
-
-
-def restarted_ranges(ranges: Iterable[OffsetRange]) -> Iterator[tuple[OffsetRange, int | None]]:
-    """Yield the ranges of a topic-partition in order of their commits, each with the offset from which on it is void.
-
-    A log that was truncated or made again has other records from there on. None if nothing is void.
-    """
-    found = list(ranges)
-    limits: list[int | None] = []
-    limit: int | None = None
-    for each in reversed(found):
-        limits.append(limit)
-        if each.restart in ("truncated", "recreated"):
-            limit = each.start if limit is None else min(limit, each.start)
-    yield from zip(found, reversed(limits), strict=True)
 
 
 @dataclass(frozen=True)
@@ -105,14 +91,17 @@ class CommitOffsets:
         """
         found = parse_json(text)
         ranges = {
-            (topic, int(row[0])): OffsetRange(*map(int, row[1:5]), *map(str, row[5:]))
-            for topic, rows in found["ranges"].items()
-            for row in rows
+            (topic, int(row[0])): OffsetRange(*row[1:]) for topic, rows in found["ranges"].items() for row in rows
         }
         after = found["after"]
         if not (after is None or isinstance(after, str)):
             raise ValueError(f"after is {after!r}")
         return cls(after, str(found["isolation"]), bool(found["control"]), bool(found["key"]), ranges)
+
+
+def offsets_file(run: str) -> str:
+    """Return the name of the file with the offsets of a run to a table, relative to the directory of its files."""
+    return f"{EXPORT_PREFIX}{run}/_offsets.json"
 
 
 def commit_metadata(text: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -11,9 +11,9 @@ import pyarrow as pa
 from kbatch.errors import LogDirectoryError, exists_already
 from kbatch.escaping import one_line
 from kbatch.json_text import json_parts
-from kbatch.sinks.commits import Commit, LogName, OutputState, TableCommitError
+from kbatch.sinks.commits import Commit, DataFileName, LogName, OutputState, TableCommitError
 from kbatch.sinks.file_names import EXPORT_PREFIX, FileNames
-from kbatch.sinks.offset_ranges import OFFSETS_KEY
+from kbatch.sinks.offset_ranges import offsets_file
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.run_record import REPORTS, RunRecord
 from kbatch.sinks.working import WORK_PREFIX
@@ -53,6 +53,18 @@ class Table(Protocol):
 
     def commit(self, run: str, commit: Commit) -> None:
         """Add all files and positions, or nothing; create the table if it does not exist."""
+
+    def data_files(self) -> Iterator[DataFileName]:
+        """Yield the data files, also those that other programs have written.
+
+        Raises
+        ------
+        LogDirectoryError
+            If rows of files are deleted by other files, or the table is partitioned otherwise.
+        """
+
+    def commit_offsets(self, run: str) -> str | None:
+        """Return the offsets in the metadata of the commit of a run, if it has them."""
 
 
 class TableTarget:
@@ -113,8 +125,9 @@ class TableTarget:
         """Write the manifest of the run, and commit the files to the table."""
         keep_only(self.out, f"run-{self.run}", [file.name for file in commit.files])
         keep_only(self.out, self._side.rstrip("/"), commit.side_files)
+        self.out.write_parts(self.manifest, json_parts(commit.summary))
         # The metadata of the commit expires: a snapshot with its properties, and Delta's log.
-        self.out.write_parts(self.manifest, json_parts({**commit.summary, OFFSETS_KEY: commit.offsets}))
+        self.out.write(offsets_file(self.run), commit.offsets.encode())
         try:
             self._table.commit(self.run, commit)
             self.committed = True

@@ -1,0 +1,184 @@
+"""The offsets of a topic-partition's data files, and of its log, window by window in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.format import INT64_MAX
+from kbatch.log import Log
+from kbatch.options import Isolation
+from kbatch.sinks.output_offsets import RowGroup, read_offsets
+from kbatch.sinks.outputs import OutputPlace
+
+__all__ = ["LogOffsets", "Window", "WrittenOffsets", "windows"]
+
+# The number of offsets of a window, of the files or of the log: some row groups of the default size.
+WINDOW_ROWS = 4 << 20
+
+Offsets = npt.NDArray[np.int64]
+
+
+class LogOffsets:
+    """The offsets of a log's records in ranges, in order, a part at a time.
+
+    Parameters
+    ----------
+    log : Log or None
+    ranges : sequence of (start, stop, isolation, has_control)
+        In order, apart from each other.
+    progress : callable, optional
+        Called with the bytes of each table.
+
+    Attributes
+    ----------
+    lost_bytes : int
+        Of damaged batches, whose offsets are unknown.
+    """
+
+    def __init__(
+        self,
+        log: Log | None,
+        ranges: Sequence[tuple[int, int, Isolation, bool]],
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.lost_bytes = 0
+        self._log = log
+        self._ranges = ranges if log is not None else ()
+        self._progress = progress
+        self._parts = self._read()
+        self._rest: Offsets = np.empty(0, np.int64)
+        self._is_over = False
+
+    def _read(self) -> Iterator[Offsets]:
+        for start, stop, isolation, has_control in self._ranges:
+            assert self._log is not None
+            tables = self._log.tables(
+                start_offset=start,
+                stop_offset=stop,
+                isolation=isolation,
+                include_control=has_control,
+                on_error="skip",
+                columns=("offset",),
+            )
+            for table in tables:
+                self.lost_bytes += int(table.losses.lengths.sum())
+                if self._progress is not None:
+                    self._progress(table.consumed)
+                # The table would keep the data of its batches.
+                yield np.array(table.records["offset"])
+
+    @property
+    def next_offset(self) -> int | None:
+        """The next offset; None at the end."""
+        self._fill(1)
+        return int(self._rest[0]) if len(self._rest) else None
+
+    def _fill(self, rows: int) -> None:
+        parts = [self._rest]
+        have = len(self._rest)
+        while have < rows and not self._is_over:
+            part = next(self._parts, None)
+            self._is_over = part is None
+            if part is not None and len(part):
+                parts.append(part)
+                have += len(part)
+        if len(parts) > 1:
+            self._rest = np.concatenate(parts)
+
+    def take(self, stop: int) -> tuple[Offsets, int]:
+        """Return the next offsets below `stop`, and where they end: below it if there are more than a window has."""
+        self._fill(WINDOW_ROWS + 1)
+        beyond = np.flatnonzero(self._rest >= stop)
+        count = int(beyond[0]) if len(beyond) else len(self._rest)
+        if count > WINDOW_ROWS:
+            count = WINDOW_ROWS
+            stop = int(self._rest[count])
+        taken, self._rest = self._rest[:count], self._rest[count:]
+        # Offsets of a damaged log may descend.
+        return np.sort(taken), stop
+
+
+class WrittenOffsets:
+    """The offsets in the row groups of a topic-partition.
+
+    Parameters
+    ----------
+    place : OutputPlace
+    groups : sequence of RowGroup
+    limit_of : callable
+        Returns for the name of a file the offset from which on its rows do not count; None if all count.
+    """
+
+    def __init__(self, place: OutputPlace, groups: Sequence[RowGroup], limit_of: Callable[[str], int | None]) -> None:
+        self.void_rows = 0
+        self._place = place
+        self._waiting = sorted(groups, key=lambda group: group.low, reverse=True)
+        self._limit_of = limit_of
+        # Row groups that reach into the next window, and their offsets, as far as they were read.
+        self._active: list[tuple[RowGroup, Offsets | None]] = []
+
+    @property
+    def next_offset(self) -> int | None:
+        """A lower bound of the next offset; None at the end."""
+        lows = [group.low if found is None else int(found[0]) for group, found in self._active]
+        lows += [self._waiting[-1].low] if self._waiting else []
+        return min(lows, default=None)
+
+    def window_end(self, begin: int) -> int:
+        """Return where a window ends that begins at an offset and has about the rows of `WINDOW_ROWS`."""
+        rows = 0
+        while self._waiting and self._waiting[-1].low <= begin:
+            self._active.append((self._waiting.pop(), None))
+        rows = sum(group.rows if found is None else len(found) for group, found in self._active)
+        while self._waiting and rows < WINDOW_ROWS:
+            group = self._waiting.pop()
+            self._active.append((group, None))
+            rows += group.rows
+        return self._waiting[-1].low if self._waiting else INT64_MAX
+
+    def take(self, stop: int) -> Offsets:
+        """Return the sorted offsets below `stop` that were not taken yet."""
+        taken: list[Offsets] = [np.empty(0, np.int64)]
+        kept: list[tuple[RowGroup, Offsets | None]] = []
+        for group, known in self._active:
+            if known is None and group.low >= stop:
+                kept.append((group, None))
+                continue
+            found = self._read(group) if known is None else known
+            end = int(np.searchsorted(found, stop))
+            taken.append(found[:end])
+            if end < len(found):
+                kept.append((group, found[end:]))
+        self._active = kept
+        return np.sort(np.concatenate(taken))
+
+    def _read(self, group: RowGroup) -> Offsets:
+        found = np.sort(read_offsets(self._place, group))
+        limit = self._limit_of(group.name)
+        if limit is None:
+            return found
+        end = int(np.searchsorted(found, limit))
+        self.void_rows += len(found) - end
+        return found[:end]
+
+
+class Window(NamedTuple):
+    """The offsets below `stop` that follow those of the windows before, sorted: in the files, and of the log."""
+
+    stop: int
+    written: Offsets
+    expected: Offsets
+
+
+def windows(written: WrittenOffsets, log: LogOffsets) -> Iterator[Window]:
+    """Yield windows up to the end of both."""
+    while True:
+        nexts = [each for each in (written.next_offset, log.next_offset) if each is not None]
+        if not nexts:
+            return
+        expected, stop = log.take(written.window_end(min(nexts)))
+        yield Window(stop, written.take(stop), expected)
