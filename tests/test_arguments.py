@@ -81,6 +81,8 @@ NOT_CHECKED = {
             "kbatch.ExportSummary",
             "kbatch.PartitionSummary",
             "kbatch.IndexedLog",
+            "kbatch.ExportVerification",
+            "kbatch.FollowSummary",
             "kbatch.spark.MapInArrow",
             "kbatch.spark.StreamMetrics",
             "kbatch.spark.TopicMetrics",

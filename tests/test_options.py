@@ -48,6 +48,7 @@ from kbatch.quantities import parse_duration, parse_size
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.rewrite.conversion import Conversion
 from kbatch.rewrite.rewriter import Rewriter
+from kbatch.sinks.follow_options import FollowOptions
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.value_options import FormatOptions, ValueOptions
 
@@ -230,7 +231,7 @@ def test_columns_with_a_dictionary_are_columns_of_the_files() -> None:
 
 
 # Flags with any text as value.
-FREE_FLAGS = {"--topic", "--key", "--index"} | {
+FREE_FLAGS = {"--topic", "--key", "--index", "--against", "--table", "--catalog"} | {
     f"--{side}-{name}" for side in ("key", "value") for name in ("schema", "reader-schema", "message")
 }
 
@@ -239,8 +240,8 @@ def test_flags_of_commands_refuse_unknown_values() -> None:
     free = set()
     _, commands = make_parser()
     for name, parser in commands.items():
-        if name == "export":
-            # The tests above check its flags.
+        if name in ("export", "follow"):
+            # The tests above check their flags.
             continue
         for action in parser._actions:
             is_hidden = action.help == argparse.SUPPRESS
@@ -377,7 +378,8 @@ def page() -> str:
             '`df.write.format("kbatch")`.',
             [*options_of(RowOptions), *options_of(SinkOptions)],
         ),
-        ("Files of an export", "`kbatch export`.", options_of(WriteOptions)),
+        ("Files of an export", "`kbatch export` and `kbatch follow`.", options_of(WriteOptions)),
+        ("Exports that follow", "`kbatch follow`.", options_of(FollowOptions)),
     ):
         parts.append(f"\n## {title}\n\n{text}\n\n{table_of(offered, python_names(title, offered))}")
     parts.append(

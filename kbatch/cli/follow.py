@@ -48,7 +48,9 @@ examples:
 _STATUSES = {
     0: "everything is committed that the logs had at the start (--available-now)",
     1: "error; what was committed before remains",
-    3: "as 0, but a commit had the status 3 of kbatch export (also 4 and 5)",
+    3: "as 0, but a commit has losses, missing offsets, or batches accepted despite a wrong checksum",
+    4: "as 0, without losses, but --isolation read_committed withheld records in a commit",
+    5: "as 0, without losses, but more keys and values than --max-bad allows cannot be parsed completely",
     130: "stopped by SIGTERM or Ctrl-C",
 }
 

@@ -31,7 +31,7 @@ def verify_output(arguments: argparse.Namespace, against: Sequence[str], table: 
 
         def on_finding(finding: ExportFinding) -> None:
             line.write("")
-            print_lines(_finding_line(finding))
+            print_lines(_line_of(finding))
 
         result = verify_export(
             arguments.paths[0],
@@ -47,15 +47,15 @@ def verify_output(arguments: argparse.Namespace, against: Sequence[str], table: 
         logs = [_partition_dict(each) for each in result.partitions]
         print_summary("verify", status, logs, damaged=result.damaged, out=result.out)
     else:
-        print_lines(_summary(result))
+        print_lines(_verdict(result))
     return status
 
 
-def _finding_line(finding: ExportFinding) -> str:
+def _line_of(finding: ExportFinding) -> str:
     return f"{finding.topic}-{finding.partition}: {'' if finding.damage else 'note: '}{finding.text}"
 
 
-def _summary(result: ExportVerification) -> str:
+def _verdict(result: ExportVerification) -> str:
     parts = result.partitions
     records, compared, missing, doubled = (
         sum(getattr(each, name) for each in parts) for name in ("records", "compared", "missing", "doubled")

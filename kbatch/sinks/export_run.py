@@ -307,7 +307,7 @@ class ExportRun:
         # Logs and splits take as much memory as all else of the run. Without them there is room for what the reports
         # contain, and for the commit of a table, which needs most.
         facts, held = LogFacts(logs), _pending_logs(logs, reads)
-        begins = [_begin_of(log, read) for log, read in zip(logs, reads, strict=True)]
+        begins = [_read_begin(log, read) for log, read in zip(logs, reads, strict=True)]
         transactions = [read.transactions for read in reads]
         self._logs, self._reads = (), None
         del logs, reads
@@ -476,7 +476,7 @@ def _pending_logs(logs: Sequence[Log], reads: Sequence[LogRead]) -> _PendingLogs
     }
 
 
-def _begin_of(log: Log, read: LogRead) -> int:
+def _read_begin(log: Log, read: LogRead) -> int:
     """Return the offset at which a read begins."""
     return (log.segments[0].base_offset or 0) if read.start is None else read.start
 

@@ -22,7 +22,7 @@ from kbatch.log.discovery import root_list
 from kbatch.quantities import smallest
 from kbatch.records.display import changed_repr
 from kbatch.sinks.file_names import run_of
-from kbatch.sinks.offset_windows import LogOffsets, Window, WrittenOffsets, windows
+from kbatch.sinks.offset_windows import LogOffsets, OffsetArray, Window, WrittenOffsets, windows
 from kbatch.sinks.output_offsets import CoveredRange, ExportOutput, open_output, row_groups
 from kbatch.sinks.outputs import open_place
 
@@ -34,7 +34,6 @@ MAX_RANGES = 100
 FindingKind = Literal[
     "missing", "doubled", "uncovered", "fewer", "unknown", "lost", "damaged", "behind", "gone", "restarted", "extra"
 ]
-Offsets = npt.NDArray[np.int64]
 
 
 class ExportFinding(NamedTuple):
@@ -231,7 +230,7 @@ def verify_export(
 
 
 class _Ranges:
-    """Offsets of one kind that were found, as ranges; the first of them, and the number of all."""
+    """OffsetArray of one kind that were found, as ranges; the first of them, and the number of all."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -239,7 +238,7 @@ class _Ranges:
         self.found: list[list[int]] = []
         self._next = -1
 
-    def add(self, offsets: Offsets, places: npt.NDArray[np.int64]) -> None:
+    def add(self, offsets: OffsetArray, places: npt.NDArray[np.int64]) -> None:
         """Add offsets, and where each is in a sequence: neighbours there are one range."""
         if not len(offsets):
             return
@@ -375,20 +374,20 @@ class _PartitionCheck:
         self._found["extra"].add(extra, extra)
         return place + len(records)
 
-    def _ranges_of(self, offsets: Offsets) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    def _ranges_of(self, offsets: OffsetArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return the number of the live range of each offset, and whether there is one."""
         if not len(self._starts):
             return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
         numbers = np.maximum(np.searchsorted(self._starts, offsets, "right") - 1, 0)
         return numbers, (offsets >= self._starts[numbers]) & (offsets < self._ends[numbers])
 
-    def _may_be_covered(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
+    def _may_be_covered(self, offsets: OffsetArray) -> npt.NDArray[np.bool_]:
         """Return whether a commit of which this is unknown may cover each offset."""
         if self._output.unknown_run is None:
             return np.zeros(len(offsets), np.bool_)
         return offsets < (INT64_MAX if self._part.start is None else self._part.start)
 
-    def _is_compared(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
+    def _is_compared(self, offsets: OffsetArray) -> npt.NDArray[np.bool_]:
         found = np.zeros(len(offsets), np.bool_)
         for start, stop, *_ in self._expected:
             found |= (offsets >= start) & (offsets < stop)
@@ -484,7 +483,7 @@ def _live_ranges(covered: Sequence[CoveredRange], limits: Sequence[int | None]) 
     return live
 
 
-def _counts_at(offsets: Offsets, others: Offsets, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _counts_at(offsets: OffsetArray, others: OffsetArray, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return for each offset its count among the others, which ascend; 0 if it is not there."""
     if not len(others):
         return np.zeros(len(offsets), np.int64)

@@ -35,7 +35,7 @@ __all__ = ["FollowProgress", "FollowSummary", "Follower", "OnCommit", "OnProgres
 
 # The pause between two polls, in seconds: at most this, a part of the interval of commits, and at least a multiple of
 # the time that a poll takes, so that polls of many logs take at most a tenth of a core.
-POLL_SECONDS = 1.0
+MAX_PAUSE = 1.0
 POLLS_PER_INTERVAL = 10
 POLL_SHARE = 9.0
 
@@ -92,7 +92,7 @@ class FollowSummary:
     exit_status: int = 0
     lag: Lag = field(default_factory=Lag)
 
-    def add(self, summary: ExportSummary) -> None:
+    def _add(self, summary: ExportSummary) -> None:
         """Add a run."""
         self.commits += summary.action != "unchanged"
         self.records += summary.records
@@ -198,7 +198,7 @@ class Follower:
 
     def _wait(self, polled: float) -> None:
         took = time.monotonic() - polled
-        longest = min(POLL_SECONDS, self._options.commit_interval / POLLS_PER_INTERVAL)
+        longest = min(MAX_PAUSE, self._options.commit_interval / POLLS_PER_INTERVAL)
         time.sleep(max(longest, POLL_SHARE * took, 0.001))
 
     def _show(self, read_bytes: int = 0, total_bytes: int = 0, records: int = 0) -> None:
@@ -272,7 +272,7 @@ class Follower:
                 self._backlog.advance(key, reached, before=begin, stop=stop)
 
     def _report(self, summary: ExportSummary) -> None:
-        self.summary.add(summary)
+        self.summary._add(summary)
         if summary.action == "unchanged" and not summary.unseen_reports:
             return
         if self._metrics is not None:

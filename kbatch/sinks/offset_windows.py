@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,12 @@ from kbatch.options import Isolation
 from kbatch.sinks.output_offsets import RowGroup, read_offsets
 from kbatch.sinks.outputs import OutputPlace
 
-__all__ = ["LogOffsets", "Window", "WrittenOffsets", "windows"]
+__all__ = ["LogOffsets", "OffsetArray", "Window", "WrittenOffsets", "windows"]
 
 # The number of offsets of a window, of the files or of the log: some row groups of the default size.
 WINDOW_ROWS = 4 << 20
 
-Offsets = npt.NDArray[np.int64]
+OffsetArray: TypeAlias = npt.NDArray[np.int64]
 
 
 class LogOffsets:
@@ -50,10 +50,10 @@ class LogOffsets:
         self._ranges = ranges if log is not None else ()
         self._progress = progress
         self._parts = self._read()
-        self._rest: Offsets = np.empty(0, np.int64)
+        self._rest: OffsetArray = np.empty(0, np.int64)
         self._is_over = False
 
-    def _read(self) -> Iterator[Offsets]:
+    def _read(self) -> Iterator[OffsetArray]:
         for start, stop, isolation, has_control in self._ranges:
             assert self._log is not None
             tables = self._log.tables(
@@ -89,7 +89,7 @@ class LogOffsets:
         if len(parts) > 1:
             self._rest = np.concatenate(parts)
 
-    def take(self, stop: int) -> tuple[Offsets, int]:
+    def take(self, stop: int) -> tuple[OffsetArray, int]:
         """Return the next offsets below `stop`, and where they end: below it if there are more than a window has."""
         self._fill(WINDOW_ROWS + 1)
         beyond = np.flatnonzero(self._rest >= stop)
@@ -98,7 +98,7 @@ class LogOffsets:
             count = WINDOW_ROWS
             stop = int(self._rest[count])
         taken, self._rest = self._rest[:count], self._rest[count:]
-        # Offsets of a damaged log may descend.
+        # OffsetArray of a damaged log may descend.
         return np.sort(taken), stop
 
 
@@ -119,7 +119,7 @@ class WrittenOffsets:
         self._waiting = sorted(groups, key=lambda group: group.low, reverse=True)
         self._limit_of = limit_of
         # Row groups that reach into the next window, and their offsets, as far as they were read.
-        self._active: list[tuple[RowGroup, Offsets | None]] = []
+        self._active: list[tuple[RowGroup, OffsetArray | None]] = []
 
     @property
     def next_offset(self) -> int | None:
@@ -140,10 +140,10 @@ class WrittenOffsets:
             rows += group.rows
         return self._waiting[-1].low if self._waiting else INT64_MAX
 
-    def take(self, stop: int) -> Offsets:
+    def take(self, stop: int) -> OffsetArray:
         """Return the sorted offsets below `stop` that were not taken yet."""
-        taken: list[Offsets] = [np.empty(0, np.int64)]
-        kept: list[tuple[RowGroup, Offsets | None]] = []
+        taken: list[OffsetArray] = [np.empty(0, np.int64)]
+        kept: list[tuple[RowGroup, OffsetArray | None]] = []
         for group, known in self._active:
             if known is None and group.low >= stop:
                 kept.append((group, None))
@@ -156,7 +156,7 @@ class WrittenOffsets:
         self._active = kept
         return np.sort(np.concatenate(taken))
 
-    def _read(self, group: RowGroup) -> Offsets:
+    def _read(self, group: RowGroup) -> OffsetArray:
         found = np.sort(read_offsets(self._place, group))
         limit = self._limit_of(group.name)
         if limit is None:
@@ -170,8 +170,8 @@ class Window(NamedTuple):
     """The offsets below `stop` that follow those of the windows before, sorted: in the files, and of the log."""
 
     stop: int
-    written: Offsets
-    expected: Offsets
+    written: OffsetArray
+    expected: OffsetArray
 
 
 def windows(written: WrittenOffsets, log: LogOffsets) -> Iterator[Window]:

@@ -198,7 +198,7 @@ class RowGroup(NamedTuple):
 def row_groups(place: OutputPlace, names: Sequence[str]) -> Iterator[RowGroup]:
     """Yield the row groups of files with rows; those without statistics are read for it."""
     for name in names:
-        with _opened(place, name) as file:
+        with _opened_file(place, name) as file:
             for number in range(file.count):
                 rows, bounds = file.bounds(number)
                 if bounds is None and rows:
@@ -210,12 +210,12 @@ def row_groups(place: OutputPlace, names: Sequence[str]) -> Iterator[RowGroup]:
 
 def read_offsets(place: OutputPlace, group: RowGroup) -> npt.NDArray[np.int64]:
     """Return the offsets of a row group; no other column is read."""
-    with _opened(place, group.name) as file:
+    with _opened_file(place, group.name) as file:
         return file.read(group.number)
 
 
 @contextlib.contextmanager
-def _opened(place: OutputPlace, name: str) -> Iterator[_ParquetOffsets | _ArrowOffsets]:
+def _opened_file(place: OutputPlace, name: str) -> Iterator[_ParquetOffsets | _ArrowOffsets]:
     try:
         with place.open(name) as file:
             yield _ArrowOffsets(file) if name.endswith(".arrow") else _ParquetOffsets(file)

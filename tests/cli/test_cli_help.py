@@ -42,7 +42,7 @@ def test_the_help_of_a_command_lists_its_own_exit_statuses(capsys: pytest.Captur
     assert statuses["help"] == ["0", "1", "2", "130"]
     assert statuses["verify"] == ["0", "1", "2", "3", "130"]
     assert statuses["dump"] == ["0", "1", "2", "3", "4", "130"]
-    assert statuses["export"] == ["0", "1", "2", "3", "4", "5", "130"]
+    assert statuses["export"] == statuses["follow"] == ["0", "1", "2", "3", "4", "5", "130"]
     for name in COMMANDS:
         text = help_of(name, capsys).split("exit status:")[1]
         for other in COMMANDS:

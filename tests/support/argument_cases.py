@@ -158,6 +158,10 @@ def _descriptors() -> bytes:
 def _log_cases(log: str) -> None:
     module = kbatch.log
     segment = os.path.join(log, SEGMENT)
+
+    def exported() -> str:
+        return kbatch.export(log, _out(), engine="local").out
+
     _case("kbatch.Log", kbatch.Log, path=lambda: log)
     _method("kbatch.Log.tables", lambda: kbatch.Log(log))
     _method("kbatch.Log.transactions", lambda: kbatch.Log(log))
@@ -168,6 +172,9 @@ def _log_cases(log: str) -> None:
     _method("kbatch.log.LogList.tables", lambda: kbatch.find_logs(log))
     _case("kbatch.find_logs", kbatch.find_logs, root=lambda: log)
     _case("kbatch.export", kbatch.export, logdir=lambda: log, out=_out, engine=lambda: "local")
+    following = {"engine": lambda: "local", "available_now": lambda: True}
+    _case("kbatch.follow", kbatch.follow, logdir=lambda: log, out=_out, **following)
+    _case("kbatch.verify_export", kbatch.verify_export, out=exported, against=lambda: log)
     _case("kbatch.scan_logs", kbatch.scan_logs, source=lambda: log)
     _case("kbatch.index_logs", kbatch.index_logs, source=lambda: log, index=_out)
     for name in ("reader", "head", "tail", "to_arrow", "to_pandas"):
