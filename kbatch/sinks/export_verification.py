@@ -19,6 +19,7 @@ from kbatch.escaping import counted
 from kbatch.format import INT64_MAX
 from kbatch.log import Log, find_logs
 from kbatch.log.discovery import root_list
+from kbatch.log.store.storage import is_url
 from kbatch.quantities import smallest
 from kbatch.records.display import changed_repr
 from kbatch.sinks.file_names import run_of
@@ -208,7 +209,8 @@ def verify_export(
     place = open_place(os.fspath(out), dict(storage_options or {}))
     output = open_output(place, table, catalog)
     roots = [os.fspath(each) for each in root_list(against, "against")]
-    logs = {(log.topic or "", log.partition or 0): log for log in find_logs(roots, storage_options=storage_options)}
+    found = find_logs(roots, storage_options=storage_options if any(map(is_url, roots)) else None)
+    logs = {(log.topic or "", log.partition or 0): log for log in found}
     names = sorted(output.covered.keys() | output.files.keys())
     total = sum(logs[name].size for name in names if name in logs)
     read = 0

@@ -15,15 +15,18 @@ import pyarrow.parquet
 
 from kbatch.errors import LogDirectoryError
 from kbatch.sinks.commits import DataFileName
-from kbatch.sinks.file_names import EXPORT_PREFIX, log_of
+from kbatch.sinks.file_names import EXPORT_PREFIX, log_of, run_of
 from kbatch.sinks.manifest import MANIFEST, Manifest
 from kbatch.sinks.offset_ranges import OFFSETS_KEY, CommitOffsets, offsets_file
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.run_record import RunRecord
 from kbatch.sinks.table_target import Table
 
 __all__ = ["CoveredRange", "ExportOutput", "RowGroup", "open_output", "read_offsets", "row_groups"]
 
 _DELTA_LOG = "_delta_log"
+# How often the files of an output are listed while exports commit to it.
+_ATTEMPTS = 10
 
 
 @dataclass(slots=True)
@@ -142,14 +145,8 @@ def open_output(place: OutputPlace, table: str | None, catalog: str | None) -> E
             else ""
         )
         raise LogDirectoryError(f"{place.url}: not the output of an export{hint}", source=place.url)
-    manifest = Manifest.read(place)
-    assert manifest is not None
     output = ExportOutput(place)
-    # In an object store, the files of runs that were killed do not count.
-    names = place.files() if place.local else manifest.files
-    for name in names:
-        if name.endswith((".parquet", ".arrow")) and (log := log_of(name)) is not None:
-            output.add(DataFileName(*log, name))
+    manifest = _add_files(output)
     for entry in reversed(manifest.runs):
         text = entry.get(OFFSETS_KEY)
         if text is None:
@@ -159,13 +156,37 @@ def open_output(place: OutputPlace, table: str | None, catalog: str | None) -> E
     return output
 
 
+def _add_files(output: ExportOutput) -> Manifest:
+    """Add the data files of a directory, and return its manifest, both without a commit in between."""
+    place = output.place
+    for _ in range(_ATTEMPTS):
+        manifest = Manifest.read(place)
+        if manifest is None:
+            raise LogDirectoryError(f"{place.url}/{MANIFEST}: does not exist any more", source=place.url)
+        # In an object store, the files of runs that were killed do not count.
+        names = place.files() if place.local else manifest.files
+        running = RunRecord(place).unfinished_runs
+        if not place.local or place.read(MANIFEST) == manifest.text:
+            for name in names:
+                log = log_of(name) if name.endswith((".parquet", ".arrow")) else None
+                if log is not None and run_of(name) not in running:
+                    output.add(DataFileName(*log, name))
+            return manifest
+    raise _is_busy(place)
+
+
 def _table_output(place: OutputPlace, table: Table) -> ExportOutput:
     if not table.exists():
         raise LogDirectoryError(f"{place.url}: there is no table: {table.title}", source=place.url)
-    output = ExportOutput(place)
-    for file in table.data_files():
-        output.add(file)
-    run = table.load(()).run
+    for _ in range(_ATTEMPTS):
+        run = table.load(()).run
+        output = ExportOutput(place)
+        for file in table.data_files():
+            output.add(file)
+        if table.load(()).run == run:
+            break
+    else:
+        raise _is_busy(place)
     while run is not None:
         data = place.read(offsets_file(run))
         text = table.commit_offsets(run) if data is None else data.decode("utf-8", "replace")
@@ -174,6 +195,12 @@ def _table_output(place: OutputPlace, table: Table) -> ExportOutput:
             break
         run = output.add_before(run, text, f"{place.url}/{offsets_file(run)}")
     return output
+
+
+def _is_busy(place: OutputPlace) -> LogDirectoryError:
+    return LogDirectoryError(
+        f"{place.url}: there was a commit during each of {_ATTEMPTS} attempts to list its files", source=place.url
+    )
 
 
 class RowGroup(NamedTuple):

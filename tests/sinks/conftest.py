@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import log_batches
 import pytest
@@ -33,3 +33,30 @@ def out(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         iceberg_catalog.use(tmp_path, monkeypatch)
     output: Output = export_outputs.Output(kind, tmp_path / "out")
     return output
+
+
+@pytest.fixture(params=["parquet", "delta", "iceberg", "object store"])
+def killed(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The output of exports to kill: keywords of `local_export.export`, and `out`."""
+    kind: str = request.param
+    settings: dict[str, Any] = {"format": kind, "out": str(tmp_path / "out")}
+    if kind == "delta":
+        pytest.importorskip("deltalake")
+    if kind == "iceberg":
+        import iceberg_catalog
+
+        iceberg_catalog.use(tmp_path, monkeypatch)
+        settings |= {"table": iceberg_catalog.TABLE, "catalog": iceberg_catalog.NAME}
+    if kind == "object store":
+        from kbatch.log.store.storage import filesystem
+
+        server = request.getfixturevalue("s3_server")
+        own = {"access_key": "me", "secret_key": "secret", "background_writes": "false"}
+        settings |= {
+            "format": "parquet",
+            "storage": {**own, "endpoint_override": f"http://{server}"},
+            "out": "s3://killed/out",
+        }
+        creating = {**settings["storage"], "allow_bucket_creation": "true"}
+        filesystem("s3://killed", creating)[0].create_dir("killed")
+    return settings

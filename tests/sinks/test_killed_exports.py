@@ -60,31 +60,6 @@ def leftovers(out: Path) -> list[str]:
     return [name for name in [*os.listdir(out), *os.listdir(out.parent)] if "_temporary-" in name or ".tmp-" in name]
 
 
-@pytest.fixture(params=["parquet", "delta", "iceberg", "object store"])
-def killed(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The output of exports to kill: keywords of `local_export.export`, and `out`."""
-    kind: str = request.param
-    settings: dict[str, Any] = {"format": kind, "out": str(tmp_path / "out")}
-    if kind == "delta":
-        pytest.importorskip("deltalake")
-    if kind == "iceberg":
-        iceberg_catalog.use(tmp_path, monkeypatch)
-        settings |= {"table": iceberg_catalog.TABLE, "catalog": iceberg_catalog.NAME}
-    if kind == "object store":
-        from kbatch.log.store.storage import filesystem
-
-        server = request.getfixturevalue("s3_server")
-        own = {"access_key": "me", "secret_key": "secret", "background_writes": "false"}
-        settings |= {
-            "format": "parquet",
-            "storage": {**own, "endpoint_override": f"http://{server}"},
-            "out": "s3://killed/out",
-        }
-        creating = {**settings["storage"], "allow_bucket_creation": "true"}
-        filesystem("s3://killed", creating)[0].create_dir("killed")
-    return settings
-
-
 def test_every_record_is_written_once_despite_kills_at_random_times(killed: dict[str, Any], tmp_path: Path) -> None:
     root = tmp_path / "logs"
     out = killed.pop("out")

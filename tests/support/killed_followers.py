@@ -71,7 +71,7 @@ def main(settings: dict[str, Any], root: Path, out: str, kills: int) -> None:
     logs = [GrowingLog(root / f"t-{partition}") for partition in range(3)]
     for log in logs:
         log.append()
-    commits = [run_and_kill(root, out, settings, logs, numbers.uniform(0.05, 0.8)) for _ in range(kills)]
+    commits = [run_and_kill(root, out, settings, logs, numbers.uniform(0.05, 1.5)) for _ in range(kills)]
     print(sum(commits))
 
 
