@@ -133,13 +133,13 @@ class DeltaTable:
             is_empty = table.version() == 0 and _EMPTY_KEY in table.history(1)[0]
             return OutputState(not is_empty, None if table.file_uris() else {})
         self._base = table.transaction_version(_BASE_ID) or 0
-        found = read_identifiers(self._out, table.version(), _prefixes(self._base))
+        found = read_identifiers(self._out, table.version(), [_RUN_ID, *_prefixes(self._base)])
         marks = self._marks(found)
         for log in logs:
             position = self._position(found, log, marks.get(f"{log.topic}-{log.partition}", {}))
             if position is not None:
                 self._known[log.topic, log.partition] = position
-        return OutputState(True, dict(self._known), _run_of_number(table.transaction_version(_RUN_ID)))
+        return OutputState(True, dict(self._known), _run_of_number(found.get(_RUN_ID)))
 
     def _marks(self, found: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """Return by topic-partition what its log is recognized by, under each id that is not given up."""
