@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from kbatch.bounds import Bound
+from kbatch.errors import LogDirectoryError
 from kbatch.interrupts import INTERRUPTED, HeldInterrupts
 from kbatch.log import Log
-from kbatch.log.missing import retry_if_gone
+from kbatch.log.missing import is_gone, retry_if_gone
 from kbatch.options import OptionError
 from kbatch.plan.backlog import Backlog, Lag
 from kbatch.plan.planner import resolved_starts
@@ -38,6 +39,8 @@ __all__ = ["FollowProgress", "FollowSummary", "Follower", "OnCommit", "OnProgres
 MAX_PAUSE = 1.0
 POLLS_PER_INTERVAL = 10
 POLL_SHARE = 9.0
+# Runs in sequence that may fail because a file of a log was deleted while they read it.
+MAX_GONE = 3
 
 
 class FollowProgress(NamedTuple):
@@ -146,6 +149,8 @@ class Follower:
         self._engine: Engine | None = None
         self._executor: Executor | None = None
         self._lock: RunLock | None = None
+        # Runs in sequence that failed because a file of a log was gone.
+        self._gone = 0
         self._stack = contextlib.ExitStack()
         # Where the reads of logs begin that have no position yet, and where the ones of the running run begin and end.
         self._begins: dict[TopicPartition, int] = {}
@@ -208,9 +213,23 @@ class Follower:
     # -- one run
 
     def _run(self, logs: Sequence[Log]) -> bool:
-        """Export and commit what the logs have; return whether it is all of what they had at the last poll."""
+        """Export and commit what the logs have; return whether it is all of what they had at the last poll.
+
+        It is not if a file was deleted meanwhile, by the log cleaner or by retention: the next run sees which.
+        """
         if not logs:
             return True
+        try:
+            self._commit(logs)
+        except LogDirectoryError as error:
+            self._gone += 1
+            if self._gone > MAX_GONE or not is_gone(error):
+                raise
+            return False
+        self._gone = 0
+        return all(stop >= self._backlog.states[key].end_offset for key, (_, stop) in self._bounds.items())
+
+    def _commit(self, logs: Sequence[Log]) -> None:
         target = self._setup.target()
         if self._engine is None:
             self._engine = self._engine_of(sum(log.size for log in logs))
@@ -224,7 +243,6 @@ class Follower:
                     self._hold(run.keep_lock())
                 self._advance(summary)
                 self._report(summary)
-        return all(stop >= self._backlog.states[key].end_offset for key, (_, stop) in self._bounds.items())
 
     def _started(self, engine: Engine) -> Executor:
         """Return what runs the tasks, which is kept until the end."""

@@ -165,7 +165,8 @@ def _add_files(output: ExportOutput) -> Manifest:
             raise LogDirectoryError(f"{place.url}/{MANIFEST}: does not exist any more", source=place.url)
         # In an object store, the files of runs that were killed do not count.
         names = place.files() if place.local else manifest.files
-        running = RunRecord(place).unfinished_runs
+        # Runs that place their files now, and are not committed.
+        running = RunRecord(place).unfinished_runs - {run["run"] for run in manifest.runs}
         if not place.local or place.read(MANIFEST) == manifest.text:
             for name in names:
                 log = log_of(name) if name.endswith((".parquet", ".arrow")) else None

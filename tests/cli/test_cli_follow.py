@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -100,6 +101,32 @@ def test_without_json_a_pipe_gets_one_line_at_the_end(tmp_path: Path, capsys: py
     assert captured.out.endswith(f"commits: {out}; 0 offsets (0 bytes) behind\n")
     assert main(["verify", str(out), "--against", str(tmp_path / "logs")]) == 0
     assert capsys.readouterr().out == f"{out}: ok (1 topic-partition, 40 records, 40 records of the logs)\n"
+
+
+def test_a_terminal_shows_the_lag(tmp_path: Path) -> None:
+    log = GrowingLog(tmp_path / "logs" / "t-0")
+    log.append(3)
+    ours, theirs = pty.openpty()
+    flags = ["--engine", "local", "--commit-interval", "10h"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kbatch", "follow", str(tmp_path / "logs"), str(tmp_path / "out"), *flags],
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env={**os.environ, "PYTHONPATH": str(Path(kbatch.__file__).parents[1])},
+    )
+    os.close(theirs)
+    shown = b""
+    deadline = time.monotonic() + 60
+    while b"0 offsets (0 bytes) behind; last commit " not in shown and time.monotonic() < deadline:
+        shown += os.read(ours, 1000)
+    log.append(2)
+    while b"4 offsets (" not in shown and time.monotonic() < deadline:
+        shown += os.read(ours, 1000)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    os.close(ours)
+    assert b" UTC, 6 records" in shown
+    assert b"4 offsets (" in shown
 
 
 def test_losses_of_a_commit_are_printed_and_the_exit_status_is_3(

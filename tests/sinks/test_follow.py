@@ -29,7 +29,7 @@ from transaction_logs import data, marker, txn  # noqa: E402
 
 from kbatch.bounds import Bound  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
-from kbatch.sinks import follower, working  # noqa: E402
+from kbatch.sinks import follower, offset_ranges, working  # noqa: E402
 from kbatch.sinks.export_run import ExportRun  # noqa: E402
 from kbatch.sinks.offset_ranges import CommitOffsets, OffsetRange  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
@@ -277,6 +277,91 @@ def test_a_full_disk_ends_a_follower_and_the_commits_before_remain(
     assert [finding.kind for finding in found.findings] == ["behind"]
     follow(root, out, available_now=True)
     assert kbatch.verify_export(out, root).findings == []
+
+
+@pytest.mark.parametrize("failures", [1, 4])
+def test_a_run_is_repeated_if_a_file_was_deleted_while_it_was_read(
+    failures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log cleaner replaces segments, and retention deletes them."""
+    GrowingLog(tmp_path / "logs" / "t-0").append(5)
+    root, out = tmp_path / "logs", tmp_path / "out"
+    original = ExportRun.run
+    runs: list[int] = []
+
+    def run(self: ExportRun, *arguments: Any) -> None:
+        runs.append(1)
+        if len(runs) <= failures:
+            raise kbatch.LogDirectoryError("deleted", source=str(root / "t-0" / "deleted.log"))
+        original(self, *arguments)
+
+    monkeypatch.setattr(ExportRun, "run", run)
+    if failures == 4:
+        with pytest.raises(kbatch.LogDirectoryError, match="deleted"):
+            follow(root, out, available_now=True)
+        assert os.listdir(tmp_path) == ["logs"]
+        return
+    follow(root, out, available_now=True)
+    assert len(runs) == 2
+    assert kbatch.verify_export(out, root).findings == []
+
+
+def test_deleted_records_are_an_error_or_a_reported_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = GrowingLog(tmp_path / "logs" / "t-0", 2)
+    log.append(2)
+    root, out = tmp_path / "logs", tmp_path / "out"
+    follow(root, out, available_now=True)
+    log.append(6)
+    for offset in 0, 4:
+        (root / "t-0" / f"{offset:020d}.log").unlink()
+    with pytest.raises(kbatch.LogDirectoryError, match="offsets 4 to 7 were deleted"):
+        follow(root, out, available_now=True)
+    summary = follow(root, out, ReadOptions(fail_on_data_loss=False), available_now=True)
+    assert (summary.records, summary.exit_status) == (8, 3)
+    assert [(each.kind, each.first_offset) for each in kbatch.verify_export(out, root).findings] == [("gone", 0)]
+
+
+def test_a_verification_during_commits_finds_nothing_missing(killed: dict[str, Any], tmp_path: Path) -> None:
+    logs = [GrowingLog(tmp_path / "logs" / f"t-{number}") for number in range(2)]
+    for log in logs:
+        log.append(100)
+    out = killed.pop("out")
+    tables = {name: killed[name] for name in ("table", "catalog") if name in killed}
+    first, failures = threading.Event(), []
+
+    def run() -> None:
+        try:
+            options: Any = {"available_now": True, "commit_bytes": 600, "on_commit": lambda *_: first.set()}
+            follow(tmp_path / "logs", out, **options, **killed)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            first.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    first.wait()
+    found = []
+    while thread.is_alive() and len(found) < 5:
+        verified = kbatch.verify_export(out, tmp_path / "logs", storage_options=killed.get("storage"), **tables)
+        found.append((verified.damaged, {finding.kind for finding in verified.findings}))
+    thread.join()
+    assert failures == []
+    assert found
+    assert all(not damaged and kinds <= {"behind"} for damaged, kinds in found), found
+
+
+def test_the_offsets_of_many_partitions_are_in_a_file_and_not_in_the_metadata(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    text = CommitOffsets(ranges={("t", number): OffsetRange(0, 10**9, 10**9) for number in range(2000)}).to_text()
+    assert offset_ranges.commit_metadata(text) == {}
+    assert len(CommitOffsets.parse(text).ranges) == 2000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offset_ranges, "MAX_INLINE", 10)
+        GrowingLog(tmp_path / "logs" / "t-0").append(3)
+        follow(tmp_path / "logs", tmp_path / "out", available_now=True, format="delta")
+    assert "kbatch.offsets" not in Output("delta", tmp_path / "out").table().history(1)[0]
+    assert kbatch.verify_export(tmp_path / "out", tmp_path / "logs").findings == []
 
 
 def test_an_interrupt_during_a_commit_ends_the_follower_after_it(
