@@ -209,8 +209,8 @@ class DeltaTable:
                 raise table_changed(self.title) from error
             raise table_failure(self.title, error, unknown=took is None) from error
 
-    def data_files(self) -> Iterator[DataFileName]:
-        """Yield the data files."""
+    def contents(self) -> tuple[str | None, list[DataFileName]]:
+        """Return the run that committed last, and the data files."""
         table = self._open()
         if "deletionVectors" in (table.protocol().reader_features or ()):
             raise LogDirectoryError(
@@ -219,8 +219,9 @@ class DeltaTable:
                 source=self._out.url,
             )
         actions = pa.table(table.get_add_actions(flatten=True))
-        for batch in actions.select(["partition.topic", "partition.partition", "path"]).to_batches():
-            yield from starmap(DataFileName, zip(*(each.to_pylist() for each in batch.columns), strict=True))
+        columns = actions.select(["partition.topic", "partition.partition", "path"]).columns
+        files = list(starmap(DataFileName, zip(*(each.to_pylist() for each in columns), strict=True)))
+        return _run_of_number(table.transaction_version(_RUN_ID)), files
 
     def commit_offsets(self, run: str) -> str | None:
         """Return the offsets in the information about the commit of a run."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -151,8 +151,9 @@ class IcebergTable:
             if took is not True:
                 raise table_failure(self.title, error, unknown=took is None) from error
 
-    def data_files(self) -> Iterator[DataFileName]:
-        """Yield the data files."""
+    def contents(self) -> tuple[str | None, list[DataFileName]]:
+        """Return the run that committed last, and the data files."""
+        found = []
         table, root = self._open(), f"{self._root}/"
         specs = {number: [each.name for each in spec.fields] for number, spec in table.specs().items()}
         for task in table.scan().plan_files():
@@ -165,7 +166,8 @@ class IcebergTable:
                     source=self._out.url,
                 )
             topic, partition = (file.partition[names.index(name)] for name in ("topic", "partition"))
-            yield DataFileName(topic, partition, file.file_path.removeprefix(root))
+            found.append(DataFileName(topic, partition, file.file_path.removeprefix(root)))
+        return table.properties.get(_RUN_PROPERTY), found
 
     def commit_offsets(self, run: str) -> str | None:
         """Return the offsets in the properties of the snapshot of a run."""

@@ -25,8 +25,8 @@ from kbatch.sinks.table_target import Table
 __all__ = ["CoveredRange", "ExportOutput", "RowGroup", "open_output", "read_offsets", "row_groups"]
 
 _DELTA_LOG = "_delta_log"
-# How often the files of an output are listed while exports commit to it.
-_ATTEMPTS = 10
+# How often the files of an output are listed, and a manifest is read, while exports commit.
+_ATTEMPTS = 5
 
 
 @dataclass(slots=True)
@@ -157,37 +157,43 @@ def open_output(place: OutputPlace, table: str | None, catalog: str | None) -> E
 
 
 def _add_files(output: ExportOutput) -> Manifest:
-    """Add the data files of a directory, and return its manifest, both without a commit in between."""
+    """Add the data files of a directory, and return its manifest, as they were at one time between two commits."""
     place = output.place
     for _ in range(_ATTEMPTS):
-        manifest = Manifest.read(place)
-        if manifest is None:
-            raise LogDirectoryError(f"{place.url}/{MANIFEST}: does not exist any more", source=place.url)
+        manifest = _whole_manifest(place)
         # In an object store, the files of runs that were killed do not count.
-        names = place.files() if place.local else manifest.files
-        # Runs that place their files now, and are not committed.
-        running = RunRecord(place).unfinished_runs - {run["run"] for run in manifest.runs}
-        if not place.local or place.read(MANIFEST) == manifest.text:
-            for name in names:
+        names = place.files() if place.local and manifest is not None else []
+        running = RunRecord(place).unfinished_runs
+        later = _whole_manifest(place)
+        if manifest is None or later is None:
+            break
+        own = [run["run"] for run in manifest.runs]
+        if [run["run"] for run in later.runs[: len(own)]] == own:
+            # Runs that have placed their files since, or are placing them.
+            others = {*running, *(run["run"] for run in later.runs)} - {*own}
+            for name in names if place.local else manifest.files:
                 log = log_of(name) if name.endswith((".parquet", ".arrow")) else None
-                if log is not None and run_of(name) not in running:
+                if log is not None and run_of(name) not in others:
                     output.add(DataFileName(*log, name))
             return manifest
-    raise _is_busy(place)
+    raise LogDirectoryError(f"{place.url}: its data was replaced meanwhile; try it again", source=place.url)
+
+
+def _whole_manifest(place: OutputPlace) -> Manifest | None:
+    """Return the manifest; of an object that is replaced while it is read, a reader may get a part."""
+    for _ in range(0 if place.local else _ATTEMPTS):
+        with contextlib.suppress(LogDirectoryError):
+            return Manifest.read(place)
+    return Manifest.read(place)
 
 
 def _table_output(place: OutputPlace, table: Table) -> ExportOutput:
     if not table.exists():
         raise LogDirectoryError(f"{place.url}: there is no table: {table.title}", source=place.url)
-    for _ in range(_ATTEMPTS):
-        run = table.load(()).run
-        output = ExportOutput(place)
-        for file in table.data_files():
-            output.add(file)
-        if table.load(()).run == run:
-            break
-    else:
-        raise _is_busy(place)
+    output = ExportOutput(place)
+    run, files = table.contents()
+    for file in files:
+        output.add(file)
     while run is not None:
         data = place.read(offsets_file(run))
         text = table.commit_offsets(run) if data is None else data.decode("utf-8", "replace")
@@ -196,12 +202,6 @@ def _table_output(place: OutputPlace, table: Table) -> ExportOutput:
             break
         run = output.add_before(run, text, f"{place.url}/{offsets_file(run)}")
     return output
-
-
-def _is_busy(place: OutputPlace) -> LogDirectoryError:
-    return LogDirectoryError(
-        f"{place.url}: there was a commit during each of {_ATTEMPTS} attempts to list its files", source=place.url
-    )
 
 
 class RowGroup(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -54,8 +54,8 @@ class Table(Protocol):
     def commit(self, run: str, commit: Commit) -> None:
         """Add all files and positions, or nothing; create the table if it does not exist."""
 
-    def data_files(self) -> Iterator[DataFileName]:
-        """Yield the data files, also those that other programs have written.
+    def contents(self) -> tuple[str | None, list[DataFileName]]:
+        """Return the run that committed last, and the data files, also those that other programs have written.
 
         Raises
         ------
