@@ -16,8 +16,8 @@ from kbatch.sinks.outputs import OutputPlace
 
 __all__ = ["LogOffsets", "OffsetArray", "Window", "WrittenOffsets", "windows"]
 
-# The number of offsets of a window, of the files or of the log: some row groups of the default size.
-WINDOW_ROWS = 4 << 20
+# The number of offsets of a window, of the files or of the log; a row group is read at once, and may have more.
+WINDOW_ROWS = 1 << 20
 
 OffsetArray: TypeAlias = npt.NDArray[np.int64]
 

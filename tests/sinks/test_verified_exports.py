@@ -25,7 +25,7 @@ from local_follow import GrowingLog, follow  # noqa: E402
 from log_batches import NOW, batch, write_segment  # noqa: E402
 
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
-from kbatch.sinks import offset_windows  # noqa: E402
+from kbatch.sinks import export_verification, offset_windows  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -124,6 +124,33 @@ def test_what_is_removed_and_doubled_is_found_exactly(tmp_path_factory: pytest.T
     (part,) = found.partitions
     assert (part.missing, part.doubled) == (int((expected == 0).sum()), int(np.maximum(expected - 1, 0).sum()))
     assert found.damaged == bool((expected != 1).any())
+
+
+def test_windows_are_bounded_by_the_size_of_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that the output lacks, and rows that the log lacks, do not make a window larger."""
+    root, out = tmp_path / "logs", Output("parquet", tmp_path / "out")
+    log = GrowingLog(root / "t-0", 50)
+    log.append(400)
+    follow(root, out.path, available_now=True, commit_bytes=8000)
+    for number, path in enumerate(data_files(out)):
+        rows = pq.ParquetFile(path).metadata.num_rows
+        change(path, range(rows) if number % 2 else range(0))
+    (root / "t-0" / f"{300:020d}.log").unlink()
+    sizes: list[tuple[int, int]] = []
+    original = export_verification.windows
+
+    def windows(*arguments: Any) -> Any:
+        for window in original(*arguments):
+            sizes.append((len(window.written), len(window.expected)))
+            yield window
+
+    monkeypatch.setattr(export_verification, "windows", windows)
+    monkeypatch.setattr(offset_windows, "WINDOW_ROWS", 20)
+    found = verified(out, root)
+    assert sum(part.missing for part in found.partitions) > 100
+    assert len(sizes) > 20
+    # Row groups have seven rows.
+    assert max(map(max, sizes)) <= 20 + 7
 
 
 def test_offsets_of_control_batches_and_aborted_transactions_are_not_missing(golden: Path, tmp_path: Path) -> None:
