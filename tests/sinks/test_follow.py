@@ -24,15 +24,18 @@ import killed_followers  # noqa: E402
 import local_export  # noqa: E402
 from export_outputs import Output  # noqa: E402
 from local_follow import GrowingLog, follow  # noqa: E402
-from log_batches import write_segment  # noqa: E402
+from log_batches import NOW, batch, write_segment  # noqa: E402
 from transaction_logs import data, marker, txn  # noqa: E402
 
+from kbatch import exporting  # noqa: E402
 from kbatch.bounds import Bound  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.sinks import follower, offset_ranges, working  # noqa: E402
 from kbatch.sinks.export_run import ExportRun  # noqa: E402
+from kbatch.sinks.local_engine import LocalExecutor  # noqa: E402
 from kbatch.sinks.offset_ranges import CommitOffsets, OffsetRange  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
+from kbatch.value_options import ValueOptions  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -204,6 +207,42 @@ def test_logs_without_anything_new_are_not_opened(tmp_path: Path, monkeypatch: p
     growing = Growing(tmp_path / "logs", tmp_path / "out", monkeypatch, commit_interval=0)
     growing.run(None, logs[2].append, None, None)
     assert opened == ["t-2"]
+
+
+def test_the_engine_is_started_once_and_only_if_there_is_something_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    class Counted(LocalExecutor):
+        def __init__(self, threads: int | None = None) -> None:
+            started.append(1)
+            super().__init__(threads)
+
+    monkeypatch.setattr(exporting, "LocalExecutor", Counted)
+    GrowingLog(tmp_path / "logs" / "t-0").append(20)
+    options: Any = {"engine": "local", "available_now": True, "commit_bytes": 500}
+    assert kbatch.follow(tmp_path / "logs", tmp_path / "out", **options).commits > 2
+    assert started == [1]
+    assert kbatch.follow(tmp_path / "logs", tmp_path / "out", **options).commits == 0
+    assert started == [1]
+
+
+def test_all_commits_have_the_columns_that_the_first_one_inferred(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def segment(first: int, value: bytes) -> None:
+        batches = [batch(first + i, [NOW + first + i], value=value) for i in range(20)]
+        write_segment(tmp_path / "logs" / "t-0", first, batches)
+
+    segment(0, b'{"a": 1}')
+    options = ReadOptions(values=ValueOptions.of({"values": "json"}))
+    growing = Growing(tmp_path / "logs", tmp_path / "out", monkeypatch, commit_interval=0, options=options)
+    growing.run(lambda: segment(20, b'{"a": 2}'), lambda: segment(40, b'{"a": 3}'), None)
+    files = [pq.ParquetFile(path).read() for path in (tmp_path / "out").rglob("part-*.parquet")]
+    assert len(files) == 3
+    assert {str(file.schema.field("value").type) for file in files} == {"struct<a: int64>"}
+    assert sorted(value["a"] for file in files for value in file["value"].to_pylist()) == sorted([1, 2, 3] * 20)
 
 
 def test_a_start_at_the_end_is_the_end_when_the_follower_starts(
