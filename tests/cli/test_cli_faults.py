@@ -424,6 +424,7 @@ WORK = [
     "verify, stats, dump, diff",
     "convert, recompress, compact",
     "export",
+    "follow",
     "write_log",
     "Spark writer",
     "Spark stream",

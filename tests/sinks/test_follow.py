@@ -360,6 +360,34 @@ def test_deleted_records_are_an_error_or_a_reported_change(tmp_path: Path, monke
     assert [(each.kind, each.first_offset) for each in kbatch.verify_export(out, root).findings] == [("gone", 0)]
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_log_that_is_truncated_is_an_error_or_a_reported_change(
+    is_running: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = GrowingLog(tmp_path / "logs" / "t-0")
+    log.append(5)
+    root, out = tmp_path / "logs", tmp_path / "out"
+    path = root / "t-0" / f"{0:020d}.log"
+
+    def truncate() -> None:
+        os.truncate(path, os.path.getsize(path) * 3 // 5)
+
+    if is_running:
+        with monkeypatch.context() as patch:
+            growing = Growing(root, out, patch, commit_interval=0)
+            with pytest.raises(kbatch.LogDirectoryError, match="the log was truncated: its end is now offset 6"):
+                growing.run(None, truncate, None)
+        assert [records for _, records in growing.commits] == [10]
+    else:
+        follow(root, out, available_now=True)
+        truncate()
+        with pytest.raises(kbatch.LogDirectoryError, match="the log was truncated: its end is now offset 6"):
+            follow(root, out, available_now=True)
+    assert follow(root, out, ReadOptions(fail_on_data_loss=False), available_now=True).records == 0
+    found = kbatch.verify_export(out, root)
+    assert [(each.kind, each.total) for each in found.findings] == [("restarted", 4)]
+
+
 def test_a_verification_during_commits_finds_nothing_missing(killed: dict[str, Any], tmp_path: Path) -> None:
     logs = [GrowingLog(tmp_path / "logs" / f"t-{number}") for number in range(2)]
     for log in logs:
