@@ -354,8 +354,8 @@ class _PartitionCheck:
 
     def _compare(self, window: Window, place: int) -> int:
         """Compare a window; return the place of the next record of the log."""
-        rows, row_counts = _distinct(window.written)
-        records, record_counts = _distinct(window.expected)
+        rows, row_counts = _with_counts(window.written)
+        records, record_counts = _with_counts(window.expected)
         # What the log has of each offset in the output, and the other way round.
         in_log = _counts_at(rows, records, record_counts)
         in_output = _counts_at(records, rows, row_counts)
@@ -485,7 +485,7 @@ def _live_ranges(covered: Sequence[CoveredRange], limits: Sequence[int | None]) 
     return live
 
 
-def _distinct(offsets: OffsetArray) -> tuple[OffsetArray, npt.NDArray[np.int64]]:
+def _with_counts(offsets: OffsetArray) -> tuple[OffsetArray, npt.NDArray[np.int64]]:
     """Return the different offsets of a sorted array, and the count of each."""
     is_first = np.ones(len(offsets), np.bool_)
     np.not_equal(offsets[1:], offsets[:-1], out=is_first[1:])

@@ -26,7 +26,7 @@ __all__ = ["CoveredRange", "ExportOutput", "RowGroup", "open_output", "read_offs
 
 _DELTA_LOG = "_delta_log"
 # How often the files of an output are listed, and a manifest is read, while exports commit.
-_ATTEMPTS = 5
+_LISTINGS = 5
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ def open_output(place: OutputPlace, table: str | None, catalog: str | None) -> E
 def _add_files(output: ExportOutput) -> Manifest:
     """Add the data files of a directory, and return its manifest, as they were at one time between two commits."""
     place = output.place
-    for _ in range(_ATTEMPTS):
+    for _ in range(_LISTINGS):
         manifest = _whole_manifest(place)
         # In an object store, the files of runs that were killed do not count.
         names = place.files() if place.local and manifest is not None else []
@@ -181,7 +181,7 @@ def _add_files(output: ExportOutput) -> Manifest:
 
 def _whole_manifest(place: OutputPlace) -> Manifest | None:
     """Return the manifest; of an object that is replaced while it is read, a reader may get a part."""
-    for _ in range(0 if place.local else _ATTEMPTS):
+    for _ in range(0 if place.local else _LISTINGS):
         with contextlib.suppress(LogDirectoryError):
             return Manifest.read(place)
     return Manifest.read(place)
