@@ -25,7 +25,15 @@ from test_cli_interrupts import SECONDS
 
 
 def start(root: Path, out: Path, *flags: str) -> subprocess.Popen[str]:
-    arguments = ["follow", str(root), str(out), "--engine", "local", "--json", "--commit-interval", "10ms", *flags]
+    arguments = [
+        "follow",
+        str(root),
+        str(out),
+        "--json",
+        "--commit-interval",
+        "10ms",
+        *(flags or ["--engine", "local"]),
+    ]
     return subprocess.Popen(
         [sys.executable, "-m", "kbatch", *arguments],
         stdout=subprocess.PIPE,
@@ -42,10 +50,11 @@ def first_commit(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_waiting_follower_within_a_second(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_signal_ends_a_waiting_follower_within_a_second(engine: str, number: signal.Signals, tmp_path: Path) -> None:
     log = GrowingLog(tmp_path / "logs" / "t-0")
     log.append(3)
-    process = start(tmp_path / "logs", tmp_path / "out")
+    process = start(tmp_path / "logs", tmp_path / "out", "--engine", engine)
     commit = first_commit(process)
     assert (commit["command"], commit["action"], commit["records"], commit["lag_offsets"]) == (
         "follow",
@@ -71,7 +80,7 @@ def test_a_signal_at_any_time_leaves_whole_commits(tmp_path: Path) -> None:
     numbers = random.Random(3)
     committed = 0
     for _ in range(6):
-        process = start(root, out, "--commit-size", "1k")
+        process = start(root, out, "--engine", "local", "--commit-size", "1k")
         committed += first_commit(process)["records"]
         end = time.monotonic() + numbers.uniform(0, 0.2)
         while time.monotonic() < end:
