@@ -55,7 +55,8 @@ def killed(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         settings |= {
             "format": "parquet",
             "storage": {**own, "endpoint_override": f"http://{server}"},
-            "out": "s3://killed/out",
+            # The server is the same for all tests.
+            "out": f"s3://killed/{tmp_path.name}",
         }
         creating = {**settings["storage"], "allow_bucket_creation": "true"}
         filesystem("s3://killed", creating)[0].create_dir("killed")
