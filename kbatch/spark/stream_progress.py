@@ -31,6 +31,12 @@ class TopicMetrics:
         Offsets that were deleted before they could be read; with ``failOnDataLoss=true`` such a query fails.
     lag_offsets : int or None
         From the end of the micro-batch to the end of the logs.
+
+    Examples
+    --------
+    >>> from kbatch.spark import TopicMetrics
+    >>> TopicMetrics(offsets=100, log_bytes=5000, missing_offsets=0, lag_offsets=20).lag_offsets
+    20
     """
 
     offsets: int
@@ -50,6 +56,12 @@ class StreamMetrics:
     seconds : float
         Of the whole micro-batch.
     topics : dict of str to TopicMetrics
+
+    Examples
+    --------
+    >>> from kbatch.spark import StreamMetrics
+    >>> StreamMetrics(records=100, seconds=0.5, topics={}).records
+    100
     """
 
     records: int
@@ -84,9 +96,14 @@ def stream_metrics(progress: Mapping[str, Any]) -> StreamMetrics:
     Examples
     --------
     >>> from kbatch.spark import stream_metrics
-    >>> metrics = stream_metrics(query.lastProgress)  # doctest: +SKIP
-    >>> metrics.records, metrics.topics["orders"].lag_offsets  # doctest: +SKIP
-    (24000, 0)
+    >>> source = {
+    ...     "description": "org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream@1",
+    ...     "startOffset": {"orders": {"0": 100}}, "endOffset": {"orders": {"0": 124}}, "numInputRows": 24,
+    ...     "latestOffset": {"orders": {"0": 130}, "$lag": {"orders": {"0": 6}}},
+    ... }  # fmt: skip
+    >>> metrics = stream_metrics({"sources": [source], "durationMs": {"triggerExecution": 500}})  # query.lastProgress
+    >>> metrics.records, metrics.seconds, metrics.topics["orders"].lag_offsets
+    (24, 0.5, 6)
     """
     check_types(stream_metrics, locals())
     sources = [each for each in progress.get("sources", ()) if _DESCRIPTION in each["description"]]
