@@ -255,7 +255,8 @@ def test_named_paths_exist(page: Path) -> None:
     assert not [path for path in sorted(named) if not path.startswith(MADE) and not (ROOT / path).exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+# The changelog grows with each release.
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
 def test_pages_are_short(page: Path) -> None:
     assert page.read_text().count("\n") <= (200 if page == README else 400)
 

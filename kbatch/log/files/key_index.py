@@ -33,6 +33,7 @@ from kbatch.batches.regular_files import open_regular
 from kbatch.extras import require
 from kbatch.json_text import parse_json
 from kbatch.kernels.keymap import hash_slices
+from kbatch.publishing import rename_all
 
 __all__ = [
     "BLOCK_DTYPE",
@@ -184,7 +185,7 @@ def write_key_index(
         writer.add_key_value_metadata({_HEADER.decode(): json.dumps({"version": _VERSION, **asdict(header)})})
     with open_regular(path) as file:
         name = f"{header.base_offset:020d}-{_footer_checksum(file):08x}.parquet"
-    os.rename(path, os.path.join(directory, name))
+    rename_all([(path, os.path.join(directory, name))], sync=False)
     return name
 
 

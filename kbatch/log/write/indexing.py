@@ -39,7 +39,7 @@ from kbatch.log.selection import Selection
 from kbatch.log.source import SourceLike, source_of
 from kbatch.log.store.storage import identity, is_url
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
-from kbatch.publishing import WorkDirectory, remove_abandoned, remove_empty
+from kbatch.publishing import WorkDirectory, remove_abandoned, remove_empty, rename_all
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.tuning import KEY_TABLE_BYTES
@@ -315,7 +315,7 @@ class _IndexOutput:
         try:
             name = write_key_index(self._work_path(), *found)
             with unbroken, self._lock:
-                os.rename(os.path.join(self._work_path(), name), os.path.join(self.result.path, name))
+                rename_all([(os.path.join(self._work_path(), name), os.path.join(self.result.path, name))], sync=False)
                 self.result.written += 1
                 self._keep(name, found.header)
         except OSError as error:
