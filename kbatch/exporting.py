@@ -29,7 +29,7 @@ from kbatch.sinks.follower import Follower, FollowSummary, OnCommit, OnProgress
 from kbatch.sinks.local_engine import LocalExecutor
 from kbatch.sinks.metrics import MetricsFile
 from kbatch.sinks.summary import ExportSummary
-from kbatch.sinks.write_options import ExportMode, OutputFormat, WriteOptions
+from kbatch.sinks.write_options import ExportMode, NewFields, OutputFormat, WriteOptions
 from kbatch.value_options import ValueArguments, ValueOptions
 
 __all__ = ["ExportOptions", "engine_choice", "export", "follow"]
@@ -79,6 +79,7 @@ class ExportOptions(BoundArguments, ValueArguments, total=False):
     dictionary: Sequence[str]
     max_bad: str
     flatten: bool
+    new_fields: NewFields
 
 
 @suggests_names(_HINTS)

@@ -213,6 +213,11 @@ class ValueOptions:
         sides: tuple[On, ...] = ("key", "value")
         return tuple(on for on in sides if getattr(self, on)._name != "binary")
 
+    @property
+    def infers(self) -> bool:
+        """Whether a schema is inferred."""
+        return any(getattr(self, on).inferred for on in self.parsed)
+
     def parsers(
         self, sample: Callable[[On], list[bytes]], known: Mapping[On, pa.DataType] | None = None
     ) -> dict[On, Parser]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, NAME_AND_VALUE, STORAGE, add_flags, given_options, given_storage, given_values, usage
-from kbatch.cli.reports import loss_lines, lost_text, print_record, report_lines
+from kbatch.cli.reports import column_texts, loss_lines, lost_text, print_record, report_lines
 from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
 from kbatch.cli.terminal import (
     ProgressLine,
@@ -42,12 +42,15 @@ from kbatch.plan.read_options import Bound, ReadOptions, TopicPolicy, split_poli
 from kbatch.sinks.write_options import WriteOptions
 
 if TYPE_CHECKING:
+    from kbatch.sinks.exports import Engine
     from kbatch.sinks.summary import ExportSummary
 
 __all__ = [
     "ExportFlags",
     "add_export_flags",
     "add_parser",
+    "chosen_engine",
+    "export_options",
     "read_options",
     "run",
     "summary_document",
@@ -237,19 +240,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     if arguments.report is not None:
         return print_record(arguments)
-    from kbatch.exporting import engine_choice
     from kbatch.sinks.exports import run_export
 
     flags = given_options(ExportFlags, arguments)
     with usage():
-        reading, writing = read_options(arguments), write_options(arguments)
-        if writing.flatten and not reading.values.parsed:
-            raise ValueError("--flatten needs --values or --keys")
-        names = {each.name: flag for each in options_of(ExportFlags) for flag in each.flags}
-        conf = dict(flags.conf)
-        choose = as_named(
-            lambda: engine_choice(flags.engine, threads=flags.threads, master=flags.master, conf=conf), names
-        )
+        reading, writing = export_options(arguments)
+        choose = chosen_engine(flags)
     with ProgressLine("planning ...") as line:
         summary = run_export(
             arguments.logdirs,
@@ -315,6 +311,28 @@ def _bounds(selection: SelectionFlags, given: Mapping[str, Any]) -> dict[str, Bo
     return bounds
 
 
+def chosen_engine(flags: ExportFlags) -> Callable[[int], Engine]:
+    """Return what chooses the engine, as `kbatch.exporting.engine_choice` does."""
+    from kbatch.exporting import engine_choice
+
+    names = {each.name: flag for each in options_of(ExportFlags) for flag in each.flags}
+    conf = dict(flags.conf)
+    choose: Callable[[int], Engine] = as_named(
+        lambda: engine_choice(flags.engine, threads=flags.threads, master=flags.master, conf=conf), names
+    )
+    return choose
+
+
+def export_options(arguments: argparse.Namespace) -> tuple[ReadOptions, WriteOptions]:
+    """Return the options of reading and of the files that the flags state."""
+    reading, writing = read_options(arguments), write_options(arguments)
+    if writing.flatten and not reading.values.parsed:
+        raise ValueError("--flatten needs --values or --keys")
+    if writing.new_fields == "bad" and not reading.values.infers:
+        raise ValueError("--new-fields bad needs --values json or --keys json without a schema")
+    return reading, writing
+
+
 def write_options(arguments: argparse.Namespace) -> WriteOptions:
     """Return the options of the files that the flags state."""
     given, names = given_values(options_of(WriteOptions), arguments)
@@ -356,6 +374,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
                 f"  unfinished {part.topic}-{part.partition} ends with {format_size(part.unfinished_bytes)} of an "
                 "incomplete batch: cut off, or still being written"
             )
+    lines += _column_lines(summary)
     lines += _value_lines(summary)
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {counted(summary.bad_crc_batches, 'batch')} accepted despite a wrong checksum")
@@ -382,6 +401,15 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         lines += ["", "Earlier exports ended before anybody saw their reports:"]
     for each in summary.unseen_reports:
         lines += report_lines(SimpleNamespace(**each), summary.out)
+    return lines
+
+
+def _column_lines(summary: ExportSummary, limit: int = 20) -> list[str]:
+    """Return the columns and fields that the data got with this run."""
+    lines = [f"  columns    {text}" for text in column_texts(summary.schema_changes[:limit])]
+    more = len(summary.schema_changes) - limit
+    if more > 0:
+        lines.append(f"             and {more} more; {summary.out}/{summary.manifest} lists them")
     return lines
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.command_parser import add_command
-from kbatch.cli.export import ExportFlags, add_export_flags, read_options, summary_document, write_options
+from kbatch.cli.export import ExportFlags, add_export_flags, chosen_engine, export_options, summary_document
 from kbatch.cli.flags import JSON, add_flags, given_options, usage
 from kbatch.cli.reports import report_lines
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_json, print_lines
@@ -85,15 +85,14 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    from kbatch.exporting import engine_choice
     from kbatch.sinks.exports import ExportSetup
     from kbatch.sinks.follower import Follower
     from kbatch.sinks.metrics import MetricsFile
 
     flags, following = given_options(ExportFlags, arguments), given_options(FollowOptions, arguments)
     with usage():
-        reading, writing = read_options(arguments), write_options(arguments)
-        choose = engine_choice(flags.engine, threads=flags.threads, master=flags.master, conf=dict(flags.conf))
+        reading, writing = export_options(arguments)
+        choose = chosen_engine(flags)
     metrics = None if flags.metrics is None else MetricsFile(flags.metrics, arguments.out)
     setup = ExportSetup.of(arguments.logdirs, arguments.out, reading, writing, flags.table, flags.catalog, None)
     with ProgressLine("planning ...") as line:

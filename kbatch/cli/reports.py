@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from kbatch.cli.flags import UsageError, given_storage
 from kbatch.cli.terminal import counted, format_size, print_lines, print_summary
 
-__all__ = ["Losses", "loss_lines", "lost_text", "print_record", "report_lines"]
+__all__ = ["Losses", "column_texts", "loss_lines", "lost_text", "print_record", "report_lines"]
 
 
 class Losses(Protocol):
@@ -68,6 +68,7 @@ def report_lines(report: Any, out: str, notes: Sequence[str] = ()) -> list[str]:
     lines += _titled_lines("missing", [each["reason"] for each in report.missing_offsets], report.missing_count)
     changes = [f"{each['reason']}; continued at offset {each['resumed_at']}" for each in report.changes]
     lines += _titled_lines("changed", changes, report.change_count)
+    lines += _titled_lines("columns", column_texts(report.schema_changes), report.schema_change_count)
     if report.bad_crc_batches:
         lines.append(f"  checksums  {counted(report.bad_crc_batches, 'batch')} accepted despite a wrong checksum")
     lines += _titled_lines("withheld", [_withheld_text(each) for each in report.withheld], report.withheld_count)
@@ -82,6 +83,15 @@ def _titled_lines(title: str, texts: list[str], count: int, limit: int = 20) -> 
     lines = [f"  {title:<10} {text}" for text in texts[:limit]]
     more = count - len(lines)
     return [*lines, f"  {title:<10} and {more:,} more"] if more > 0 else lines
+
+
+def column_texts(changes: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the columns and fields that data got with a run."""
+    return [
+        f"{each['column']} {each['change']}: "
+        + (f"from {each['before']} to {each['type']}" if each.get("before") else each["type"])
+        for each in changes
+    ]
 
 
 def _withheld_text(part: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from kbatch.errors import KbatchError
 from kbatch.log.files.indexes import OffsetEntry
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
@@ -29,7 +30,9 @@ _SEARCHED_BYTES = 4 << 20
 class SegmentedLog(Protocol):
     """A log of which samples are taken."""
 
-    segments: list[Segment]
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments by offset."""
 
 
 class Place(NamedTuple):
@@ -76,16 +79,22 @@ def _entry_before(segment: Segment, position: int) -> OffsetEntry | None:
     return None if number < 0 else OffsetEntry(int(index["offset"][number]), int(index["position"][number]))
 
 
-def sample_logs(logs: Sequence[SegmentedLog], on: On, crc: Crc = "verify") -> list[bytes]:
-    """Return keys or values from places spread evenly over all bytes of the logs, to infer a schema; skip damage."""
-    size = sum(segment.size for log in logs for segment in log.segments)
-    if not size:
-        return []
+def sample_logs(
+    logs: Sequence[SegmentedLog], on: On, crc: Crc = "verify", starts: Sequence[int | None] | None = None
+) -> list[bytes]:
+    """Return keys or values from places spread evenly over all bytes of the logs, to infer a schema; skip damage.
+
+    With `starts`, an offset for each log or None, only what follows them is sampled, of as many logs as there are
+    places.
+    """
+    rest: Sequence[_Rest] = [_Rest(log.segments) for log in logs]
+    if starts is not None:
+        chosen = np.unique(np.linspace(0, len(logs) - 1, SAMPLED_PLACES).astype(np.int64)) if logs else ()
+        rest = [_rest_of(logs[number].segments, starts[number]) for number in chosen]
     found: list[bytes] = []
     seen: set[tuple[str, int]] = set()
-    targets = np.linspace(0, size - 1, SAMPLED_PLACES).astype(np.int64).tolist()
     decoding = DecodeOptions(crc=crc, on_error="skip")
-    for segment, start, is_batch in places_at(logs, targets):
+    for segment, start, is_batch in places_at(rest, _spread_targets(rest)):
         # The last batch of a segment may begin before a place without a batch.
         for position in (start,) if is_batch else (start, 0):
             # A search for the next batch must not read a damaged segment to its end.
@@ -98,4 +107,39 @@ def sample_logs(logs: Sequence[SegmentedLog], on: On, crc: Crc = "verify") -> li
                     found += sample(table, on, SAMPLED_ROWS // SAMPLED_PLACES)
                     seen.add(first)
                 break
+    return found
+
+
+class _Rest(NamedTuple):
+    """The segments of a log of which samples are taken, without the first bytes of the first one."""
+
+    segments: list[Segment]
+    skipped: int = 0
+
+
+def _rest_of(segments: list[Segment], start: int | None) -> _Rest:
+    """Return what follows an offset."""
+    bases = [0 if segment.base_offset is None else segment.base_offset for segment in segments]
+    if start is None or not segments or start <= bases[0]:
+        return _Rest(segments)
+    first = bisect_right(bases, start) - 1
+    try:
+        skipped = segments[first].seek_offset(start)
+    except KbatchError:
+        # The tasks report the reason.
+        skipped = 0
+    return _Rest(segments[first:], skipped)
+
+
+def _spread_targets(logs: Sequence[_Rest]) -> list[int]:
+    """Return places that are spread evenly over what is not skipped, as positions in the joined bytes of all."""
+    sizes = np.array([sum(segment.size for segment in log.segments) for log in logs], np.int64)
+    skipped = np.array([log.skipped for log in logs], np.int64)
+    ends = np.cumsum(sizes - skipped)
+    if not len(ends) or not ends[-1]:
+        return []
+    targets = np.linspace(0, ends[-1] - 1, SAMPLED_PLACES).astype(np.int64)
+    numbers = np.searchsorted(ends, targets, "right")
+    # The bytes of all logs up to the end of the log, less those after the target that are not skipped.
+    found: list[int] = (np.cumsum(sizes)[numbers] - (ends[numbers] - targets)).tolist()
     return found

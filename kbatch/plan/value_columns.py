@@ -5,7 +5,8 @@ Tasks use this module, so it does not import pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -14,8 +15,10 @@ from kbatch.log.sampling import sample_logs
 from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.spark_types import SparkParser, spark_type
-from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_schema
-from kbatch.value_options import ValueOptions
+from kbatch.records.kafka_columns import spark_schema
+from kbatch.value_options import SIDES, ValueOptions
+from kbatch.values.json import MAX_FIELDS, infer_fields
+from kbatch.values.merged_types import with_new_fields
 from kbatch.values.parsed import Parser
 from kbatch.values.typed_columns import DOC, ValueColumns, taken_names
 
@@ -66,13 +69,21 @@ def _without_prefix(name: str, on: On, taken: set[str]) -> str:
     return rest if rest.lower() in taken else name
 
 
-def _writes(columns: ValueColumns, earlier: pa.Schema) -> bool:
-    """Whether the parsed columns have the names and types of data that was written before."""
-    made = {each.name: spark_type(each.type) for each in columns.schema(spark_schema(("key", "value")))}
-    own = {*made} - {"key", "value"}
-    others = {*earlier.names} - {*SPARK_COLUMNS, "date"}
-    present = {name: spark_type(earlier.field(name).type) for name in made if name in earlier.names}
-    return own == others and all(made[name].equals(kind) for name, kind in present.items())
+def _has_sides(columns: ValueColumns, earlier: pa.Schema, sides: Iterable[On]) -> bool:
+    """Whether the columns of these sides have the names and types of data that was written before."""
+    for on in sides:
+        of_side = replace(columns, parsers={on: columns.parsers[on]})
+        for made in of_side.schema(spark_schema((on,))):
+            number = earlier.get_field_index(made.name)
+            if number < 0 or not spark_type(earlier.field(number).type).equals(spark_type(made.type)):
+                return False
+    return True
+
+
+def _flat_columns(earlier: pa.Schema) -> dict[str, str]:
+    """Return the columns that were made of fields, by field."""
+    documents = {((each.metadata or {}).get(DOC) or b"").decode(): each.name for each in earlier}
+    return {text: name for text, name in documents.items() if text.partition(".")[0] in SIDES}
 
 
 def value_columns(
@@ -82,15 +93,30 @@ def value_columns(
     *,
     flatten: bool = False,
     earlier: pa.Schema | None = None,
+    starts: Sequence[int | None] | None = None,
 ) -> ValueColumns | None:
     """Return the transform of the export; None if neither keys nor values are parsed.
 
-    A schema that is not given is the one of `earlier` exports, or is inferred if these have none.
+    A schema that is not given is the one of `earlier` exports, or is inferred if these have none. It gets the fields
+    that only the records after `starts` have, which are offsets, one for each log or None; without `starts` none.
     """
     known = {} if earlier is None else _earlier_types(values, earlier, flatten)
+    flat = _flat_columns(earlier) if flatten and earlier is not None else {}
     if earlier is not None and known:
-        columns = ValueColumns(parsers_of(values, logs, options, known), flatten=flatten)
-        if _writes(columns, earlier):
+        columns = ValueColumns(parsers_of(values, logs, options, known), flatten=flatten, flat=flat)
+        if _has_sides(columns, earlier, known):
+            if starts is not None:
+                new = {on: _with_new_fields(kind, on, logs, options, starts) for on, kind in known.items()}
+                columns = replace(columns, parsers=parsers_of(values, logs, options, new))
             return columns
     parsers = parsers_of(values, logs, options)
-    return ValueColumns(parsers, flatten=flatten) if parsers else None
+    return ValueColumns(parsers, flatten=flatten, flat=flat) if parsers else None
+
+
+def _with_new_fields(
+    known: pa.DataType, on: On, logs: Sequence[Log], options: ReadOptions, starts: Sequence[int | None]
+) -> pa.DataType:
+    """Return the type of an earlier export with the fields that a sample of the new records has."""
+    new = [(log, start) for log, start in zip(logs, starts, strict=True) if start is None or start < log.end_offset]
+    sample = sample_logs([log for log, _ in new], on, options.crc, [start for _, start in new])
+    return with_new_fields(known, infer_fields(sample), MAX_FIELDS)

@@ -13,6 +13,7 @@ from kbatch.plan.positions import Position, Positions
 from kbatch.sinks.file_names import FileNames
 from kbatch.sinks.files import WrittenFile
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.schema_changes import SchemaChange
 
 __all__ = ["Commit", "CommittedFile", "DataFileName", "LogName", "OutputState", "RunTarget", "TableCommitError"]
 
@@ -131,11 +132,8 @@ class RunTarget(Protocol):
     manifest: str
     committed: bool
 
-    def data_schema(self) -> pa.Schema | None:
-        """Return the schema of the data of earlier runs; None without data."""
-
-    def check(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
-        """Raise if the output is something else, or cannot take files with this schema unless they replace its data."""
+    def check_place(self) -> None:
+        """Raise if the output is something else."""
 
     def work_directory(self) -> tuple[OutputPlace, str]:
         """Return where the work directories of runs are, and the prefix of their names."""
@@ -145,6 +143,18 @@ class RunTarget(Protocol):
 
     def load(self, logs: Sequence[LogName]) -> OutputState:
         """Return the state of the output, which `commit` expects to be unchanged."""
+
+    def data_schema(self) -> pa.Schema | None:
+        """Return the columns of the data of all earlier runs; None without data."""
+
+    def check_columns(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> list[SchemaChange]:
+        """Return how the columns of the data change with files of this schema; none if they replace the data.
+
+        Raises
+        ------
+        LogDirectoryError
+            If the data has columns, or partitions, with which the files cannot be combined.
+        """
 
     def names(self) -> FileNames:
         """Return where the tasks write."""

@@ -19,6 +19,7 @@ position.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import starmap
@@ -34,7 +35,8 @@ from kbatch.sinks.delta_log import read_identifiers
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
 from kbatch.sinks.offset_ranges import OFFSETS_KEY, commit_metadata
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.table_target import accepted_run, table_changed, table_failure
+from kbatch.sinks.schema_changes import SchemaChange, SchemaUnion, union_of
+from kbatch.sinks.table_target import accepted_run, columns_differ, table_changed, table_failure
 
 __all__ = ["DeltaTable", "delta_storage"]
 
@@ -51,6 +53,10 @@ _RUN_ID = _RUN_KEY = "kbatch.run"
 _MANY_FILES = 20_000
 # Marks the commit that creates it.
 _EMPTY_KEY = "kbatch.empty"
+# A filter that no partition passes: an overwrite with it removes no file.
+_NO_PARTITION = [("partition", "=", "0"), ("partition", "=", "1")]
+_LOCAL_TIME = re.compile('"(type|elementType|keyType|valueType)": ?"timestamp_ntz"')
+_NO_WIDENING = "deltalake does not write tables with type widening"
 
 
 class DeltaTable:
@@ -72,7 +78,7 @@ class DeltaTable:
         self._known: dict[tuple[str, int], Position] = {}
         # The ids under which each position was written.
         self._ids: dict[tuple[str, int], list[str]] = {}
-        # From `check` to `load`: opening a table reads all of its log.
+        # From `check_partitions` to `check_columns`: opening a table reads all of its log.
         self._opened: Any = None
 
     @property
@@ -80,8 +86,8 @@ class DeltaTable:
         """The table, for messages."""
         return f"{self._out.url}: the Delta table"
 
-    def check(self, schema: pa.Schema, *, replace: bool) -> None:
-        """Raise if there is something else, or a table with other partitions, or with other columns unless replaced."""
+    def check_partitions(self) -> None:
+        """Raise if there is a table with other partitions."""
         self._opened = table = self._open()
         if table is None:
             return
@@ -92,14 +98,18 @@ class DeltaTable:
                 f"{', '.join(self._partition_by)}",
                 source=self._out.url,
             )
-        present, given = (_fields(each) for each in (table.schema(), self._schema(schema)))
-        if present != given and not replace:
-            names = sorted(name for name in {*present, *given} if present.get(name) != given.get(name))
-            raise LogDirectoryError(
-                f"{self._out.url}: a Delta table with other columns: {', '.join(names)} differ; mode overwrite "
-                "replaces the data and the columns",
-                source=self._out.url,
-            )
+
+    def check_columns(self, schema: pa.Schema, *, replace: bool) -> list[SchemaChange]:
+        """Return how the columns change; raise if the table's rules do not allow it."""
+        table, self._opened = self._opened, None
+        return [] if table is None or replace else self._union(table, schema).changes
+
+    def _union(self, table: Any, schema: pa.Schema) -> SchemaUnion:
+        present, given = (pa.schema(each.to_arrow()) for each in (table.schema(), self._schema(schema)))
+        union = union_of(present, given, same_types=_NO_WIDENING)
+        if union.differing:
+            raise columns_differ(f"{self.title} has", union)
+        return union
 
     def exists(self) -> bool:
         """Whether there is a table."""
@@ -107,8 +117,7 @@ class DeltaTable:
 
     def schema(self) -> pa.Schema | None:
         """Return the columns of the table; None without a table."""
-        table = self._open()
-        return None if table is None else pa.schema(table.schema().to_arrow())
+        return None if self._opened is None else pa.schema(self._opened.schema().to_arrow())
 
     def has_run(self, run: str) -> bool:
         """Whether the table has the files of a run."""
@@ -122,8 +131,9 @@ class DeltaTable:
 
     def load(self, logs: Sequence[LogName]) -> OutputState:
         """Return the positions of logs."""
-        table = self._opened if self._opened is not None and self.exists() else self._open()
-        self._opened = None
+        if self._opened is None or not self.exists():
+            self._opened = self._open()
+        table = self._opened
         if table is None:
             return OutputState(False, {})
         table.update_incremental()
@@ -192,11 +202,18 @@ class DeltaTable:
                 table = self._create(schema)
             if table.transaction_version(_COUNT_ID) != self._count:
                 raise table_changed(self.title)
+            union = None if commit.replace else self._union(table, commit.schema)
+            changes = union is not None and bool(union.changes)
+            if union is not None:
+                schema = self._lib.Schema.from_arrow(union.schema)
+            self._allow_types(table, schema)
             table.create_write_transaction(
                 actions,
-                mode="overwrite" if commit.replace else "append",
+                # Only an overwrite changes the columns in the transaction that adds the files.
+                mode="overwrite" if commit.replace or changes else "append",
                 schema=schema,
                 partition_by=self._partition_by,
+                partition_filters=_NO_PARTITION if changes else None,
                 commit_properties=properties,
             )
         except TableCommitError:
@@ -228,6 +245,12 @@ class DeltaTable:
         table = self._open()
         found: Iterator[str | None] = (each.get(OFFSETS_KEY) for each in table.history() if each.get(_RUN_KEY) == run)
         return next(found, None)
+
+    def _allow_types(self, table: Any, schema: Any) -> None:
+        """Enable the feature of the table that columns of local times need. By itself, it changes nothing else."""
+        feature = self._lib.TableFeatures.TimestampWithoutTimezone
+        if _LOCAL_TIME.search(schema.to_json()) and "timestampNtz" not in (table.protocol().writer_features or ()):
+            table.alter.add_feature(feature, allow_protocol_versions_increase=True)
 
     def _create(self, schema: Any) -> Any:
         """Create the table without files."""
@@ -340,10 +363,6 @@ def _unpacked(mark: int) -> tuple[int | None, int | None, int | None]:
 def _prefixes(base: int) -> list[str]:
     """Return the prefixes of the identifiers of positions, and of what the logs are recognized by."""
     return [f"kbatch.{base}:", f"kbatch.{base}."]
-
-
-def _fields(schema: Any) -> dict[str, Any]:
-    return {field["name"]: field["type"] for field in json.loads(schema.to_json())["fields"]}
 
 
 def _stats(file: WrittenFile) -> str:

@@ -19,16 +19,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from kbatch.errors import LogDirectoryError, exists_already
-from kbatch.log.topics import first_names
 from kbatch.publishing import Journal, move_all
-from kbatch.sinks.added_columns import columns_that_differ
 from kbatch.sinks.commits import Commit, LogName, OutputState
 from kbatch.sinks.file_names import TRANSACTIONS, FileNames, run_of
 from kbatch.sinks.files import file_schema
 from kbatch.sinks.manifest import MANIFEST, Manifest, new_manifest
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.run_record import RunRecord
-from kbatch.sinks.table_target import check_parent, keep_only, table_changed
+from kbatch.sinks.schema_changes import SchemaChange, union_of
+from kbatch.sinks.table_target import check_parent, columns_differ, keep_only, table_changed
 from kbatch.sinks.working import WORK_PREFIX
 
 __all__ = ["SUCCESS", "DirectoryTarget", "StoreTarget"]
@@ -37,6 +36,8 @@ __all__ = ["SUCCESS", "DirectoryTarget", "StoreTarget"]
 DELETE_THREADS = 16
 
 SUCCESS = "_SUCCESS"
+# Spark refuses to merge files that have different types in a column.
+_ONE_TYPE = "not all readers combine files with several types in a column"
 # The number of files that are tried for the columns of the data.
 _TRIED_FILES = 8
 
@@ -73,35 +74,40 @@ class _FilesTarget:
         self.run = run
         self.committed = False
         self._before: Manifest | None = None
+        # Of all files after this run.
+        self._schema: pa.Schema | None = None
 
     def data_schema(self) -> pa.Schema | None:
-        """Return the schema of the last file that the manifest lists and that exists; None without a file."""
-        return self._schema_of(Manifest.read(self.out))
-
-    def _schema_of(self, manifest: Manifest | None) -> pa.Schema | None:
-        for name in [] if manifest is None else reversed(manifest.files[-_TRIED_FILES:]):
+        """Return the columns of all files; None without a file."""
+        before = self._before
+        if before is None or not before.files or before.schema is not None:
+            return None if before is None or not before.files else before.schema
+        # An earlier release has written the manifest, and all files have the same columns.
+        for name in reversed(before.files[-_TRIED_FILES:]):
             # A user may have removed old files.
             with contextlib.suppress(FileNotFoundError):
                 return file_schema(self.out, name)
         return None
 
-    def _check_columns(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
-        """Raise if the new files and the files of earlier runs have columns that readers cannot combine."""
-        manifest = None if replace else Manifest.read(self.out)
-        if manifest is None or not manifest.files:
-            return
-        present = self._schema_of(manifest)
-        text = ""
-        if ("/date=" in manifest.files[-1]) != by_day:
-            text = f"have {'no' if by_day else 'a'} directory for each day"
-        elif present is not None and (differing := columns_that_differ(present, schema, may_add=True)):
-            text = f"have other columns: {first_names(differing)}"
-        if text:
+    def check_columns(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> list[SchemaChange]:
+        """Return how the columns change; raise if readers cannot combine the new files and those of earlier runs."""
+        self._schema = schema
+        if self._before is None or not self._before.files or replace:
+            return []
+        if ("/date=" in self._before.files[-1]) != by_day:
             raise LogDirectoryError(
-                f"{self.out.url}: the files of earlier exports {text}; use the options of these exports, another "
-                "directory, or mode overwrite, which replaces the data",
+                f"{self.out.url}: the files of earlier exports have {'no' if by_day else 'a'} directory for each day; "
+                "use the options of these exports, another directory, or mode overwrite, which replaces the data",
                 source=self.out.url,
             )
+        present = self.data_schema()
+        if present is None:
+            return []
+        union = union_of(present, schema, same_types=_ONE_TYPE)
+        if union.differing:
+            raise columns_differ(f"{self.out.url}: the files of earlier exports have", union)
+        self._schema = union.schema
+        return union.changes
 
     def load(self, logs: Sequence[LogName]) -> OutputState:
         """Return the positions in the manifest."""
@@ -124,11 +130,10 @@ class DirectoryTarget(_FilesTarget):
         super().__init__(out, run)
         self._work: OutputPlace | None = None
 
-    def check(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
-        """Raise if the directory is not empty and not the output of an export, or has other columns."""
+    def check_place(self) -> None:
+        """Raise if the directory is not empty and not the output of an export."""
         check_parent(self.out)
         _check_directory(self.out, self.out.entries())
-        self._check_columns(schema, by_day=by_day, replace=replace)
 
     def work_directory(self) -> tuple[OutputPlace, str]:
         """Return the directory itself, or the one that it will be in."""
@@ -171,7 +176,7 @@ class DirectoryTarget(_FilesTarget):
         moved = [*(file.name for file in commit.files), *commit.side_files]
         moved += [] if commit.report is None else [commit.report]
         keep_only(place, "", moved)
-        place.write_parts(MANIFEST, new_manifest(self.run, commit, self._before))
+        place.write_parts(MANIFEST, new_manifest(self.run, commit, self._before, self._schema))
         if self._before is None:
             # Fails if another process has created the output meanwhile, unless it is an empty directory.
             move_all([(place.path(), self.out.path())], sync=False)
@@ -195,10 +200,9 @@ class StoreTarget(_FilesTarget):
     run : str
     """
 
-    def check(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
-        """Raise if the prefix has objects and is not the output of an export, or has other columns."""
+    def check_place(self) -> None:
+        """Raise if the prefix has objects and is not the output of an export."""
         _check_directory(self.out, self.out.entries())
-        self._check_columns(schema, by_day=by_day, replace=replace)
 
     def work_directory(self) -> tuple[OutputPlace, str]:
         """Return the prefix itself."""
@@ -224,7 +228,7 @@ class StoreTarget(_FilesTarget):
         now = self.out.read(MANIFEST)
         if now != (None if self._before is None else self._before.text):
             raise table_changed(f"{self.out.url}/{MANIFEST}")
-        self.out.write_parts(MANIFEST, new_manifest(self.run, commit, self._before))
+        self.out.write_parts(MANIFEST, new_manifest(self.run, commit, self._before, self._schema))
         self.committed = True
         self._remove(_replaced(commit, self._before))
         self.out.write(SUCCESS, b"")

@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
@@ -29,6 +29,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split, Task, divide_splits
 from kbatch.plan.tasks import task_options
 from kbatch.plan.transaction_rows import pending_table
+from kbatch.plan.value_columns import value_columns
 from kbatch.sinks.commits import Commit, CommittedFile, LogName, RunTarget
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.directories import DirectoryTarget, StoreTarget
@@ -36,6 +37,7 @@ from kbatch.sinks.file_names import LOSSES, TRANSACTIONS
 from kbatch.sinks.offset_ranges import CommitOffsets, OffsetRange
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.run_record import RunRecord, RunReport
+from kbatch.sinks.schema_changes import SchemaChange
 from kbatch.sinks.sizing import task_bytes
 from kbatch.sinks.summary import MAX_LISTED, ExportSummary, LogFacts, PartitionSummary, RunTotals, sum_reports
 from kbatch.sinks.table_target import TableTarget
@@ -151,6 +153,7 @@ class ExportRun:
     options : ReadOptions
     writing : WriteOptions
     transform : Transform or None
+        None parses keys and values as the options say.
     engine : (str, str)
         The name of the engine, for the summary, and why it was chosen.
     limit : Limit, optional
@@ -162,7 +165,7 @@ class ExportRun:
     ------
     LogDirectoryError
         From ``with``: if the output cannot be written, another run is writing to it, the mode does not allow its data,
-        or a log has changed since the last run.
+        or a log has changed since the last run; or its columns cannot be combined with those of the new records.
     """
 
     def __init__(
@@ -200,6 +203,7 @@ class ExportRun:
         self._stops: Sequence[int | None] | None = None
         self._changes: list[LogChange] = []
         self._missing: list[MissingOffsets] = []
+        self._schema_changes: list[SchemaChange] = []
         self._reads: list[LogRead] | None = None
         # When planning began, and the seconds between the first part of planning and `run`.
         self._began = time.monotonic()
@@ -214,7 +218,7 @@ class ExportRun:
 
     def __enter__(self) -> ExportRun:
         target = self._target
-        target.check(self.schema, by_day=self._writing.by_day, replace=self._writing.mode == "overwrite")
+        target.check_place()
         parent, prefix = target.work_directory()
         self._work = RunLock(target.out, parent, prefix, target.run)
         register_unfinished(self, self._end)
@@ -228,6 +232,7 @@ class ExportRun:
             if self._limit is not None:
                 bounds = self._limit(self._logs, self._starts)
                 self._begins, self._stops = zip(*bounds, strict=True)
+            self._choose_columns()
         except BaseException:
             self._end()
             raise
@@ -275,6 +280,21 @@ class ExportRun:
         self._starts, self._changes = continued_starts(self._logs, self._before)
         for change in self._changes:
             report_data_loss(change.reason, fails=self._options._for_topic(change.topic).fail_on_data_loss)
+
+    def _choose_columns(self) -> None:
+        """Make the parsers of keys and values, and check their columns against those of the data."""
+        target, writing, values = self._target, self._writing, self._options.values
+        replaces = writing.mode == "overwrite"
+        if self._transform is None and values.parsed:
+            self._transform = value_columns(
+                values,
+                self._logs,
+                self._options,
+                flatten=writing.flatten,
+                earlier=None if replaces else target.data_schema(),
+                starts=self._begins if writing.new_fields == "add" else None,
+            )
+        self._schema_changes = target.check_columns(self.schema, by_day=writing.by_day, replace=replaces)
 
     def has_nothing_to_read(self) -> bool:
         """Plan the reads in this process, unless other machines are better at it; return whether there are none.
@@ -396,6 +416,7 @@ class ExportRun:
             changes=[change._asdict() for change in self._changes],
             deviations=totals.deviations,
             gaps=totals.gaps,
+            schema_changes=[asdict(each) for each in self._schema_changes] if is_new else [],
             unseen_reports=self._unseen,
         )
         summary._record = self._record

@@ -16,7 +16,6 @@ from kbatch.log.discovery import root_list
 from kbatch.log.selection import choose_logs, map_logs
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.value_columns import value_columns
 from kbatch.sinks.commits import RunTarget
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.export_run import Executor, ExportRun, Limit, open_target
@@ -117,13 +116,10 @@ class ExportSetup:
         within: RunLock | None = None,
     ) -> ExportRun:
         """Return a run that exports some logs; `limit` and `within` are as for `ExportRun`."""
-        reading, writing, transform = self.reading, self.writing, self.transform
-        if transform is None and reading.values.parsed:
-            earlier = target.data_schema() if writing.mode == "continue" else None
-            transform = value_columns(reading.values, logs, reading, flatten=writing.flatten, earlier=earlier)
-        name = (engine.name, engine.reason)
-        source = ",".join(self.logdirs)
-        return ExportRun(source, target, logs, reading, writing, transform, name, limit=limit, within=within)
+        name, source = (engine.name, engine.reason), ",".join(self.logdirs)
+        return ExportRun(
+            source, target, logs, self.reading, self.writing, self.transform, name, limit=limit, within=within
+        )
 
 
 def run_export(
@@ -187,6 +183,8 @@ def _check_options(
         raise ValueError("table and catalog are valid with format iceberg only")
     if transform is not None and options.values.parsed:
         raise ValueError("give either a transform or formats of keys and values, not both")
+    if writing.new_fields == "bad" and not options.values.infers:
+        raise ValueError("new_fields=bad is for schemas that are inferred: values or keys in json, without a schema")
     if writing.flatten and not options.values.parsed:
         raise ValueError("flatten needs a format of keys or values, such as json")
 

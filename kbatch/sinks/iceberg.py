@@ -18,14 +18,13 @@ from kbatch.errors import LogDirectoryError
 from kbatch.escaping import one_line
 from kbatch.extras import require
 from kbatch.json_text import parse_json
-from kbatch.log.topics import first_names
 from kbatch.plan.positions import Position
-from kbatch.sinks.added_columns import columns_that_differ
 from kbatch.sinks.commits import Commit, CommittedFile, DataFileName, LogName, OutputState, TableCommitError
 from kbatch.sinks.files import DAY_MICROSECONDS
 from kbatch.sinks.offset_ranges import OFFSETS_KEY, commit_metadata
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.table_target import accepted_run, table_changed, table_failure
+from kbatch.sinks.schema_changes import SchemaChange, SchemaUnion, union_of
+from kbatch.sinks.table_target import accepted_run, columns_differ, table_changed, table_failure
 
 __all__ = ["IcebergTable"]
 
@@ -75,21 +74,26 @@ class IcebergTable:
         """The table, for messages."""
         return f"Iceberg table {self._name}"
 
-    def check(self, schema: pa.Schema, *, replace: bool) -> None:
-        """Raise if the table has other partitions, or other columns unless they are replaced."""
+    def check_partitions(self) -> None:
+        """Raise if the table has other partitions."""
         table = self._open()
         if table is None:
             return
-        differing = columns_that_differ(table.schema().as_arrow(), schema, may_add=False)
-        if differing and not replace:
-            raise LogDirectoryError(
-                f"{self.title} has other columns: {first_names(differing)}; mode overwrite replaces the data and the "
-                "columns"
-            )
         days = [field for field in table.spec().fields if "day" in str(field.transform)]
         if bool(days) != self._by_day:
             how = "by day: write it with by_day" if days else "without days: write it without by_day"
             raise LogDirectoryError(f"{self.title} is partitioned {how}")
+
+    def check_columns(self, schema: pa.Schema, *, replace: bool) -> list[SchemaChange]:
+        """Return how the columns change; raise if the table's rules do not allow it."""
+        table = self._open()
+        return [] if table is None or replace else self._union(table, schema).changes
+
+    def _union(self, table: Any, schema: pa.Schema) -> SchemaUnion:
+        union = _union_of(table.schema().as_arrow(), schema)
+        if union.differing:
+            raise columns_differ(f"{self.title} has", union)
+        return union
 
     def exists(self) -> bool:
         """Whether there is a table."""
@@ -193,6 +197,9 @@ class IcebergTable:
             if commit.replace:
                 transaction.delete(AlwaysTrue(), {_RUN_PROPERTY: run})
                 self._replace_columns(transaction, table, commit.schema)
+            elif self._union(table, commit.schema).changes:
+                with transaction.update_schema() as update:
+                    update.union_by_name(commit.schema)
         metadata = transaction.table_metadata
         properties = {_COUNT_PROPERTY: str(int(self._count or 0) + 1), _RUN_PROPERTY: run}
         if metadata.name_mapping() is None:
@@ -217,8 +224,7 @@ class IcebergTable:
         differing = [
             each.name
             for each in present
-            if each.name not in schema.names
-            or columns_that_differ(pa.schema([each]), pa.schema([schema.field(each.name)]), may_add=False)
+            if each.name not in schema.names or _is_replaced(pa.schema([each]), pa.schema([schema.field(each.name)]))
         ]
         if differing:
             with transaction.update_schema(allow_incompatible_changes=True) as update:
@@ -283,3 +289,13 @@ class IcebergTable:
                 sort_order_id=None,
                 spec_id=metadata.default_spec_id,
             )
+
+
+def _union_of(present: pa.Schema, given: pa.Schema) -> SchemaUnion:
+    return union_of(present, given, same_types=None, has_small_integers=False)
+
+
+def _is_replaced(present: pa.Schema, given: pa.Schema) -> bool:
+    """Whether a column is deleted and created again, when all data is replaced."""
+    union = _union_of(present, given)
+    return bool(union.differing or union.changes)

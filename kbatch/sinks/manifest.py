@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from kbatch.errors import LogDirectoryError
 from kbatch.json_text import json_parts, parse_json
@@ -31,11 +34,14 @@ class Manifest:
     positions : dict of (topic, partition) to Position
     runs : list of dict
         For each run its ``run``, ``records``, ``files``, ``side_files`` and ``kbatch.offsets``, in their order.
+    schema : pyarrow.Schema or None
+        The columns of all files, as ``arrow_schema``: a schema message of Arrow IPC in Base64.
     """
 
     text: bytes
     positions: dict[tuple[str, int], Position]
     runs: list[dict[str, Any]]
+    schema: pa.Schema | None = None
 
     @classmethod
     def read(cls, out: OutputPlace) -> Manifest | None:
@@ -54,8 +60,8 @@ class Manifest:
             runs = list(found["runs"])
             for run in runs:
                 inner_names([*run["files"], *run["side_files"]])
-            return cls(text, parse_positions(found["positions"]), runs)
-        except (ValueError, KeyError, TypeError) as error:
+            return cls(text, parse_positions(found["positions"]), runs, _parse_schema(found.get("arrow_schema")))
+        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise LogDirectoryError(
                 f"{out.url}/{MANIFEST}: not the manifest of an export ({type(error).__name__}: {error}); restore it "
                 "from a copy, or choose another directory",
@@ -78,8 +84,12 @@ class Manifest:
         return [name for run in self.runs for name in run["side_files"]]
 
 
-def new_manifest(run: str, commit: Commit, before: Manifest | None) -> Iterator[bytes]:
-    """Return the manifest after a commit, in parts."""
+def _parse_schema(text: str | None) -> pa.Schema | None:
+    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+
+
+def new_manifest(run: str, commit: Commit, before: Manifest | None, schema: pa.Schema | None) -> Iterator[bytes]:
+    """Return the manifest after a commit, in parts. `schema` has the columns of all files."""
     kept = None if commit.replace else before
     positions = {**(kept.positions if kept is not None else {}), **commit.positions}
     entry = {
@@ -90,5 +100,6 @@ def new_manifest(run: str, commit: Commit, before: Manifest | None) -> Iterator[
         OFFSETS_KEY: commit.offsets,
     }
     runs = [*([] if kept is None else kept.runs), entry]
-    document = {**commit.summary, "positions": plain_positions(positions), "runs": runs}
+    columns = base64.b64encode((commit.schema if schema is None else schema).serialize()).decode("ascii")
+    document = {**commit.summary, "arrow_schema": columns, "positions": plain_positions(positions), "runs": runs}
     return json_parts(document)

@@ -36,6 +36,7 @@ _KEYS = {
     "gaps": ("topic", "partition", "first_offset", "last_offset"),
     "changes": ("kind", "resumed_at", "reason"),
     "missing_offsets": ("reason",),
+    "schema_changes": ("column", "change", "type"),
     "withheld": ("topic", "partition", "open_count", "undecided_count", "undecided_batches", "undecided_bytes"),
 }
 
@@ -53,6 +54,8 @@ class RunReport:
         Of the run, without the reports of earlier runs.
     change_count, changes, missing_count, missing_offsets
         Logs that have changed, and offsets that the options name and the logs do not have.
+    schema_change_count, schema_changes
+        Columns and fields of structs that the data got with the run.
     withheld_count, withheld
         Topic-partitions with withheld batches: topic, partition, last_stable_offset, open_count, undecided_count,
         undecided_batches, undecided_bytes.
@@ -78,6 +81,8 @@ class RunReport:
     changes: list[dict[str, Any]] = field(default_factory=list)
     missing_count: int = 0
     missing_offsets: list[dict[str, Any]] = field(default_factory=list)
+    schema_change_count: int = 0
+    schema_changes: list[dict[str, Any]] = field(default_factory=list)
     bad_crc_batches: int = 0
     withheld_transactions: int = 0
     transactions_table: str | None = None
@@ -101,6 +106,7 @@ class RunReport:
             "exit_status": summary.run_status,
             "change_count": len(summary.changes),
             "missing_count": len(summary.missing_offsets),
+            "schema_change_count": len(summary.schema_changes),
             "withheld_count": len(held),
             "withheld": [{name: getattr(part, name) for name in names} for part in held[:MAX_LISTED]],
         }
@@ -133,13 +139,14 @@ class RunReport:
     @property
     def has_content(self) -> bool:
         """Whether there is something to report."""
-        return self.exit_status != 0 or self.change_count > 0
+        return self.exit_status != 0 or self.change_count > 0 or self.schema_change_count > 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values, for JSON."""
         return asdict(self)
 
 
+_TEXT_KEYS = ("file", "reason", "topic", "kind", "column", "change", "type")
 _WITHHELD = ("undecided_batches", "undecided_bytes")
 _FIELD_KINDS: dict[str, Any] = {"str": str, "int": int, "bool": bool, "str | None": str | None}
 
@@ -152,7 +159,7 @@ def _check_field(name: str, kind: str, value: Any) -> None:
         return
     for row in value:
         for key in _KEYS[name]:
-            expected = str if key in ("file", "reason", "topic", "kind") else int
+            expected = str if key in _TEXT_KEYS else int
             if not isinstance(row[key], expected):
                 raise ValueError(f"{key} in {name} is {str(row[key])[:100]!r}")
 

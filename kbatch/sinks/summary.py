@@ -159,6 +159,10 @@ class ExportSummary:
         These fields, and those that were written as the text of their JSON, at most a hundred by name: column, kind
         (``unknown``, ``conflict`` or ``text``), field (None for all further ones), reason, occurrences, and the first
         place: topic, partition, offset.
+    schema_changes : list of dict
+        Columns, and fields of structs, that the data of earlier runs did not have or has with a wider type from this
+        run on: column (a path such as ``value.lines[].price``), change (``added`` or ``widened``), type, and before
+        (the type before it was widened). All topics of an export have the same columns.
     losses : list of dict
         The first hundred losses: topic, partition, file, position, length, reason, base_offset. A gap has the length 0.
     losses_table : str or None
@@ -242,6 +246,7 @@ class ExportSummary:
     unseen_reports: list[dict[str, Any]] = field(default_factory=list)
     engine: str = ""
     engine_reason: str = ""
+    schema_changes: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # Not a field: it is no part of the result.

@@ -11,11 +11,13 @@ import pyarrow as pa
 from kbatch.errors import LogDirectoryError, exists_already
 from kbatch.escaping import one_line
 from kbatch.json_text import json_parts
+from kbatch.log.topics import first_names
 from kbatch.sinks.commits import Commit, DataFileName, LogName, OutputState, TableCommitError
 from kbatch.sinks.file_names import EXPORT_PREFIX, FileNames
 from kbatch.sinks.offset_ranges import offsets_file
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.run_record import REPORTS, RunRecord
+from kbatch.sinks.schema_changes import SchemaChange, SchemaUnion
 from kbatch.sinks.working import WORK_PREFIX
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "TableTarget",
     "accepted_run",
     "check_parent",
+    "columns_differ",
     "keep_only",
     "table_changed",
     "table_failure",
@@ -36,8 +39,11 @@ class Table(Protocol):
     def title(self) -> str:
         """The table, for messages."""
 
-    def check(self, schema: pa.Schema, *, replace: bool) -> None:
-        """Raise if the table exists and files with this schema cannot be added to it, or replace its data."""
+    def check_partitions(self) -> None:
+        """Raise if the table exists and has other partitions."""
+
+    def check_columns(self, schema: pa.Schema, *, replace: bool) -> list[SchemaChange]:
+        """Return how the columns change with files of this schema; raise if they cannot be added."""
 
     def exists(self) -> bool:
         """Whether there is a table."""
@@ -94,10 +100,14 @@ class TableTarget:
         """Return the columns of the table."""
         return self._table.schema()
 
-    def check(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> None:
-        """Raise if the output is something else, or a table that cannot take files with this schema."""
+    def check_columns(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> list[SchemaChange]:
+        """Return how the columns of the table change; its partitions have been checked."""
+        return self._table.check_columns(schema, replace=replace)
+
+    def check_place(self) -> None:
+        """Raise if the output is something else, or a table with other partitions."""
         check_parent(self.out)
-        self._table.check(schema, replace=replace)
+        self._table.check_partitions()
         if self._in_table and not self._table.exists() and _is_foreign(self.out):
             raise exists_already(self.out.url, "exists already, and is not a Delta table")
 
@@ -198,6 +208,14 @@ def table_changed(title: str) -> TableCommitError:
     """Return the error for a run whose table has got another commit of an export."""
     return TableCommitError(
         f"{title} was changed by another export during this one, which has written nothing; run it again"
+    )
+
+
+def columns_differ(title: str, union: SchemaUnion) -> LogDirectoryError:
+    """Return the error for data with columns that files cannot be combined with."""
+    return LogDirectoryError(
+        f"{title} other columns: {first_names(union.differing)}; use the options of these "
+        "exports, another output, or mode overwrite, which replaces the data and the columns"
     )
 
 

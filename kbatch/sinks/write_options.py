@@ -14,10 +14,11 @@ from kbatch import options as opts
 from kbatch.arguments import check_fields
 from kbatch.options import OptionError, ValueKind, option
 
-__all__ = ["ExportMode", "OutputFormat", "WriteOptions", "parse_compression"]
+__all__ = ["ExportMode", "NewFields", "OutputFormat", "WriteOptions", "parse_compression"]
 
 OutputFormat = Literal["parquet", "arrow", "delta", "iceberg"]
 ExportMode = Literal["continue", "overwrite", "error"]
+NewFields = Literal["add", "bad"]
 
 # The codecs of Arrow and their levels.
 _ARROW_LEVELS: dict[str, Sequence[int]] = {
@@ -135,6 +136,11 @@ class WriteOptions:
         opts.BOOLEAN, False, flag="--flatten",
         help="write the fields of parsed values and keys as columns; one with the name of another column gets the "
         "prefix value_ or key_",
+    )  # fmt: skip
+    new_fields: NewFields = option(
+        opts.choice(*get_args(NewFields)), "add", flag="--new-fields",
+        help="with an inferred schema, fields of the new records that the data does not have: add columns for them, or "
+        "keep the values with these fields as incomplete ones in value_bad (key_bad)",
     )  # fmt: skip
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 

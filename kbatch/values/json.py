@@ -31,7 +31,7 @@ from kbatch.values.schema_limits import MAX_NESTING, check_type, shortened_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MAX_DEPTH", "CheckedTexts", "JsonParser", "checked_texts", "infer_json"]
+__all__ = ["MAX_DEPTH", "MAX_FIELDS", "CheckedTexts", "JsonParser", "checked_texts", "infer_fields", "infer_json"]
 
 # Rows that Arrow refuses are parsed again in this number of parts. Arrow takes 50 us for a few rows, Python 10 us per
 # row.
@@ -45,10 +45,10 @@ MAX_DEPTH = 256
 _PREFIX, _SUFFIX = b'{"v":', b"}\n"
 
 # The maximum number of fields of an inferred schema: every field takes memory for every value.
-_MAX_FIELDS = 1000
+MAX_FIELDS = 1000
 # The different paths in samples that are considered; each takes about 500 bytes.
 _MAX_PATHS = 100_000
-_SURROGATES = re.compile("[\ud800-\udfff]")
+_NO_NAME = re.compile("[\0\ud800-\udfff]")
 # The maximum precision of decimal128.
 _DECIMAL_DIGITS = 38
 
@@ -399,24 +399,26 @@ class _Seen:
             yield seen.times
             yield from seen.all_times()
 
-    def type(self, pa: Any, more_than: int = 0, depth: int = 1) -> Any:
-        """Return the common type, without fields that occur at most `more_than` times."""
-        kind = max(self.counts, key=lambda name: self.counts[name], default="a string")
+    def type(self, pa: Any, more_than: int, of_nulls: Any, depth: int = 1) -> Any:
+        """Return the common type, without fields that occur at most `more_than` times; `of_nulls` if all are null."""
+        if not self.counts:
+            return of_nulls
+        kind = max(self.counts, key=lambda name: self.counts[name])
         # A column of text instead of columns for the fields would be a high price for a few other values.
         mixed = len(self.counts) > 1 and not (depth == 1 and kind == "an object")
         if mixed or (depth == MAX_NESTING and kind in ("an object", "an array")):
             return pa.string()
         if kind == "an object":
-            # Arrow has no names with lone surrogates, which JSON can write as escapes.
+            # Arrow has no names with lone surrogates, and its C interface none with NUL; JSON writes both as escapes.
             fields = [
                 (name, seen)
                 for name, seen in self.fields.items()
-                if seen.times > more_than and not _SURROGATES.search(name)
+                if seen.times > more_than and not _NO_NAME.search(name)
             ]
-            return pa.struct([(name, seen.type(pa, more_than, depth + 1)) for name, seen in fields])
+            return pa.struct([(name, seen.type(pa, more_than, of_nulls, depth + 1)) for name, seen in fields])
         if kind == "an array":
             items = self.items or _Seen()
-            return pa.list_(items.type(pa, more_than, depth + 1))
+            return pa.list_(items.type(pa, more_than, of_nulls, depth + 1) if items.counts else pa.string())
         if kind == "a number":
             return self._number(pa)
         return pa.bool_() if kind == "a boolean" else pa.string()
@@ -455,6 +457,15 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
     StructType(struct<a: double, b: list<item: string>>)
     """
     check_types(infer_json, locals())
+    return _common_type(samples, require("pyarrow", "arrow", "values_json()").string())
+
+
+def infer_fields(samples: Iterable[bytes | None]) -> pa.DataType:
+    """Return a common type of JSON texts as `infer_json` does, but the null type for fields that are always null."""
+    return _common_type(samples, require("pyarrow", "arrow", "values_json()").null())
+
+
+def _common_type(samples: Iterable[bytes | None], of_nulls: pa.DataType) -> pa.DataType:
     pa = require("pyarrow", "arrow", "values_json()")
     seen, paths = _Seen(), _Paths()
     for text in samples:
@@ -472,4 +483,4 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
         except ValueError:
             continue
     times = sorted(seen.all_times(), reverse=True)
-    return seen.type(pa, times[_MAX_FIELDS] if len(times) > _MAX_FIELDS else 0)
+    return seen.type(pa, times[MAX_FIELDS] if len(times) > MAX_FIELDS else 0, of_nulls)

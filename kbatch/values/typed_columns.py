@@ -82,11 +82,14 @@ class ValueColumns:
     flatten : bool
         Whether the fields of structs become columns. A name that another column has, in any case, gets the prefix
         ``value_`` (``key_``). The column ``value_is_null`` then states which values are null.
+    flat : mapping of str to str
+        By field, such as ``value.id``, the names of columns that data already has for fields.
     """
 
     parsers: Mapping[On, Parser]
     columns: tuple[str, ...] | None = None
     flatten: bool = False
+    flat: Mapping[str, str] = field(default_factory=dict)
 
     def select(self, columns: Sequence[str]) -> ValueColumns:
         """Return the transform to these columns.
@@ -210,19 +213,23 @@ class ValueColumns:
 
     @property
     def _flat(self) -> dict[On, list[str]]:
-        return flat_names(self.parsers) if self.flatten else {}
+        return flat_names(self.parsers, self.flat) if self.flatten else {}
 
 
-def flat_names(parsers: Mapping[On, Parser]) -> dict[On, list[str]]:
-    """Return the names of the columns for the fields of structs, which are unique in any case of letters."""
+def flat_names(parsers: Mapping[On, Parser], known: Mapping[str, str] | None = None) -> dict[On, list[str]]:
+    """Return the names of the columns for the fields of structs, which are unique in any case of letters.
+
+    Fields that are in `known`, such as ``value.id``, keep the names that they have there.
+    """
     types: Any = require("pyarrow", "arrow", "parsing values").types
-    taken = taken_names(parsers)
+    known = known or {}
+    taken = taken_names(parsers) | {name.lower() for name in known.values()}
     found: dict[On, list[str]] = {}
     # Values first, because keys often have some of their fields.
     for on in sorted(parsers, reverse=True):
         kind = parsers[on].type
         if types.is_struct(kind) and kind.num_fields:
-            found[on] = [_unused(each.name, on, taken) for each in kind]
+            found[on] = [known.get(f"{on}.{each.name}") or _unused(each.name, on, taken) for each in kind]
     return found
 
 

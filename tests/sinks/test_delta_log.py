@@ -99,14 +99,16 @@ def test_a_run_opens_the_table_once_to_check_it_and_to_load_positions(
             super().__init__(*arguments, **options)
 
     monkeypatch.setattr(deltalake, "DeltaTable", Counted)
-    table.check(output_schema(ReadOptions(), WriteOptions(format="delta"), None), replace=False)
+    table.check_partitions()
     assert table.exists()
     assert len(opened) == 1
     write(place, {1: 5})
     opened.clear()
     state = table.load([LogName("txn", 0, None), LogName("txn", 1, None)])
-    assert opened == []
     assert state.positions == {("txn", 0): Position(3, 3, None), ("txn", 1): Position(5, 0, None)}
+    schema = output_schema(ReadOptions(), WriteOptions(format="delta"), None)
+    assert table.check_columns(schema, replace=False) == []
+    assert opened == []
 
 
 def test_the_memory_of_a_position_is_bounded(tmp_path: Path) -> None:
