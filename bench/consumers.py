@@ -184,6 +184,18 @@ def arrow_kbatch(topic: Topic) -> Any:
     return pa.concat_tables([kbatch.decode(data).to_arrow(columns=ARROW_COLUMNS) for data, _ in fetch(topic)])
 
 
+def count_consume(topic: Topic) -> int:
+    import kbatch
+
+    return sum(len(table) for table in kbatch.consume(topic.name, bootstrap_servers=topic.bootstrap))
+
+
+def arrow_consume(topic: Topic) -> Any:
+    import kbatch
+
+    return kbatch.consume(topic.name, bootstrap_servers=topic.bootstrap, columns=ARROW_COLUMNS).to_arrow()
+
+
 class Rows:
     """Columns that grow by one append per value, and the Arrow table that is built from them."""
 
@@ -387,6 +399,7 @@ def kafkarrow_consumer() -> Consumer:
 CONSUMERS = [
     Consumer("Fetch responses, nothing decoded", "kbatch", count_raw, None),
     Consumer("Fetch responses + kbatch", "kbatch", count_kbatch, arrow_kbatch),
+    Consumer("kbatch.consume", "kbatch", count_consume, arrow_consume),
     librdkafka_consumer("confluent-kafka", LIBRDKAFKA),
     librdkafka_consumer("confluent-kafka, defaults", {"check.crcs": True}, slow=True),
     kafkarrow_consumer(),

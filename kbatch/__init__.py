@@ -57,6 +57,10 @@ _NAMES = LazyNames(
             "Limits",
             "TimestampType",
         ),
+        "kbatch.live.consumer": (
+            "Consumer",
+            "consume",
+        ),
         "kbatch.log": (
             "Log",
             "Segment",
@@ -106,7 +110,7 @@ _NAMES = LazyNames(
     },
 )
 # Public packages. `kbatch.spark` needs PySpark and has to be imported.
-_PACKAGES = ("log", "protocol", "values")
+_PACKAGES = ("live", "log", "protocol", "values")
 
 __all__ = sorted(["__version__", *_NAMES.names])
 

@@ -1,5 +1,6 @@
 """The public names, for type checkers and editors; `__init__.py` has the same names by module."""
 
+from kbatch import live as live
 from kbatch import log as log
 from kbatch import protocol as protocol
 from kbatch import values as values
@@ -40,6 +41,8 @@ from kbatch.format import Codec as Codec
 from kbatch.format import ControlType as ControlType
 from kbatch.format import Limits as Limits
 from kbatch.format import TimestampType as TimestampType
+from kbatch.live.consumer import Consumer as Consumer
+from kbatch.live.consumer import consume as consume
 from kbatch.log import Log as Log
 from kbatch.log import Segment as Segment
 from kbatch.log import Tail as Tail

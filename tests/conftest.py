@@ -48,8 +48,8 @@ def golden() -> Path:
 
 # Modules that send signals, fork, count threads or set timers: no two of them run at the same time.
 SERIAL = {
-    "test_cli", "test_cli_interrupts", "test_cli_terminal", "test_codec_kernels", "test_compact", "test_log_rewriting",
-    "test_threads",
+    "test_cli", "test_cli_interrupts", "test_cli_terminal", "test_codec_kernels", "test_compact", "test_live_following",
+    "test_log_rewriting", "test_threads",
 }  # fmt: skip
 
 

@@ -58,6 +58,10 @@ CALLED_BY_SPARK = "Spark calls it"
 NOT_CHECKED = {
     **dict.fromkeys(
         (
+            "kbatch.Consumer",
+            "kbatch.live.PartitionLeader",
+            "kbatch.live.ServerAddress",
+            "kbatch.live.TopicMetadata",
             "kbatch.Loss",
             "kbatch.OpenTransaction",
             "kbatch.RecordTable",
@@ -102,6 +106,19 @@ NOT_CHECKED = {
         ),
         CALLED_BY_SPARK,
     ),
+    **dict.fromkeys(
+        (
+            "kbatch.live.TokenProvider",
+            "kbatch.live.Transport",
+            "kbatch.live.Transport.receive_into",
+            "kbatch.live.Transport.send",
+            "kbatch.live.Transport.set_timeout",
+            "kbatch.live.TransportFactory",
+        ),
+        "a protocol, which callers implement",
+    ),
+    "kbatch.live.ClientSettings": "ClientSettings.of checks its arguments and makes it",
+    "kbatch.live.connect_socket": "it is called by kbatch, in place of a factory of the caller",
     "kbatch.BatchStatus.damaged": "a mask of a column of the table",
     "kbatch.BatchStatus.sound": "a mask of a column of the table",
     "kbatch.RecordTable.require": "it takes names only, and refuses unknown ones",

@@ -71,7 +71,7 @@ def test_the_stub_declares_the_public_names_from_the_same_modules(package: Any) 
 
 def test_public_packages_need_no_import_of_their_own() -> None:
     assert output_of("import kbatch; print(kbatch.log.Log is kbatch.Log)") == "True\n"
-    for package in ("protocol", "values"):
+    for package in ("live", "protocol", "values"):
         assert output_of(f"import kbatch; print(kbatch.{package}.__name__)") == f"kbatch.{package}\n"
 
 
@@ -80,7 +80,7 @@ def test_dir_is_the_same_before_and_after_use() -> None:
         "import kbatch; print(*dir(kbatch)); kbatch.decode; kbatch.log; print(*dir(kbatch))"
     ).splitlines()
     assert listed[0] == listed[1]
-    assert listed[0].split() == sorted([*kbatch.__all__, "log", "protocol", "values"])
+    assert listed[0].split() == sorted([*kbatch.__all__, "live", "log", "protocol", "values"])
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

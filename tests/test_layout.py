@@ -52,6 +52,7 @@ LAYERS = [
     "log.check",
     "log.write",
     "log.__init__",
+    "live",
     "plan",
     "scans",
     "sinks",

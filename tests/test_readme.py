@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import public_api
 import pytest
+from scripted_broker import ScriptedCluster, ScriptedPartition
 
 from kbatch.cli import main
 from kbatch.cli.running import make_parser
@@ -63,9 +64,23 @@ def needs_spark(block: Block) -> bool:
     return "spark" in block.text
 
 
+def orders_cluster() -> ScriptedCluster:
+    """Return the cluster on localhost:9092 of the pages."""
+    partitions = [ScriptedPartition(), ScriptedPartition()]
+    for number, values in enumerate([(9.5, 4.5, 6.0), (3.0, 4.0)]):
+        first = 1 + 3 * number
+        texts = [b'{"id": %d, "total": %.1f}' % (first + i, total) for i, total in enumerate(values)]
+        partitions[number].write(texts, timestamps=1000)
+    cluster = ScriptedCluster(orders=partitions)
+    # Every password and every token is right.
+    cluster.password = b""
+    return cluster
+
+
 def run(found: list[Block], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run the Python blocks; a `text` block that follows one of them is what it prints."""
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("kbatch.live.cluster.connect_socket", orders_cluster().connect)
     names: dict[str, Any] = {}
     for block, following in itertools.zip_longest(found, found[1:]):
         if block.language != "python":

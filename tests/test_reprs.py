@@ -116,7 +116,7 @@ def test_reprs_agree_in_number(tmp_path: Path) -> None:
 
 
 def test_dir_lists_the_public_names() -> None:
-    packages = {"log", "protocol", "spark", "values"}
+    packages = {"live", "log", "protocol", "spark", "values"}
     assert {*kbatch.__all__} <= {*dir(kbatch)} <= {*kbatch.__all__} | packages
     assert all(hasattr(kbatch, name) for name in dir(kbatch))
 

@@ -32,7 +32,15 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-__all__ = ["Conversions", "ReadableLog", "losses_text", "warn_if_after_end"]
+__all__ = [
+    "Conversions",
+    "ReadableLog",
+    "joined_frames",
+    "last_rows",
+    "losses_text",
+    "record_batches",
+    "warn_if_after_end",
+]
 
 # The tables in which the first records are searched: of this number of bytes for each record, and at least this size.
 _HEAD_ROW_BYTES = 1 << 10
@@ -119,7 +127,7 @@ class Conversions(ABC):
         check_types(Conversions.reader, locals())
         pa = require("pyarrow", "arrow", "reader()")
         view, arguments = self._view(columns, binary, options)
-        return pa.RecordBatchReader.from_batches(view.schema, _as_batches(self._tables(arguments), view))
+        return pa.RecordBatchReader.from_batches(view.schema, record_batches(self._tables(arguments), view))
 
     @suggests_names(READ_HINTS)
     def to_arrow(
@@ -180,7 +188,7 @@ class Conversions(ABC):
         check_types(Conversions.to_arrow, locals())
         pa = require("pyarrow", "arrow", "to_arrow()")
         view, arguments = self._view(columns, binary, options)
-        return pa.Table.from_batches(_as_batches(self._tables(arguments), view), schema=view.schema)
+        return pa.Table.from_batches(record_batches(self._tables(arguments), view), schema=view.schema)
 
     @suggests_names(READ_HINTS)
     def head(
@@ -213,7 +221,7 @@ class Conversions(ABC):
             size = max(_record_count(n) * _HEAD_ROW_BYTES, _MIN_HEAD_BYTES)
             arguments = replace(arguments, max_bytes=min(size, arguments.max_bytes))
         tables = _first_rows(self._tables(arguments), _record_count(n))
-        return pa.Table.from_batches(_as_batches(tables, view), schema=view.schema)
+        return pa.Table.from_batches(record_batches(tables, view), schema=view.schema)
 
     @suggests_names(READ_HINTS)
     def tail(
@@ -252,7 +260,7 @@ class Conversions(ABC):
             tables = list(log._selection(replace(arguments, last=last), *ends).tables())
             found[:0] = tables
             rest -= sum(map(len, tables))
-        made = _as_batches(_explaining(_last_rows(found, n), logs, bounds), view)
+        made = record_batches(_explaining(last_rows(found, n), logs, bounds), view)
         return pa.Table.from_batches(made, schema=view.schema)
 
     @suggests_names(READ_HINTS)
@@ -294,13 +302,7 @@ class Conversions(ABC):
             frame = self.to_arrow(columns=columns, **options).to_pandas(types_mapper=pd.ArrowDtype)
             return frame
         view, arguments = self._view(columns, "binary", options)
-        bad = BadValues(view.schema.names)
-        frames = [view.frame(table, bad) for table in _reporting_losses(self._tables(arguments)) if len(table)]
-        bad.warn()
-        if not frames:
-            return view.frame(RecordTable._empty(view.columns), bad)
-        frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
-        return frame
+        return joined_frames(self._tables(arguments), view)
 
     @suggests_names(READ_HINTS)
     def to_polars(self, *, columns: Sequence[str] | None = None, **options: Unpack[ViewOptions]) -> polars.DataFrame:
@@ -391,7 +393,7 @@ class Conversions(ABC):
         pa = require("pyarrow", "arrow", "the Arrow C stream")
         schema = self.schema if requested_schema is None else pa.Schema._import_from_c_capsule(requested_schema)
         view, arguments = self._view(schema.names, requested_binary(schema), {})
-        batches = _as_batches(self._tables(arguments), view)
+        batches = record_batches(self._tables(arguments), view)
         made = (each if each.schema.equals(schema) else each.cast(schema) for each in batches)
         return pa.RecordBatchReader.from_batches(schema, made).__arrow_c_stream__()
 
@@ -435,7 +437,7 @@ def _record_count(n: int) -> int:
     return n
 
 
-def _as_batches(tables: Iterable[RecordTable], view: RecordView) -> Iterator[pyarrow.RecordBatch]:
+def record_batches(tables: Iterable[RecordTable], view: RecordView) -> Iterator[pyarrow.RecordBatch]:
     """Yield the records as batches, and warn of losses and of bad values at the end."""
     bad = BadValues(view.schema.names)
     for table in _reporting_losses(tables):
@@ -447,6 +449,18 @@ def _as_batches(tables: Iterable[RecordTable], view: RecordView) -> Iterator[pya
     bad.warn()
 
 
+def joined_frames(tables: Iterable[RecordTable], view: RecordView) -> pandas.DataFrame:
+    """Return the records as one DataFrame; warnings as for `record_batches`."""
+    pd = require("pandas", "pandas", "to_pandas()")
+    bad = BadValues(view.schema.names)
+    frames = [view.frame(table, bad) for table in _reporting_losses(tables) if len(table)]
+    bad.warn()
+    if not frames:
+        return view.frame(RecordTable._empty(view.columns), bad)
+    frame: pandas.DataFrame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    return frame
+
+
 def _first_rows(tables: Iterator[RecordTable], count: int) -> Iterator[RecordTable]:
     """Yield the first `count` records."""
     while count > 0 and (table := next(tables, None)) is not None:
@@ -455,7 +469,7 @@ def _first_rows(tables: Iterator[RecordTable], count: int) -> Iterator[RecordTab
         del table
 
 
-def _last_rows(tables: Sequence[RecordTable], count: int) -> Iterator[RecordTable]:
+def last_rows(tables: Sequence[RecordTable], count: int) -> Iterator[RecordTable]:
     """Yield the last `count` records; tables keep their losses."""
     rest = max(0, sum(map(len, tables)) - count)
     for table in tables:

@@ -60,6 +60,11 @@ class TopicFilter:
         """Return whether the topic is chosen."""
         return topic is not None and (topic in self.names or any(match(topic) for _, match in self._matchers))
 
+    @property
+    def has_patterns(self) -> bool:
+        """Whether globs or regular expressions choose topics, besides names."""
+        return bool(self._matchers)
+
     def unmatched(self, present: Iterable[str | None]) -> list[str]:
         """Return the names and globs that match no present topic."""
         topics = {topic for topic in present if topic is not None}

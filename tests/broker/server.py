@@ -30,7 +30,6 @@ SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "auto.create.topics.enable": "false",
     "num.network.threads": "1",
     "num.io.threads": "2",
@@ -148,12 +147,21 @@ class Broker:
     ----------
     bootstrap : str
         ``host:port`` for ``bootstrap.servers``; the same after a restart.
+    addresses : dict of str to str
+        ``host:port`` of each listener: "PLAINTEXT", and those of `listeners`, which have a security protocol each.
     log_dir : Path
         The directory of its topic-partitions (``log.dirs``).
     """
 
     def __init__(
-        self, directory: Path, *, jvm: Sequence[str] = JVM, settings: Mapping[str, str] = SETTINGS, pom: Path = POM
+        self,
+        directory: Path,
+        *,
+        jvm: Sequence[str] = JVM,
+        settings: Mapping[str, str] = SETTINGS,
+        pom: Path = POM,
+        listeners: Mapping[str, str] | None = None,
+        format_options: Sequence[str] = (),
     ) -> None:
         self._jvm = jvm
         self._java = find_java()
@@ -164,11 +172,19 @@ class Broker:
         self._output = directory / "broker.out"
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
-        port, controller = _free_ports(2)
-        self.bootstrap = f"127.0.0.1:{port}"
+        self._format_options = format_options
+        protocols = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
+        controller, *ports = _free_ports(1 + len(protocols))
+        self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(protocols, ports, strict=True)}
+        self.bootstrap = self.addresses["PLAINTEXT"]
+        advertised = ",".join(f"{name}://{address}" for name, address in self.addresses.items())
+        protocol_map = ",".join(
+            f"{name}:{protocol}" for name, protocol in {**protocols, "CONTROLLER": "PLAINTEXT"}.items()
+        )
         all_settings = dict(settings) | {
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": f"{advertised},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": advertised,
+            "listener.security.protocol.map": protocol_map,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": os.fspath(self.log_dir),
         }
@@ -203,7 +219,8 @@ class Broker:
         if self._process is not None:
             raise RuntimeError("the broker is already running")
         if not (self.log_dir / "meta.properties").exists():
-            self.run_class("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", os.fspath(self._properties))
+            arguments = ["format", "-t", CLUSTER_ID, "-c", os.fspath(self._properties), *self._format_options]
+            self.run_class("kafka.tools.StorageTool", *arguments)
         command = self._command("kafka.Kafka", os.fspath(self._properties))
         # The broker ends with this process, even if this process is killed.
         setpriv = shutil.which("setpriv")

@@ -15,8 +15,10 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from scripted_broker import ScriptedCluster, ScriptedPartition
 
 import kbatch
+import kbatch.live
 import kbatch.log
 import kbatch.protocol
 import kbatch.values
@@ -153,6 +155,29 @@ def _descriptors() -> bytes:
     found = FileDescriptorSet()
     DESCRIPTOR.CopyToProto(found.file.add())
     return found.SerializeToString()
+
+
+def _live_cases() -> None:
+    made = ScriptedPartition()
+    made.write(TEXT)
+    live: dict[str, Callable[[], Any]] = {
+        "topics": lambda: "orders",
+        "transport": lambda: ScriptedCluster(orders=[made]).connect,
+        "bootstrap_servers": lambda: "broker-1",
+    }
+    _case("kbatch.consume", kbatch.consume, **live)
+    settings = kbatch.live.ClientSettings.of(bootstrap_servers="broker-1")
+    _case("kbatch.live.Cluster", kbatch.live.Cluster, settings=lambda: settings, transport=live["transport"])
+    _method("kbatch.live.Cluster.topics", lambda: kbatch.live.Cluster(settings, transport=live["transport"]()))
+    _method(
+        "kbatch.live.Cluster.offsets",
+        lambda: kbatch.live.Cluster(settings, transport=live["transport"]()),
+        wanted=lambda: {("orders", 0): -1},
+    )
+    _case("kbatch.live.ClientSettings.of", kbatch.live.ClientSettings.of, bootstrap_servers=lambda: "broker-1")
+    _case("kbatch.live.BearerToken", kbatch.live.BearerToken, value=lambda: "token")
+    for name in ("reader", "to_arrow", "to_pandas", "to_polars"):
+        _method(f"kbatch.Consumer.{name}", lambda: kbatch.consume(**{name: make() for name, make in live.items()}))
 
 
 def _log_cases(log: str) -> None:
@@ -356,6 +381,7 @@ def cases() -> list[Case]:
     _batch_cases()
     _table_cases()
     _log_cases(log)
+    _live_cases()
     _value_cases()
     _protocol_cases()
     _spark_cases()

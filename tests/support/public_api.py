@@ -29,7 +29,7 @@ import numpy as np
 GOLDEN = Path(__file__).parents[1] / "golden"
 SNAPSHOT = GOLDEN / "public_api.txt"
 CHANGES = GOLDEN / "public_api_changes.txt"
-MODULES = ["kbatch", "kbatch.log", "kbatch.values", "kbatch.protocol", "kbatch.spark"]
+MODULES = ["kbatch", "kbatch.live", "kbatch.log", "kbatch.values", "kbatch.protocol", "kbatch.spark"]
 
 
 def _default(value: Any) -> str:

@@ -183,6 +183,27 @@ def scans(path: Path, expression: pc.Expression) -> None:
     kbatch.scan_logs(path, limit=5)  # type: ignore[call-arg]
 
 
+def live(path: Path) -> None:
+    consumer = kbatch.consume(
+        "orders-*", partitions=[0], bootstrap_servers=["a:9092"], start="-1h", key="k", config=path
+    )
+    assert_type(kbatch.consume(["a"], bootstrap_servers="a"), kbatch.Consumer)
+    assert_type(consumer.ranges, dict[tuple[str, int], tuple[int, int | None]])
+    assert_type(next(consumer), kbatch.RecordTable)
+    assert_type(list(consumer), list[kbatch.RecordTable])
+    assert_type((consumer.schema, consumer.to_arrow(binary="binary_view")), tuple[pa.Schema, pa.Table])
+    assert_type(consumer.reader(), pa.RecordBatchReader)
+    assert_type(consumer.to_polars(), polars.DataFrame)
+    assert_type(consumer.to_pandas(dtype_backend="pyarrow"), pandas.DataFrame)
+    kbatch.consume("orders", bootstrap_servers="a", sasl_oauthbearer_token=lambda: "token", end=None)
+    kbatch.consume("orders", bootstrap_servers="a", transport=kbatch.live.connect_socket, request_timeout_ms=5)
+    kbatch.consume("orders", bootstrap_servers="a", group="etl")  # type: ignore[call-arg]
+    settings = kbatch.live.ClientSettings.of({"bootstrap.servers": "a"}, client_id="b")
+    with kbatch.live.Cluster(settings) as cluster:
+        assert_type(cluster.topics(), list[kbatch.live.TopicMetadata])
+        assert_type(cluster.offsets({("orders", 0): -1}), dict[tuple[str, int], int | None])
+
+
 def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     log = kbatch.Log(path)
     assert_type(log, kbatch.Log)

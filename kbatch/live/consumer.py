@@ -1,0 +1,311 @@
+"""`consume`: the records of live topics, as tables and frames."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+
+from typing_extensions import Unpack
+
+from kbatch.arguments import check_types, suggests_names
+from kbatch.extras import require
+from kbatch.format import VIEW_COLUMNS
+from kbatch.live.cluster import Cluster
+from kbatch.live.live_partitions import chosen_partitions
+from kbatch.live.live_tables import LiveTables
+from kbatch.live.settings import ClientArguments, ClientSettings
+from kbatch.live.transport import TransportFactory
+from kbatch.log.conversions import joined_frames, record_batches
+from kbatch.log.read_arguments import SCAN_HINTS, ReadArguments, ViewOptions
+from kbatch.log.record_view import RecordView, value_columns_of
+from kbatch.log.topics import TopicChoice, TopicFilter
+from kbatch.options import Binary
+from kbatch.records.arrow import requested_binary
+from kbatch.records.data import checked_columns
+from kbatch.table import RecordTable
+from kbatch.value_options import ValueOptions
+from kbatch.values.typed_columns import ValueColumns
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+__all__ = ["ConsumeOptions", "Consumer", "consume"]
+
+# The memory of a read, if the caller sets no limit.
+_DEFAULT_BYTES = 128 << 20
+
+
+class ConsumeOptions(ViewOptions, ClientArguments, total=False):
+    """The arguments of `consume`: those of reads, formats of values and keys, and the settings of Kafka's clients."""
+
+
+_NO_GROUPS = "groups are not supported; start and end choose what is read"
+_CONSUME_HINTS = {
+    **SCAN_HINTS,
+    **{
+        "group": _NO_GROUPS,
+        "group_id": _NO_GROUPS,
+        "auto_offset_reset": "use start",
+        "isolation_level": "use isolation",
+    },
+    **{"servers": "use bootstrap_servers", "security": "use security_protocol"},
+}
+_CONSUMER_HINTS = {
+    **SCAN_HINTS,
+    **dict.fromkeys((*ConsumeOptions.__annotations__, "topics", "partitions", "columns"), "consume takes it"),
+}
+
+
+class Consumer:
+    """Records of live topics. `kbatch.consume` makes it.
+
+    It is an iterator of `RecordTable`, and is read once: a conversion returns the records that were not read yet. The
+    tables of a partition are in the order of their offsets; those of several partitions alternate.
+
+    Connections are closed at the end of the records, at the end of a ``with`` block, by `close`, and when the object is
+    garbage-collected.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> consumer = kbatch.consume("orders", bootstrap_servers="localhost:9092")  # doctest: +SKIP
+    >>> consumer.ranges  # doctest: +SKIP
+    {('orders', 0): (0, 1200)}
+    >>> sum(len(table) for table in consumer)  # doctest: +SKIP
+    1200
+    """
+
+    def __init__(self, live: LiveTables, columns: Sequence[str] | None, values: ValueColumns | None = None) -> None:
+        self._live = live
+        self._names = columns
+        self._values = values
+        self._tables = live.tables()
+        self._finalizer = weakref.finalize(self, live.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        topics = sorted({topic for topic, _ in self.ranges})
+        return f"<Consumer: {', '.join(topics) or 'no partitions'}>"
+
+    def close(self) -> None:
+        """End the read, and close all connections."""
+        self._finalizer()
+        # In another thread than the one that reads, the generator cannot be closed; the read in that thread fails.
+        with contextlib.suppress(ValueError):
+            self._tables.close()
+
+    @property
+    def ranges(self) -> dict[tuple[str, int], tuple[int, int | None]]:
+        """By topic and partition, the first offset that is read, and the offset at which the read ends, exclusive.
+
+        The end is None if the read follows.
+        """
+        follows = self._live.follows
+        return {key: (start, None if follows else stop) for key, (start, stop) in self._live.ranges.items()}
+
+    def __iter__(self) -> Iterator[RecordTable]:
+        return self
+
+    def __next__(self) -> RecordTable:
+        """Return the next table that has records or losses."""
+        return next(self._tables)
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The Arrow schema of `reader` and `to_arrow`."""
+        return self._view("binary").schema
+
+    @suggests_names(_CONSUMER_HINTS)
+    def reader(self, *, binary: Binary = "binary") -> pyarrow.RecordBatchReader:
+        """Return a reader of the records as Arrow record batches, in bounded memory.
+
+        Parameters
+        ----------
+        binary : {"binary", "large_binary", "binary_view"}
+            As for `kbatch.RecordTable.to_arrow`.
+
+        Warns
+        -----
+        RuntimeWarning
+            At the end, if damaged bytes were skipped, or values do not fit their format.
+        """
+        check_types(Consumer.reader, locals())
+        pa = require("pyarrow", "arrow", "reader()")
+        view = self._view(binary)
+        return pa.RecordBatchReader.from_batches(view.schema, record_batches(self, view))
+
+    @suggests_names(_CONSUMER_HINTS)
+    def to_arrow(self, *, binary: Binary = "binary") -> pyarrow.Table:
+        """Return all records as an Arrow table; `binary` and warnings are as for `reader`."""
+        check_types(Consumer.to_arrow, locals())
+        self._require_end("to_arrow()")
+        pa = require("pyarrow", "arrow", "to_arrow()")
+        view = self._view(binary)
+        with self:
+            return pa.Table.from_batches(record_batches(self, view), schema=view.schema)
+
+    @suggests_names(_CONSUMER_HINTS)
+    def to_polars(self) -> polars.DataFrame:
+        """Return all records as a Polars DataFrame."""
+        self._require_end("to_polars()")
+        pl = require("polars", "polars", "to_polars()")
+        frame: polars.DataFrame = pl.from_arrow(self.to_arrow(binary="binary_view"))
+        return frame
+
+    @suggests_names(_CONSUMER_HINTS)
+    def to_pandas(self, *, dtype_backend: Literal["numpy", "pyarrow"] = "numpy") -> pandas.DataFrame:
+        """Return all records as a pandas DataFrame; `dtype_backend` is as for `kbatch.RecordTable.to_pandas`."""
+        check_types(Consumer.to_pandas, locals())
+        self._require_end("to_pandas()")
+        if dtype_backend not in ("numpy", "pyarrow"):
+            raise ValueError(f"dtype_backend must be 'numpy' or 'pyarrow', got {dtype_backend!r}")
+        pd = require("pandas", "pandas", "to_pandas()")
+        require("pyarrow", "pandas", "to_pandas()")
+        frame: pandas.DataFrame
+        if dtype_backend == "pyarrow":
+            frame = self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)
+            return frame
+        view = self._view("binary")
+        with self:
+            return joined_frames(self, view)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Stream the records to a reader of the Arrow C stream interface, such as Polars and DuckDB."""
+        pa = require("pyarrow", "arrow", "the Arrow C stream")
+        if requested_schema is None:
+            return self.reader().__arrow_c_stream__()
+        schema = pa.Schema._import_from_c_capsule(requested_schema)
+        view = self._view(requested_binary(schema)).of_columns(schema.names)
+        made = (each if each.schema.equals(schema) else each.cast(schema) for each in record_batches(self, view))
+        return pa.RecordBatchReader.from_batches(schema, made).__arrow_c_stream__()
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
+        # Libraries that do not read Arrow streams, such as pandas, would make an array of Python objects.
+        raise TypeError("a Consumer is not an array: to_pandas(), to_polars() and to_arrow() return its records")
+
+    def _require_end(self, method: str) -> None:
+        if self._live.follows:
+            raise ValueError(f"{method} needs an end, and end=None follows the topics; iterate, or use reader()")
+
+    def _view(self, binary: Binary) -> RecordView:
+        return RecordView.of(self._names, VIEW_COLUMNS, binary, self._values)
+
+
+@suggests_names(_CONSUME_HINTS)
+def consume(
+    topics: TopicChoice,
+    *,
+    partitions: Iterable[int] | None = None,
+    columns: Sequence[str] | None = None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    transport: TransportFactory | None = None,
+    **options: Unpack[ConsumeOptions],
+) -> Consumer:
+    """Read the records of topics from a cluster, from an offset or time to the end that it has now, or without an end.
+
+    The ends of the read are offsets, which are known when `consume` returns (`Consumer.ranges`). Records that are
+    written later are not read. With ``end=None`` the read follows the topics: it waits for records, and returns them as
+    they arrive, until the consumer is closed. A thread for each broker fetches the next response while the caller works
+    on the records of an earlier one. Nothing is committed, and no group is joined.
+
+    Parameters
+    ----------
+    topics : str, re.Pattern, or iterable of them
+        As for `kbatch.find_logs`: names, globs such as ``orders-*``, and compiled regular expressions. Internal topics
+        are read only if they are named.
+    partitions : iterable of int, optional
+        Only these partitions of each topic.
+    columns : sequence of str, optional
+        As for `kbatch.Log.to_arrow`: some of offset, timestamp, timestampType, key, value, headers, topic and
+        partition, and with a format of values also fields. Default is all of them.
+    config : str, path or mapping, optional
+        Settings of Kafka's clients: a file such as ``client.properties``, or a mapping.
+    transport : TransportFactory, optional
+        Opens connections in place of sockets, for tests and tunnels.
+    **options
+        - the settings of Kafka's clients with underscores, such as ``bootstrap_servers``, ``security_protocol`` and
+          ``sasl_mechanism``; they take precedence over `config`;
+        - ``start``, ``end``, ``start_offset``, ``stop_offset``, ``start_timestamp``, ``stop_timestamp``, ``last``,
+          ``key``, ``isolation``, ``include_control``, ``crc``, ``on_error``, ``limits`` and ``threads`` of
+          `kbatch.Log.tables`. The default of ``threads`` is 0, the number of processors. Under read_committed the read
+          ends at the last stable offset. With ``end=None`` the default of ``start`` is "latest", and new partitions are
+          noticed after ``metadata.max.age.ms`` and read from their beginning;
+        - ``values``, ``value_schema``, ``keys`` and so on of `kbatch.Log.to_arrow`, for the conversions. A schema of
+          JSON has to be given;
+        - ``max_bytes``, the approximate memory of the read with its receive buffers. Default is 128 MiB. A batch that
+          is larger is read nevertheless. Tables that the caller keeps, and views of them, come on top.
+
+    Returns
+    -------
+    Consumer
+        An iterator of tables with ``reader()``, ``to_arrow()``, ``to_polars()`` and ``to_pandas()``.
+
+    Raises
+    ------
+    BrokerConnectionError
+        If no broker can be reached: at the beginning within ``socket.connection.setup.timeout.ms``, later within
+        ``default.api.timeout.ms``.
+    AuthenticationError
+        If the broker refuses the credentials, or its certificate is not trusted.
+    BrokerError
+        If a topic or partition does not exist or may not be read, or if records that were to be read are gone.
+    TypeError, ValueError
+        For arguments and settings that are not allowed.
+    KbatchError
+        As for `kbatch.decode`, if a response has damaged batches; the message names broker, topic and partition.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> with kbatch.consume("orders", bootstrap_servers="localhost:9092", start="-1h") as consumer:  # doctest: +SKIP
+    ...     for table in consumer:
+    ...         print(table.topic, table.partition, len(table))
+    orders 0 1200
+    """
+    check_types(consume, locals())
+    given: dict[str, Any] = dict(options)
+    client = {name: given.pop(name) for name in ClientArguments.__annotations__ if name in given}
+    follows = "end" in given and given["end"] is None
+    if follows:
+        for name in ("stop_offset", "stop_timestamp"):
+            if given.get(name) is not None:
+                raise ValueError(f"end=None and {name} exclude each other: end=None follows the topics")
+        if all(given.get(name) is None for name in ("start", "start_offset", "start_timestamp", "last")):
+            given["start"] = "latest"
+    given.setdefault("threads", 0)
+    formats = ValueOptions.of(given)
+    arguments = ReadArguments.of(None, given)  # type: ignore[arg-type]
+    if given.get("max_bytes") is None:
+        arguments = replace(arguments, max_bytes=_DEFAULT_BYTES)
+    if not isinstance(topics, str | re.Pattern):
+        topics = list(topics) if isinstance(topics, Iterable) else topics
+    TopicFilter(topics)
+    values = value_columns_of(formats, _no_sample, arguments.decode.crc)
+    if values is not None:
+        arguments = arguments.replaced(columns=RecordView.of(columns, VIEW_COLUMNS, values=values).columns)
+    elif columns is not None:
+        arguments = arguments.replaced(columns=checked_columns(columns))
+    cluster = Cluster(ClientSettings.of(config, **client), transport=transport)
+    try:
+        choose = functools.partial(chosen_partitions, cluster, topics, partitions, arguments.decode.isolation)
+        return Consumer(LiveTables(cluster, choose(), arguments, choose if follows else None), columns, values)
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def _no_sample() -> NoReturn:
+    raise ValueError("a live topic is not sampled for a schema of JSON: give value_schema or key_schema")

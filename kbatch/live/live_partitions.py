@@ -1,0 +1,129 @@
+"""The partitions of a cluster as logs with bounds: what the bounds of a read need to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kbatch.batches.framing import byte_array, scan_part
+from kbatch.live.broker_errors import refusal_error
+from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionKey, TopicMetadata
+from kbatch.log.log_bounds import LogBound, start_of, stop_of
+from kbatch.log.selection import LogChooser, Selection
+from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
+from kbatch.options import Isolation
+from kbatch.protocol.messages import message_class
+
+__all__ = ["LivePartition", "chosen_partitions", "resolved_bounds"]
+
+# Bytes that are requested for the header of a last batch; a broker returns the whole batch nevertheless.
+_HEADER_BYTES = 1
+
+
+@dataclass(eq=False)
+class LivePartition:
+    """A partition, with its offsets when the read began.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    metadata : TopicMetadata
+    number : int
+    start_offset, end_offset : int
+        The first offset, and the offset after the last record; under read_committed the last stable offset.
+    """
+
+    cluster: Cluster
+    metadata: TopicMetadata
+    number: int
+    start_offset: int
+    end_offset: int
+
+    def __post_init__(self) -> None:
+        self.topic: str | None = self.metadata.name
+        self.partition: int | None = self.number
+
+    @property
+    def start_checkpoint(self) -> int | None:
+        """The log start offset."""
+        return self.start_offset
+
+    @cached_property
+    def last_timestamp(self) -> int | None:
+        """The largest timestamp of the last batch, which is fetched."""
+        if self.end_offset <= self.start_offset:
+            return None
+        cls: Any = message_class("FetchRequest")
+        part = cls.FetchPartition(
+            partition=self.number, fetch_offset=self.end_offset - 1, partition_max_bytes=_HEADER_BYTES
+        )
+        topic = cls.FetchTopic(topic=self.metadata.name, topic_id=self.metadata.id, partitions=[part])
+        message = cls(max_bytes=_HEADER_BYTES, min_bytes=0, topics=[topic])
+        response, broker = self.cluster._ask_leader((self.metadata.name, self.number), message)
+        found = response.responses[0].partitions[0]
+        if found.error_code:
+            raise refusal_error(
+                found.error_code, "fetch of the last batch", broker=broker, topic=self.topic, partition=self.number
+            )
+        batches = scan_part(byte_array(found.records or b"")).batches
+        return int(batches["max_timestamp"][-1]) if len(batches) else None
+
+
+def chosen_partitions(
+    cluster: Cluster,
+    topics: TopicChoice,
+    partitions: Iterable[int] | None,
+    isolation: Isolation,
+    known: Container[PartitionKey] = (),
+) -> list[LivePartition]:
+    """Return the partitions that a read chooses, by topic and number, without those that are `known`.
+
+    Raises
+    ------
+    BrokerError
+        If a topic does not exist.
+    ValueError
+        If a glob matches no topic, or no topic has one of the partitions.
+    """
+    choice = TopicFilter(topics)
+    numbers = partition_numbers(partitions)
+    # Names alone need no listing of all topics, which ACLs may hide.
+    found = cluster.topics(None if choice.has_patterns else choice.names)
+    chooser = LogChooser(Selection(topics=topics, partitions=numbers), roots=())
+    chosen = [(topic, number) for topic in found for number in topic.partitions if chooser(topic.name, number)]
+    chooser.check()
+    if numbers is not None and (missing := sorted(numbers - {number for _, number in chosen})):
+        raise ValueError(f"no chosen topic has partition {missing[0]}")
+    chosen = [(topic, number) for topic, number in chosen if (topic.name, number) not in known]
+    keys: list[PartitionKey] = [(topic.name, number) for topic, number in chosen]
+    starts = cluster.offsets(dict.fromkeys(keys, EARLIEST))
+    ends = cluster.offsets(dict.fromkeys(keys, LATEST), isolation=isolation)
+    return [
+        LivePartition(cluster, topic, number, starts[topic.name, number] or 0, ends[topic.name, number] or 0)
+        for topic, number in chosen
+    ]
+
+
+def resolved_bounds(
+    cluster: Cluster, logs: Sequence[LivePartition], bounds: Sequence[tuple[LogBound, LogBound]], isolation: Isolation
+) -> list[tuple[int, int]]:
+    """Return the first offset to fetch of each partition, and the offset at which its read ends, exclusive."""
+    found = []
+    times: dict[PartitionKey, int] = {}
+    for log, (start, stop) in zip(logs, bounds, strict=True):
+        first, last = start_of(log, start), stop_of(log, stop)
+        first = log.start_offset if first is None else first
+        if start.timestamp is not None:
+            times[log.metadata.name, log.number] = max(start.timestamp, 0)
+        found.append((max(first, log.start_offset), log.end_offset if last is None else min(last, log.end_offset)))
+    if times:
+        listed = cluster.offsets(times, isolation=isolation)
+        for place, log in enumerate(logs):
+            key = (log.metadata.name, log.number)
+            if key in times:
+                first, last = found[place]
+                at = listed[key]
+                found[place] = (last if at is None else max(first, at), last)
+    return found

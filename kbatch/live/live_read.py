@@ -1,0 +1,260 @@
+"""A read of partitions from their leaders: it starts the threads, and finds new leaders."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from kbatch.error_codes import ErrorCode
+from kbatch.live.broker_errors import BrokerError
+from kbatch.live.cluster import EARLIEST, LATEST, Backoff, Cluster, PartitionLeader, TopicMetadata, may_pass
+from kbatch.live.fetching import BrokerFetcher, FetchedBatches, FetchEvent, FetchLimits, PartitionFetch
+from kbatch.read.decode_options import DecodeOptions
+
+__all__ = ["LiveRead"]
+
+# How often a reader that waits for records checks for signals.
+_SIGNAL_SECONDS = 0.5
+# Seconds for which a topic may be unknown: a broker that has just started may not have all metadata.
+_UNKNOWN_SECONDS = 5.0
+# Seconds that `close` waits for the threads.
+_JOIN_SECONDS = 0.5
+_MAX_PAUSE_MS = 1000
+
+
+class LiveRead:
+    """The batches of partitions, from their positions to their stops.
+
+    One thread uses it, which also looks for new leaders while it waits for batches.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    fetches : sequence of PartitionFetch
+    sizes : FetchLimits
+    options : DecodeOptions
+        How the batches will be decoded.
+    watch : callable, optional
+        Called every ``metadata.max.age.ms`` for more partitions to read. With it, the read has no end.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        fetches: Sequence[PartitionFetch],
+        sizes: FetchLimits,
+        options: DecodeOptions,
+        watch: Callable[[], list[PartitionFetch]] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._sizes = sizes
+        self._options = options
+        self._events: queue.SimpleQueue[FetchEvent] = queue.SimpleQueue()
+        self._fetchers: dict[int, BrokerFetcher] = {}
+        self._lost = [each for each in fetches if each.position < each.stop]
+        self._unfinished = len(self._lost)
+        self._backoff = Backoff(cluster.settings.retry_backoff_ms, _MAX_PAUSE_MS)
+        self._relocate_at = 0.0
+        self._watch = watch
+        self._watch_at = time.monotonic() + cluster.settings.metadata_max_age_ms / 1000
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End the threads; requests in flight are given up."""
+        self._is_closed = True
+        fetchers = list(self._fetchers.values())
+        for fetcher in fetchers:
+            fetcher.close()
+        # A thread that is connecting ends later.
+        deadline = time.monotonic() + _JOIN_SECONDS
+        for fetcher in fetchers:
+            fetcher.join(max(deadline - time.monotonic(), 0.0))
+
+    def batches(self) -> Iterator[FetchedBatches]:
+        """Yield the batches of each response, by partition in the order of their offsets.
+
+        The memory of a response is given back when the consumer requests the batches after it.
+
+        Raises
+        ------
+        BrokerError, AuthenticationError
+            If a partition can't be read, or has no leader within ``default.api.timeout.ms``.
+        """
+        while self._unfinished or self._watch is not None:
+            if self._is_closed and self._watch is not None:
+                return
+            if self._is_closed:
+                raise ValueError("the consumer was closed during a read")
+            try:
+                self._watch_if_due()
+                self._relocate_if_due()
+            except ValueError:
+                if self._is_closed:
+                    # Another thread has closed the cluster too.
+                    continue
+                raise
+            event = self._next_event()
+            if event is None:
+                continue
+            if event.error is not None:
+                raise event.error
+            self._add_lost(event.lost)
+            self._unfinished -= len(event.finished)
+            # Batches are dropped one by one, so that their memory is free as soon as the consumer has dropped them.
+            event.batches.reverse()
+            while event.batches:
+                batches = event.batches.pop()
+                slot = batches.slot
+                yield batches
+                del batches
+                slot.release()
+
+    def _watch_if_due(self) -> None:
+        """Add partitions that are new."""
+        if self._watch is None or time.monotonic() < self._watch_at:
+            return
+        found = self._watch()
+        self._lost += found
+        self._unfinished += len(found)
+        self._watch_at = time.monotonic() + self._cluster.settings.metadata_max_age_ms / 1000
+
+    def _next_event(self) -> FetchEvent | None:
+        """Return what a thread has reported, or None after some time without a report."""
+        seconds = _SIGNAL_SECONDS
+        if self._lost:
+            seconds = min(max(self._relocate_at - time.monotonic(), 0.0), seconds)
+        with contextlib.suppress(queue.Empty):
+            return self._events.get(timeout=seconds) if seconds else self._events.get_nowait()
+        return None
+
+    def _add_lost(self, lost: Sequence[PartitionFetch]) -> None:
+        if not lost:
+            return
+        if not self._lost:
+            if not any(each.waited for each in lost):
+                self._backoff = Backoff(self._cluster.settings.retry_backoff_ms, _MAX_PAUSE_MS)
+            self._pause(lost)
+        self._lost += lost
+
+    def _pause(self, lost: Sequence[PartitionFetch]) -> None:
+        """Choose the time of the next look for leaders, and fail for partitions that waited too long."""
+        for each in lost:
+            if each.waited > self._sizes.timeout and each.lost is not None:
+                raise type(each.lost)(
+                    f"{each.name}, no records from offset {each.position} on for {each.waited:.0f} s "
+                    f"(default.api.timeout.ms): {each.lost}",
+                    broker=each.lost.broker,
+                    topic=each.topic,
+                    partition=each.partition,
+                    code=each.lost.code,
+                )
+        seconds = self._backoff.next_seconds()
+        for each in lost:
+            each.waited += seconds
+        self._relocate_at = time.monotonic() + seconds
+
+    def _relocate_if_due(self) -> None:
+        """Give partitions without a broker to the threads of their leaders, by new metadata."""
+        if not self._lost or time.monotonic() < self._relocate_at:
+            return
+        begun = time.monotonic()
+        lost, self._lost = self._lost, []
+        try:
+            topics = {topic.name: topic for topic in self._cluster.topics({each.topic for each in lost})}
+        except BrokerError as error:
+            waited = max(each.waited for each in lost) + time.monotonic() - begun
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or waited > _UNKNOWN_SECONDS:
+                raise
+            topics = {}
+        rest = [each for each in lost if not self._placed(each, topics.get(each.topic))]
+        if rest:
+            seconds = time.monotonic() - begun
+            for each in rest:
+                each.waited += seconds
+            self._pause(rest)
+            self._lost = rest
+
+    def _placed(self, fetch: PartitionFetch, topic: TopicMetadata | None) -> bool:
+        """Give a partition to its leader's thread; return False if there is none now."""
+        if topic is None:
+            return False
+        if topic.id != fetch.topic_id:
+            raise BrokerError(
+                f"{fetch.topic}: the topic was deleted and made again during the read; begin a new read",
+                topic=fetch.topic,
+                partition=fetch.partition,
+                code=ErrorCode.UNKNOWN_TOPIC_ID,
+            )
+        leader = topic.partitions.get(fetch.partition)
+        if leader is None or leader.broker < 0:
+            if fetch.lost is None:
+                fetch.lost = BrokerError(
+                    f"{fetch.name}: the partition has no leader; check that the brokers of its replicas run",
+                    topic=fetch.topic,
+                    partition=fetch.partition,
+                    code=ErrorCode.LEADER_NOT_AVAILABLE,
+                )
+            return False
+        if fetch.lost is not None and fetch.lost.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._check_range(fetch)
+        if leader.epoch != fetch.leader_epoch and fetch.last_epoch >= 0 and not self._agrees(fetch, leader):
+            return False
+        fetch.leader_epoch = leader.epoch
+        fetcher = self._fetchers.get(leader.broker)
+        if fetcher is None:
+            fetcher = BrokerFetcher(leader.broker, self._cluster, self._events, self._sizes, self._options)
+            self._fetchers[leader.broker] = fetcher
+            fetcher.start()
+        fetcher.add([fetch])
+        return True
+
+    def _agrees(self, fetch: PartitionFetch, leader: PartitionLeader) -> bool:
+        """Return whether a new leader has the batch before the position (KIP-320); False if it does not answer now.
+
+        Raises
+        ------
+        BrokerError
+            If the leader has other records there: it was elected although it lacked some.
+        """
+        key = (fetch.topic, fetch.partition)
+        try:
+            end = self._cluster._epoch_end(key, leader, fetch.last_epoch)
+        except BrokerError as error:
+            if not may_pass(error):
+                raise
+            fetch.lost = error
+            return False
+        if end is None or end >= fetch.position:
+            return True
+        raise BrokerError(
+            f"{fetch.name}: the records from offset {end} to {fetch.position}, exclusive, which were read, are no "
+            f"longer in the log: a leader without them was elected (leader epoch {leader.epoch}); begin a new read",
+            topic=fetch.topic,
+            partition=fetch.partition,
+            code=ErrorCode.FENCED_LEADER_EPOCH,
+        )
+
+    def _check_range(self, fetch: PartitionFetch) -> None:
+        """Compare a position that the broker refused with the offsets of the partition; raise if records are gone."""
+        key = (fetch.topic, fetch.partition)
+        first = self._cluster.offsets({key: EARLIEST})[key] or 0
+        end = self._cluster.offsets({key: LATEST})[key] or 0
+        if fetch.position < first:
+            if fetch.may_begin_later:
+                fetch.position = first
+                return
+            reason = f"the records before offset {first} were deleted by retention during the read"
+        elif fetch.position > end:
+            reason = f"the log was truncated to offset {end} during the read"
+        else:
+            # The leader has caught up meanwhile.
+            return
+        raise BrokerError(
+            f"{fetch.name}: offset {fetch.position}, which follows the records read so far, is gone: {reason}; "
+            "begin a new read, with start= to choose where",
+            topic=fetch.topic,
+            partition=fetch.partition,
+            code=ErrorCode.OFFSET_OUT_OF_RANGE,
+        )

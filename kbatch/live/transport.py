@@ -1,0 +1,217 @@
+"""The bytes of a connection: the extension point, and sockets with TLS and through a SOCKS proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from kbatch.extras import require
+from kbatch.live.broker_errors import AuthenticationError, BrokerConnectionError
+from kbatch.live.settings import ClientSettings, ServerAddress
+
+__all__ = ["SocketTransport", "Transport", "TransportFactory", "certificate_refusal", "connect_socket", "tls_context"]
+
+# The largest number of buffers of one call of sendmsg on Linux and macOS.
+_MAX_PARTS = 1024
+
+
+class Transport(Protocol):
+    """A connection to a broker, as a stream of bytes in both directions.
+
+    One thread uses a transport at a time, except for `close`, which any thread may call and which ends a `receive_into`
+    that waits. Errors are of type `OSError`, and `TimeoutError` after the time of `set_timeout`.
+    """
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send all bytes of the buffers."""
+
+    def receive_into(self, buffer: memoryview) -> int:
+        """Receive at least one byte and return the number; 0 if the broker has closed the connection."""
+
+    def set_timeout(self, seconds: float) -> None:
+        """Set the longest time that `send` and `receive_into` may wait."""
+
+    def close(self) -> None:
+        """Close the connection; it may be closed already."""
+
+
+class TransportFactory(Protocol):
+    """Opens a connection, for the argument ``transport``."""
+
+    def __call__(self, server: ServerAddress, settings: ClientSettings) -> Transport:
+        """Return an open connection to a broker."""
+
+
+class SocketTransport:
+    """A socket, or a socket with TLS."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._is_tls = isinstance(connected, ssl.SSLSocket)
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send all bytes of the buffers."""
+        if self._is_tls:
+            self._socket.sendall(b"".join(parts))
+            return
+        rest = [memoryview(part).cast("B") for part in parts]
+        while rest:
+            sent = self._socket.sendmsg(rest[:_MAX_PARTS])
+            while rest and sent >= len(rest[0]):
+                sent -= len(rest.pop(0))
+            if rest:
+                rest[0] = rest[0][sent:]
+
+    def receive_into(self, buffer: memoryview) -> int:
+        """Receive bytes; the thread does not hold the GIL while it waits."""
+        return self._socket.recv_into(buffer)
+
+    def set_timeout(self, seconds: float) -> None:
+        """Set the timeout of the socket."""
+        self._socket.settimeout(seconds)
+
+    def close(self) -> None:
+        """Close the socket; a thread that waits for bytes returns."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+
+def connect_socket(server: ServerAddress, settings: ClientSettings) -> SocketTransport:
+    """Connect to a broker, with TLS if the settings require it.
+
+    Raises
+    ------
+    BrokerConnectionError
+        If the broker cannot be reached, or its port does not use TLS.
+    AuthenticationError
+        If its certificate is not trusted, or it refuses the client's certificate.
+    """
+    seconds = settings.socket_connection_setup_timeout_ms / 1000
+    context = tls_context(settings) if settings.uses_tls else None
+    connected: socket.socket | None = None
+    try:
+        if settings.socks5_proxy is None:
+            connected = socket.create_connection(server, seconds)
+        else:
+            connected = _through_proxy(server, settings.socks5_proxy, seconds)
+        connected.settimeout(seconds)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if context is not None:
+            connected = context.wrap_socket(connected, server_hostname=server.host)
+        return SocketTransport(connected)
+    except OSError as error:
+        if connected is not None:
+            connected.close()
+        raise _connect_error(error, server, settings) from error
+
+
+def _through_proxy(server: ServerAddress, proxy: str, seconds: float) -> socket.socket:
+    sync = require("python_socks.sync", "socks", "socks5.proxy")
+    errors = require("python_socks", "socks", "socks5.proxy")
+    try:
+        # The proxy resolves the name of the broker, which may be known only behind it.
+        made = sync.Proxy.from_url(proxy, rdns=True)
+    except ValueError:
+        raise ValueError("socks5.proxy must be socks5://[USER:PASSWORD@]HOST:PORT") from None
+    try:
+        connected: socket.socket = made.connect(dest_host=server.host, dest_port=server.port, timeout=seconds)
+    except (errors.ProxyError, errors.ProxyConnectionError, errors.ProxyTimeoutError) as error:
+        raise BrokerConnectionError(
+            f"broker {server}: can't be reached through the SOCKS proxy: {error}", broker=str(server)
+        ) from None
+    return connected
+
+
+def tls_context(settings: ClientSettings) -> ssl.SSLContext:
+    """Return the context of connections; it verifies the certificate and the host name unless settings turn it off.
+
+    Raises
+    ------
+    ValueError
+        If a file of certificates cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(
+            cafile=None if _names_directory(settings.ssl_ca_location) else settings.ssl_ca_location,
+            capath=settings.ssl_ca_location if _names_directory(settings.ssl_ca_location) else None,
+            cadata=settings.ssl_ca_pem,
+        )
+    except (OSError, ValueError) as error:
+        name = "ssl.ca.location" if settings.ssl_ca_location is not None else "ssl.ca.pem"
+        raise ValueError(f"{name} has no certificates of authorities in PEM that can be read: {error}") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    verifies = settings.enable_ssl_certificate_verification
+    context.check_hostname = verifies and settings.ssl_endpoint_identification_algorithm == "https"
+    if not verifies:
+        context.verify_mode = ssl.CERT_NONE
+    if settings.ssl_certificate_location is not None:
+        password = settings.ssl_key_password
+        try:
+            # Without a password, OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(
+                settings.ssl_certificate_location, settings.ssl_key_location, lambda: password or ""
+            )
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                "ssl.certificate.location and ssl.key.location must be a certificate and its key in PEM, and "
+                f"ssl.key.password the password of the key, if it has one: {error}"
+            ) from None
+    return context
+
+
+def _names_directory(path: str | None) -> bool:
+    return path is not None and os.path.isdir(path)
+
+
+def certificate_refusal(error: OSError, server: ServerAddress) -> AuthenticationError | None:
+    """Return the error for a broker that refuses the client's certificate; None for other errors.
+
+    With TLS 1.3 the refusal arrives after the connection was established.
+    """
+    reason = (error.reason or str(error)) if isinstance(error, ssl.SSLError) else ""
+    if "ALERT" not in reason or not ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return None
+    return AuthenticationError(
+        f"broker {server}: it refuses the client's certificate, or its absence ({reason}); set "
+        "ssl.certificate.location and ssl.key.location to a certificate that the broker trusts",
+        broker=str(server),
+    )
+
+
+def _connect_error(error: OSError, server: ServerAddress, settings: ClientSettings) -> Exception:
+    """Return the error for a failure to connect."""
+    name = f"broker {server}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        advice = "set ssl.ca.location to the certificate of its authority"
+        if "ostname mismatch" in str(error) or "IP address mismatch" in str(error):
+            advice = "connect by a name in the certificate, or set ssl.endpoint.identification.algorithm=none"
+        return AuthenticationError(
+            f"{name}: its certificate is not trusted: {error.verify_message}; {advice}", broker=str(server)
+        )
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or str(error)
+        if (refusal := certificate_refusal(error, server)) is not None:
+            return refusal
+        return BrokerConnectionError(
+            f"{name}: no TLS connection ({reason}); check that this port of the broker uses TLS", broker=str(server)
+        )
+    if isinstance(error, TimeoutError):
+        seconds = settings.socket_connection_setup_timeout_ms / 1000
+        return BrokerConnectionError(
+            f"{name}: no connection within {seconds:g} s (socket.connection.setup.timeout.ms); check the address "
+            "and the firewall",
+            broker=str(server),
+        )
+    reason = error.strerror or str(error)
+    return BrokerConnectionError(
+        f"{name}: can't be reached: {reason}; check the address, and that the broker runs", broker=str(server)
+    )

@@ -1,0 +1,286 @@
+"""Brokers in this process: a `kbatch.live.Transport` that answers requests, and makes the faults of a test."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import kbatch
+from kbatch.live import ClientSettings, ServerAddress
+from kbatch.protocol import (
+    ApiKey,
+    ApiVersionsResponse,
+    FetchResponse,
+    ListOffsetsResponse,
+    MessageSplitter,
+    MetadataResponse,
+    OffsetForLeaderEpochResponse,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+    decode_request,
+    encode_response,
+)
+
+__all__ = ["Fault", "ScriptedCluster", "ScriptedPartition", "ScriptedTransport"]
+
+VERSIONS = {
+    ApiKey.FETCH: (4, 16),
+    ApiKey.LIST_OFFSETS: (1, 8),
+    ApiKey.METADATA: (0, 12),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    ApiKey.API_VERSIONS: (0, 3),
+    ApiKey.SASL_HANDSHAKE: (0, 1),
+    ApiKey.SASL_AUTHENTICATE: (0, 2),
+}
+
+
+@dataclass
+class Fault:
+    """What happens to one response.
+
+    ``cut`` bytes of it are sent, and then the connection is closed; ``hangs`` means that nothing is sent; ``change``
+    changes the message; ``run`` is called before the request is answered.
+    """
+
+    cut: int | None = None
+    hangs: bool = False
+    change: Callable[[Any], None] | None = None
+    run: Callable[[], None] | None = None
+
+
+@dataclass
+class ScriptedPartition:
+    """Batches with their base offsets; a leader; and what a broker states about the log."""
+
+    batches: list[bytes] = field(default_factory=list)
+    leader: int = 1
+    epoch: int = 0
+    start: int = 0
+    aborted: list[tuple[int, int]] = field(default_factory=list)
+    stable: int | None = None
+
+    @property
+    def end(self) -> int:
+        if not self.batches:
+            return self.start
+        return int(kbatch.scan(self.batches[-1])["last_offset"][-1]) + 1
+
+    def write(self, values: Sequence[bytes], **options: Any) -> None:
+        """Append one batch."""
+        self.batches.append(kbatch.encode(values, base_offset=self.end, leader_epoch=self.epoch, **options))
+
+    def records(self, offset: int, size: int) -> bytes:
+        """Return batches from an offset on: at least one."""
+        found = b""
+        for batch in self.batches:
+            if int(kbatch.scan(batch)["last_offset"][-1]) < offset:
+                continue
+            if found and len(found) + len(batch) > size:
+                break
+            found += batch
+        return found
+
+
+class ScriptedCluster:
+    """Brokers 1 to `brokers` on ``broker-1:9092`` and so on, the first one also on ``localhost``.
+
+    `connect` is the argument ``transport``.
+
+    ``faults`` has lists of faults by API, which the next responses get; ``requests`` are those received, as
+    (broker id, message); ``refused`` are the ids of brokers that accept no connection.
+    """
+
+    def __init__(self, brokers: int = 1, **topics: list[ScriptedPartition]) -> None:
+        self.brokers = list(range(1, brokers + 1))
+        self.topics = {name.replace("_", "-"): partitions for name, partitions in topics.items()}
+        self.ids = {name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in self.topics}
+        self.versions = dict(VERSIONS)
+        self.faults: dict[ApiKey, deque[Fault]] = {}
+        self.requests: list[tuple[int, Any]] = []
+        self.refused: set[int] = set()
+        self.open: list[ScriptedTransport] = []
+        self.password: bytes | None = None
+        self.session_ms = 0
+        self.lock = threading.RLock()
+
+    def connect(self, server: ServerAddress, settings: ClientSettings) -> ScriptedTransport:
+        number = server.host.removeprefix("broker-")
+        broker = int(number) if number.isdigit() else int(server.host == "localhost")
+        if broker not in self.brokers or broker in self.refused:
+            raise ConnectionRefusedError(111, "Connection refused")
+        self.open.append(ScriptedTransport(self, broker))
+        return self.open[-1]
+
+    def fail(self, api_key: ApiKey, *faults: Fault) -> None:
+        self.faults.setdefault(api_key, deque()).extend(faults)
+
+    def sent(self, api_key: ApiKey) -> list[Any]:
+        """Return the requests of an API."""
+        return [message for _, message in self.requests if message.schema.api_key == api_key]
+
+    def answer(self, broker: int, request: Any) -> tuple[Any, Fault | None]:
+        """Return the response, and the fault that it gets."""
+        with self.lock:
+            self.requests.append((broker, request.message))
+            queue = self.faults.get(request.api_key)
+            fault = queue.popleft() if queue else None
+            if fault is not None and fault.run is not None:
+                fault.run()
+            made = getattr(self, f"_{request.api_key.name.lower()}")(broker, request.message, request.version)
+            if fault is not None and fault.change is not None:
+                fault.change(made)
+            return made, fault
+
+    def _api_versions(self, broker: int, message: Any, version: int) -> Any:
+        listed = [
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
+            for key, (low, high) in self.versions.items()
+        ]
+        is_old = version > self.versions[ApiKey.API_VERSIONS][1]
+        return ApiVersionsResponse(api_keys=listed, error_code=35 if is_old else 0)
+
+    def _metadata(self, broker: int, message: Any, version: int) -> Any:
+        cls = MetadataResponse
+        nodes = [cls.MetadataResponseBroker(node_id=each, host=f"broker-{each}", port=9092) for each in self.brokers]
+        names = list(self.topics) if message.topics is None else [each.name for each in message.topics]
+        topics = []
+        for name in names:
+            if name not in self.topics:
+                topics.append(cls.MetadataResponseTopic(name=name, error_code=3))
+                continue
+            partitions = [
+                cls.MetadataResponsePartition(partition_index=i, leader_id=each.leader, leader_epoch=each.epoch)
+                for i, each in enumerate(self.topics[name])
+            ]
+            topics.append(cls.MetadataResponseTopic(name=name, topic_id=self.ids[name], partitions=partitions))
+        return cls(brokers=nodes, topics=topics)
+
+    def _list_offsets(self, broker: int, message: Any, version: int) -> Any:
+        cls = ListOffsetsResponse
+        topics = []
+        for topic in message.topics:
+            found = []
+            for each in topic.partitions:
+                log = self.topics[topic.name][each.partition_index]
+                offset = log.end if log.stable is None or not message.isolation_level else log.stable
+                if each.timestamp == -2:
+                    offset = log.start
+                elif each.timestamp >= 0:
+                    table = kbatch.decode(b"".join(log.batches))
+                    late = table.records["offset"][table.records["timestamp"] >= each.timestamp]
+                    offset = int(late[0]) if len(late) else -1
+                code = 0 if log.leader == broker else 6
+                found.append(
+                    cls.ListOffsetsPartitionResponse(
+                        partition_index=each.partition_index, offset=offset, error_code=code
+                    )
+                )
+            topics.append(cls.ListOffsetsTopicResponse(name=topic.name, partitions=found))
+        return cls(topics=topics)
+
+    def _offset_for_leader_epoch(self, broker: int, message: Any, version: int) -> Any:
+        cls = OffsetForLeaderEpochResponse
+        topic = message.topics[0]
+        part = topic.partitions[0]
+        log = self.topics[topic.topic][part.partition]
+        end = log.start
+        for batch in log.batches:
+            rows = kbatch.scan(batch)
+            if rows["partition_leader_epoch"][-1] <= part.leader_epoch:
+                end = int(rows["last_offset"][-1]) + 1
+        code = 0 if (log.leader, log.epoch) == (broker, part.current_leader_epoch) else 6
+        found = cls.EpochEndOffset(
+            partition=part.partition, error_code=code, leader_epoch=part.leader_epoch, end_offset=end
+        )
+        return cls(topics=[cls.OffsetForLeaderTopicResult(topic=topic.topic, partitions=[found])])
+
+    def _fetch(self, broker: int, message: Any, version: int) -> Any:
+        topics, rest = [], message.max_bytes
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        for topic in message.topics:
+            name = topic.topic or names.get(topic.topic_id)
+            found = []
+            for each in topic.partitions:
+                part = FetchResponse.PartitionData(partition_index=each.partition, records=b"")
+                found.append(part)
+                if name is None:
+                    part.error_code = 100
+                    continue
+                log = self.topics[name][each.partition]
+                part.high_watermark, part.log_start_offset = log.end, log.start
+                if log.leader != broker:
+                    part.error_code = 6
+                elif each.current_leader_epoch not in (-1, log.epoch):
+                    part.error_code = 74
+                elif not log.start <= each.fetch_offset <= log.end:
+                    part.error_code = 1
+                else:
+                    part.records = log.records(each.fetch_offset, min(each.partition_max_bytes, max(rest, 0)))
+                    rest -= len(part.records)
+                    if message.isolation_level:
+                        part.aborted_transactions = [
+                            FetchResponse.AbortedTransaction(producer_id=producer, first_offset=first)
+                            for producer, first in log.aborted
+                        ]
+            topics.append(
+                FetchResponse.FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=found)
+            )
+        return FetchResponse(responses=topics)
+
+    def _sasl_handshake(self, broker: int, message: Any, version: int) -> Any:
+        mechanisms = ["PLAIN", "OAUTHBEARER"]
+        return SaslHandshakeResponse(error_code=0 if message.mechanism in mechanisms else 33, mechanisms=mechanisms)
+
+    def _sasl_authenticate(self, broker: int, message: Any, version: int) -> Any:
+        if self.password is None or not bytes(message.auth_bytes).endswith(self.password):
+            return SaslAuthenticateResponse(
+                error_code=58, error_message="Authentication failed: Invalid username or password"
+            )
+        return SaslAuthenticateResponse(session_lifetime_ms=self.session_ms)
+
+
+class ScriptedTransport:
+    def __init__(self, cluster: ScriptedCluster, broker: int) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._splitter = MessageSplitter()
+        self._ready = threading.Condition()
+        self._data = bytearray()
+        self._ends = False
+        self._timeout = 1.0
+        self.is_closed = False
+
+    def send(self, parts: Sequence[Any]) -> None:
+        for data in self._splitter.feed(b"".join(parts)):
+            request: Any = decode_request(bytes(data))
+            message, fault = self._cluster.answer(self._broker, request)
+            version = 0 if getattr(message, "error_code", 0) == 35 else request.version
+            sent = b"".join(encode_response(message, version, correlation_id=request.header.correlation_id))
+            with self._ready:
+                if fault is not None and fault.hangs:
+                    return
+                self._ends = fault is not None and fault.cut is not None
+                self._data += sent if fault is None else sent[: fault.cut]
+                self._ready.notify()
+
+    def receive_into(self, buffer: memoryview) -> int:
+        with self._ready:
+            if not self._ready.wait_for(lambda: self._data or self._ends or self.is_closed, self._timeout):
+                raise TimeoutError("timed out")
+            # Responses arrive in pieces.
+            count = min(len(buffer), len(self._data), 1000)
+            buffer[:count] = self._data[:count]
+            del self._data[:count]
+            return count
+
+    def set_timeout(self, seconds: float) -> None:
+        self._timeout = seconds
+
+    def close(self) -> None:
+        with self._ready:
+            self.is_closed = True
+            self._ready.notify()
