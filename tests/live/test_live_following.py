@@ -98,8 +98,10 @@ def test_closing_in_another_thread_is_the_end_of_the_records() -> None:
 
 
 FOLLOWS = """
-import sys
+import signal, sys
 sys.path.insert(0, sys.argv[1])
+# A shell starts processes in the background with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import kbatch
 from scripted_broker import ScriptedCluster, ScriptedPartition
 
@@ -123,7 +125,10 @@ def test_ctrl_c_ends_a_read_that_waits_within_a_second() -> None:
         time.sleep(0.3)
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=20)
+        try:
+            out, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
         assert time.monotonic() - began < 1.5
     assert out == "True\n"
     assert errors.endswith("KeyboardInterrupt\n")
