@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +32,10 @@ os.environ.pop("COLUMNS", None)
 # compiles its modules, which takes twice as long as all that the process does.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A shell starts commands in the background with SIGINT ignored, which they and their children would keep.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Helpers of the tests with a broker; their clients may not be installed.
 collect_ignore = [

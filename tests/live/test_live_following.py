@@ -98,10 +98,8 @@ def test_closing_in_another_thread_is_the_end_of_the_records() -> None:
 
 
 FOLLOWS = """
-import signal, sys
+import sys
 sys.path.insert(0, sys.argv[1])
-# A shell starts processes in the background with the signal ignored.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 import kbatch
 from scripted_broker import ScriptedCluster, ScriptedPartition
 
