@@ -574,7 +574,7 @@ def test_a_failure_leaves_no_object_in_a_store(
     assert keys(client, "bad") == []
     # All files are in place before the last step of the driver.
     monkeypatch.setattr(StoreTarget, "commit", refuse)
-    with pytest.raises(RuntimeError, match="^no$"):
+    with pytest.raises(RuntimeError, match=r"^no$"):
         kbatch.export(logs, "s3://bucket/bad", engine="spark", **writing)
     assert keys(client, "bad") == []
 
