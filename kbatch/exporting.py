@@ -282,7 +282,7 @@ def follow(
     on_error, on_gap, fail_on_data_loss, values, keys, value_schema, key_schema, ... : optional
         As for `export`.
     **options
-        The other options of `export`, except for ``mode`` and an end. ``on_error="stop"`` is not valid.
+        The other options of `export`. ``mode``, an end of the range and ``on_error="stop"`` are refused.
 
     Returns
     -------

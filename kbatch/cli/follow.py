@@ -30,8 +30,8 @@ It commits when a record has waited for the time of --commit-interval, or when t
 reads about as many bytes at most, from the oldest segments on, so that a long history takes several commits. Each
 commit writes at least a file for each topic-partition with new records: shorter intervals make smaller files.
 
-SIGTERM and Ctrl-C end it: after the commit that has begun, or else within a second, and nothing of the run that was not
-committed remains. An error, such as a full disk, ends it too, and the commits before remain. While it runs, other
+SIGTERM and Ctrl-C end it. A commit that has begun is finished first; otherwise it ends within a second, and the files
+of the unfinished run are removed. An error, such as a full disk, ends it too. Earlier commits remain. While it runs, other
 exports to OUT end with an error.
 
 On a terminal a line shows what is running, and how far the export is behind the logs. With --json each commit is one

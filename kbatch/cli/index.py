@@ -30,9 +30,9 @@ _DESCRIPTION = """\
 Write an index of the keys of each closed segment, so that dump, export and reads in Python with a key read only the
 blocks of batches that may have it.
 
-PATH is a topic-partition directory, a broker's log directory, or a URL of one. Segments with an index are left, and
-index files of segments that no longer exist are removed, so that the command can run every night. The last segment of a
-log may still grow, and has none. Nothing is written to the log directory.
+PATH is a topic-partition directory, a broker's log directory, or a URL of one. Segments that have an
+index are skipped, and index files of segments that no longer exist are removed, so the command can run every night. The
+last segment of a log may still grow and gets no index. Nothing is written to the log directory.
 """
 
 

@@ -62,9 +62,9 @@ class PartitionFetch:
     stop : int
         The offset at which the read ends, exclusive.
     leader_epoch : int
-        Of the leader that is asked.
+        The epoch of the leader that gets the request.
     last_epoch : int
-        Of the last batch that was received; -1 without one.
+        The leader epoch of the last batch that was received, or -1.
     may_begin_later : bool
         Whether the read begins at the earliest record and has received none: retention may move the beginning.
     is_stopped : bool

@@ -87,7 +87,7 @@ class ClientCredentials:
         return f"ClientCredentials({self._client_id!r})"
 
     def __call__(self) -> str:
-        """Return a token; the endpoint is asked if there is none that is valid for some time."""
+        """Return a token. The endpoint is asked for a new one shortly before the last one expires."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._token, lifetime = self._requested()

@@ -165,7 +165,7 @@ class ExportRun:
     ------
     LogDirectoryError
         From ``with``: if the output cannot be written, another run is writing to it, the mode does not allow its data,
-        or a log has changed since the last run; or its columns cannot be combined with those of the new records.
+        a log has changed since the last run, or the columns of the new records conflict with those of the output.
     """
 
     def __init__(
