@@ -31,8 +31,8 @@ reads about as many bytes at most, from the oldest segments on, so that a long h
 commit writes at least a file for each topic-partition with new records: shorter intervals make smaller files.
 
 SIGTERM and Ctrl-C end it. A commit that has begun is finished first; otherwise it ends within a second, and the files
-of the unfinished run are removed. An error, such as a full disk, ends it too. Earlier commits remain. While it runs, other
-exports to OUT end with an error.
+of the unfinished run are removed. An error, such as a full disk, ends it too. Earlier commits remain. While it runs,
+other exports to OUT end with an error.
 
 On a terminal a line shows what is running, and how far the export is behind the logs. With --json each commit is one
 line, the document that kbatch export prints with the fields lag_bytes and lag_offsets. Otherwise only what is lost,

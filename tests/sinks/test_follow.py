@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,6 +21,7 @@ import iceberg_catalog  # noqa: E402
 import killed_followers  # noqa: E402
 import local_export  # noqa: E402
 from export_outputs import Output  # noqa: E402
+from kill_rounds import run_rounds  # noqa: E402
 from local_follow import GrowingLog, follow  # noqa: E402
 from log_batches import NOW, batch, write_segment  # noqa: E402
 from transaction_logs import data, marker, txn  # noqa: E402
@@ -56,16 +55,7 @@ def test_every_record_is_written_once_despite_kills_at_random_times(
     killed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, out = tmp_path / "logs", killed.pop("out")
-    support = Path(killed_followers.__file__)
-    paths = os.pathsep.join([str(support.parent), str(Path(kbatch.__file__).parents[1])])
-    done = subprocess.run(
-        [sys.executable, support, json.dumps(killed), root, out, str(KILLS)],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert int(done.stdout) > 0
+    assert run_rounds(killed_followers, killed, root, out, KILLS) > 0
     monkeypatch.setattr(working, "DEAD_SECONDS", 0)
     follow(root, out, available_now=True, **killed)
     tables = {name: killed[name] for name in ("table", "catalog") if name in killed}

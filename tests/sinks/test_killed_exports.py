@@ -24,6 +24,7 @@ import iceberg_catalog  # noqa: E402
 import killed_exports  # noqa: E402
 import killed_steps  # noqa: E402
 import local_export  # noqa: E402
+from kill_rounds import run_rounds  # noqa: E402
 from killed_exports import grow  # noqa: E402
 from local_export import export, export_killed_at, log_offsets  # noqa: E402
 
@@ -63,16 +64,7 @@ def leftovers(out: Path) -> list[str]:
 def test_every_record_is_written_once_despite_kills_at_random_times(killed: dict[str, Any], tmp_path: Path) -> None:
     root = tmp_path / "logs"
     out = killed.pop("out")
-    support = Path(killed_exports.__file__)
-    paths = os.pathsep.join([str(support.parent), str(Path(kbatch.__file__).parents[1])])
-    done = subprocess.run(
-        [sys.executable, support, json.dumps(killed), root, out, str(KILLS)],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert 0 < int(done.stdout) < KILLS
+    assert 0 < run_rounds(killed_exports, killed, root, out, KILLS) < KILLS
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(working, "DEAD_SECONDS", 0)
         export(root, out, **killed)
