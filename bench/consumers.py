@@ -1,4 +1,8 @@
-"""Clients that read a topic from a broker, each in the fastest way found: to a count of records, and to an Arrow table.
+"""Clients that read topics from a broker, each in the fastest way found for each form of the result.
+
+The forms are: a count of the records; Arrow tables, each dropped when the next one is made; the whole topic as one
+Arrow table, as a pandas and as a Polars frame. Clients that hand out objects append their fields to lists, which become
+the columns of a pandas frame, or Arrow arrays. The other frames for pandas have Arrow's types.
 
 All clients verify CRCs (librdkafka and its wrappers because they are configured to), read all partitions, and stop at
 the last record. `Consumer.missing` reports clients that are not installed.
@@ -8,23 +12,46 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import socket
-import struct
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-__all__ = ["ARROW_COLUMNS", "CONSUMERS", "Connection", "Consumer", "Topic"]
+from bench.broker_topics import PARTITION_BYTES, RESPONSE_BYTES, Connection, Topic
+from bench.corpora import CORPORA
+from bench.foreign import CONSUMER_PROGRAMS, Program
+from bench.report import LIVE
+
+__all__ = [
+    *(
+        "ARROW",
+        "ARROW_COLUMNS",
+        "BYTES",
+        "CONSUMERS",
+        "COUNT",
+        "FIFTIETH",
+        "FORMS",
+        "OBJECTS",
+        "PARTS",
+        "TABLES",
+        "TENTH",
+    ),
+    *("WHOLE", "WHOLE_TABLE", "Consumer"),
+]
 
 ARROW_COLUMNS = ("offset", "timestamp", "key", "value")
-MIB = 1 << 20
-# Maximum bytes of a response, for each partition and in total: large enough that the cost of a request is negligible.
-PARTITION_BYTES, RESPONSE_BYTES = 4 * MIB, 32 * MIB
-DEADLINE_SECONDS = 300
+COUNT, TABLES, WHOLE_TABLE, PANDAS, POLARS = FORMS = ("count", "arrow tables", "arrow", "pandas", "polars")
+# Slow clients read a smaller topic of the same batches; rates are compared.
+WHOLE, TENTH, FIFTIETH = "whole", "tenth", "fiftieth"
+PARTS = {WHOLE: 1, TENTH: 10, FIFTIETH: 50}
+# What a client gives to its users. The raw probe gives bytes that are not decoded.
+BYTES, OBJECTS, ARROW, RECORD_TABLES = "bytes", "objects", "Arrow", "record tables"
+DEADLINE_SECONDS = 120
+MESSAGES = 10_000
 
 # These settings make librdkafka two to ten times as fast. With its defaults, its queue fills up, and it pauses before
 # it sends the next request.
@@ -34,98 +61,15 @@ LIBRDKAFKA = {
     "queued.max.messages.kbytes": 1_048_576,
     "fetch.queue.backoff.ms": 1,
     "fetch.message.max.bytes": PARTITION_BYTES,
+    # Closing a consumer waits for the last request.
+    "fetch.wait.max.ms": 50,
 }
 
+# Functions that close clients, called after the time is taken, because closing waits for the last request.
+CLOSE: list[Callable[[], Any]] = []
 
-@dataclass(frozen=True)
-class Topic:
-    """A topic to read: ``records`` is the number of records in partitions 0 to ``partitions`` - 1."""
-
-    bootstrap: str
-    name: str
-    partitions: int
-    records: int
-
-
-class Connection:
-    """A connection to a broker with the two requests that are needed, in versions with fixed-size lengths."""
-
-    def __init__(self, bootstrap: str) -> None:
-        host, port = bootstrap.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def _send(self, key: int, version: int, body: bytes) -> None:
-        request = struct.pack(">hhih", key, version, 7, -1) + body
-        self._socket.sendall(struct.pack(">i", len(request)) + request)
-
-    def _receive(self) -> memoryview:
-        """Return the bytes of a response after its correlation id."""
-        size = int.from_bytes(self._read(4), "big")
-        return self._read(size)[4:]
-
-    def _read(self, size: int) -> memoryview:
-        # NumPy allocates the memory without filling it with zeros.
-        answer = memoryview(np.empty(size, np.uint8))
-        done = 0
-        while done < size:
-            count = self._socket.recv_into(answer[done:])
-            if not count:
-                raise EOFError("the broker has closed the connection")
-            done += count
-        return answer
-
-    def produce(self, topic: str, batches: Mapping[int, bytes]) -> None:
-        """Append one batch to each of the given partitions (Produce, version 7)."""
-        name = topic.encode()
-        body = struct.pack(f">hhiih{len(name)}si", -1, 1, 30_000, 1, len(name), name, len(batches))
-        for partition, batch in batches.items():
-            body += struct.pack(">ii", partition, len(batch)) + batch
-        self._send(0, 7, body)
-        answer = self._receive()
-        at = 4 + 2 + len(name) + 4
-        for _ in batches:
-            partition, error = struct.unpack_from(">ih", answer, at)
-            if error:
-                raise RuntimeError(f"the broker refused a batch of partition {partition}: error {error}")
-            at += struct.calcsize(">ihqqq")
-
-    def send_fetch(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Send a Fetch request (version 11) for at most `PARTITION_BYTES` of each partition, from the given offset."""
-        name = topic.encode()
-        body = struct.pack(">iiiibii", -1, 500, 1, RESPONSE_BYTES, 0, 0, -1)
-        body += struct.pack(f">ih{len(name)}si", 1, len(name), name, len(offsets))
-        for partition, offset in offsets.items():
-            body += struct.pack(">iiqqi", partition, -1, offset, -1, PARTITION_BYTES)
-        self._send(1, 11, body + struct.pack(">ih", 0, 0))
-
-    def receive_fetch(self) -> Iterator[tuple[int, memoryview]]:
-        """Receive the response: partitions, and the bytes of their batches; the last batch may be incomplete."""
-        answer = self._receive()
-        # throttling, error, session, topics
-        _, error, _, topics = struct.unpack_from(">ihii", answer)
-        if error:
-            raise RuntimeError(f"the broker answered a Fetch request with error {error}")
-        at = 14
-        for _ in range(topics):
-            (length,) = struct.unpack_from(">h", answer, at)
-            (partitions,) = struct.unpack_from(">i", answer, at + 2 + length)
-            at += 2 + length + 4
-            for _ in range(partitions):
-                partition, error, _, _, _, aborted = struct.unpack_from(">ihqqqi", answer, at)
-                if error:
-                    raise RuntimeError(f"the broker answered a Fetch of partition {partition} with error {error}")
-                at += struct.calcsize(">ihqqqi") + 16 * max(aborted, 0)
-                _, size = struct.unpack_from(">ii", answer, at)
-                at += 8
-                yield partition, answer[at : at + size]
-                at += max(size, 0)
+Take = Callable[[list[Any]], None]
+Use = Callable[[Any], None]
 
 
 def deadline() -> Callable[[], None]:
@@ -176,12 +120,25 @@ def count_kbatch(topic: Topic) -> int:
     return sum(len(kbatch.decode(data)) for data, _ in fetch(topic))
 
 
+def tables_kbatch(topic: Topic, use: Use) -> None:
+    import kbatch
+
+    for data, _ in fetch(topic):
+        use(kbatch.decode(data).to_arrow(columns=ARROW_COLUMNS))
+
+
 def arrow_kbatch(topic: Topic) -> Any:
     import pyarrow as pa
 
+    tables: list[Any] = []
+    tables_kbatch(topic, tables.append)
+    return pa.concat_tables(tables)
+
+
+def consume(topic: Topic) -> Any:
     import kbatch
 
-    return pa.concat_tables([kbatch.decode(data).to_arrow(columns=ARROW_COLUMNS) for data, _ in fetch(topic)])
+    return kbatch.consume(topic.name, bootstrap_servers=topic.bootstrap, columns=ARROW_COLUMNS)
 
 
 def count_consume(topic: Topic) -> int:
@@ -190,14 +147,13 @@ def count_consume(topic: Topic) -> int:
     return sum(len(table) for table in kbatch.consume(topic.name, bootstrap_servers=topic.bootstrap))
 
 
-def arrow_consume(topic: Topic) -> Any:
-    import kbatch
-
-    return kbatch.consume(topic.name, bootstrap_servers=topic.bootstrap, columns=ARROW_COLUMNS).to_arrow()
+def tables_consume(topic: Topic, use: Use) -> None:
+    for table in consume(topic):
+        use(table.to_arrow())
 
 
 class Rows:
-    """Columns that grow by one append per value, and the Arrow table that is built from them."""
+    """Columns that grow by one append per value, and the frames that are made from them."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -205,19 +161,65 @@ class Rows:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
 
+    def add_messages(self, messages: list[Any]) -> None:
+        """Append the fields of confluent-kafka's messages."""
+        offset, timestamp = self.offsets.append, self.timestamps.append
+        key, value = self.keys.append, self.values.append
+        for one in messages:
+            offset(one.offset())
+            timestamp(one.timestamp()[1])
+            key(one.key())
+            value(one.value())
+
+    def add_records(self, records: list[Any]) -> None:
+        """Append the fields of aiokafka's and kafka-python's records."""
+        offset, timestamp = self.offsets.append, self.timestamps.append
+        key, value = self.keys.append, self.values.append
+        for one in records:
+            offset(one.offset)
+            timestamp(one.timestamp)
+            key(one.key)
+            value(one.value)
+
+    def integers(self) -> tuple[Any, Any]:
+        # np.fromiter takes two thirds of the time of pa.array, and for timestamps half.
+        count = len(self.offsets)
+        return np.fromiter(self.offsets, np.int64, count), np.fromiter(self.timestamps, np.int64, count)
+
     def table(self) -> Any:
         import pyarrow as pa
 
-        count = len(self.offsets)
-        # For integers, np.fromiter takes two thirds of the time of pa.array, and for timestamps half.
-        timestamps = pa.array(np.fromiter(self.timestamps, np.int64, count)).view(pa.timestamp("ms", "UTC"))
-        offsets = pa.array(np.fromiter(self.offsets, np.int64, count))
+        offsets, timestamps = map(pa.array, self.integers())
         keys, values = (pa.array(column, pa.binary()) for column in (self.keys, self.values))
-        return pa.table([offsets, timestamps, keys, values], names=list(ARROW_COLUMNS))
+        columns = [offsets, timestamps.view(pa.timestamp("ms", "UTC")), keys, values]
+        return pa.table(columns, names=list(ARROW_COLUMNS))
+
+    def pandas(self) -> Any:
+        import pandas as pd
+
+        offsets, timestamps = self.integers()
+        times = pd.DatetimeIndex(timestamps.view("M8[ms]"), tz="UTC")
+        columns = [offsets, times, self.keys, self.values]
+        return pd.DataFrame(dict(zip(ARROW_COLUMNS, columns, strict=True)), copy=False)
+
+    def polars(self) -> Any:
+        return polars_of(self.table())
 
 
-def librdkafka(topic: Topic, settings: Mapping[str, Any]) -> Iterator[list[Any]]:
-    """Yield the lists of messages that confluent-kafka's consumer returns."""
+def polars_of(table: Any) -> Any:
+    import polars as pl
+
+    return pl.from_arrow(table)
+
+
+def pandas_of(table: Any) -> Any:
+    import pandas as pd
+
+    return table.to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def librdkafka(topic: Topic, take: Take, settings: Mapping[str, Any]) -> None:
+    """Call `take` with the lists of messages that confluent-kafka's consumer returns."""
     import confluent_kafka
 
     in_time = deadline()
@@ -230,30 +232,18 @@ def librdkafka(topic: Topic, settings: Mapping[str, Any]) -> Iterator[list[Any]]
             **settings,
         }
     )
+    CLOSE.append(consumer.close)
     start = confluent_kafka.OFFSET_BEGINNING
     consumer.assign([confluent_kafka.TopicPartition(topic.name, one, start) for one in range(topic.partitions)])
     left = topic.records
     while left:
-        messages = consumer.consume(100_000, 0.05)
+        messages = consumer.consume(MESSAGES, 0.05)
         for one in messages[:1]:
             if one.error():
                 raise RuntimeError(f"librdkafka reports {one.error()}")
         left -= len(messages)
-        yield messages
+        take(messages)
         in_time()
-    consumer.close()
-
-
-def arrow_librdkafka(topic: Topic, settings: Mapping[str, Any]) -> Any:
-    rows = Rows()
-    offset, timestamp, key, value = rows.offsets.append, rows.timestamps.append, rows.keys.append, rows.values.append
-    for messages in librdkafka(topic, settings):
-        for one in messages:
-            offset(one.offset())
-            timestamp(one.timestamp()[1])
-            key(one.key())
-            value(one.value())
-    return rows.table()
 
 
 def kafkarrow(topic: Topic) -> Iterator[Any]:
@@ -275,13 +265,21 @@ def kafkarrow(topic: Topic) -> Iterator[Any]:
         in_time()
 
 
+def tables_kafkarrow(topic: Topic, use: Use) -> None:
+    import pyarrow as pa
+
+    for batch in kafkarrow(topic):
+        if batch.num_rows:
+            use(pa.Table.from_batches([batch]).select(ARROW_COLUMNS))
+
+
 def arrow_kafkarrow(topic: Topic) -> Any:
     import pyarrow as pa
 
     return pa.Table.from_batches(batch for batch in kafkarrow(topic) if batch.num_rows).select(ARROW_COLUMNS)
 
 
-async def aiokafka(topic: Topic, take: Callable[[list[Any]], None]) -> None:
+async def aiokafka(topic: Topic, take: Take) -> None:
     """Call `take` with the lists of records that aiokafka's consumer returns."""
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -306,7 +304,7 @@ async def aiokafka(topic: Topic, take: Callable[[list[Any]], None]) -> None:
         await consumer.stop()
 
 
-def kafka_python(topic: Topic, take: Callable[[list[Any]], None]) -> None:
+def kafka_python(topic: Topic, take: Take) -> None:
     """Call `take` with the lists of records that kafka-python's consumer returns."""
     # kafka-python reads its schemas through a function that importlib.resources has deprecated.
     with warnings.catch_warnings():
@@ -320,8 +318,9 @@ def kafka_python(topic: Topic, take: Callable[[list[Any]], None]) -> None:
             auto_offset_reset="earliest",
             max_partition_fetch_bytes=PARTITION_BYTES,
             fetch_max_bytes=RESPONSE_BYTES,
-            max_poll_records=100_000,
+            max_poll_records=MESSAGES,
         )
+        CLOSE.append(consumer.close)
         consumer.assign([TopicPartition(topic.name, one) for one in range(topic.partitions)])
         left = topic.records
         while left:
@@ -329,91 +328,183 @@ def kafka_python(topic: Topic, take: Callable[[list[Any]], None]) -> None:
                 left -= len(records)
                 take(records)
             in_time()
-        consumer.close()
 
 
-def counted(read: Callable[[Topic, Callable[[list[Any]], None]], Any], topic: Topic) -> int:
-    counts: list[int] = []
-    read(topic, lambda records: counts.append(len(records)))
-    return sum(counts)
-
-
-def appended(read: Callable[[Topic, Callable[[list[Any]], None]], Any], topic: Topic) -> Any:
-    rows = Rows()
-    offset, timestamp, key, value = rows.offsets.append, rows.timestamps.append, rows.keys.append, rows.values.append
-
-    def take(records: list[Any]) -> None:
-        for one in records:
-            offset(one.offset)
-            timestamp(one.timestamp)
-            key(one.key)
-            value(one.value)
-
-    read(topic, take)
-    return rows.table()
-
-
-def run_aiokafka(topic: Topic, take: Callable[[list[Any]], None]) -> None:
+def run_aiokafka(topic: Topic, take: Take) -> None:
     asyncio.run(aiokafka(topic, take))
 
 
 @dataclass(frozen=True)
 class Consumer:
-    """A client: functions that count the records of a topic and that build an Arrow table (None: not possible)."""
+    """A client, and a function for each form of the result that it has.
+
+    Attributes
+    ----------
+    name : str
+        Of a package that is not part of kbatch, also its name on PyPI.
+    package : str
+        The package that must be importable.
+    gives : str
+        `BYTES`, `OBJECTS`, `ARROW` or `RECORD_TABLES`.
+    count : callable, optional
+        Returns the number of records.
+    tables : callable, optional
+        Calls a function with each Arrow table.
+    frames : mapping
+        By form, a function that returns a frame of all records.
+    parts, compressed_parts : mapping
+        The part of the topic to read for each form, if it is not all; and the same for more forms of compressed topics.
+    turns : int or None
+        The most rounds that the client takes part in.
+    seconds : int or None
+        It is left out of a topic if it takes longer.
+    is_chosen : bool
+        Whether it runs if no clients are chosen.
+    unread : tuple of str
+        Codecs that the client cannot read.
+    program : Program, optional
+        The client is a program in another language, which counts.
+    """
 
     name: str
     package: str
-    count: Callable[[Topic], int]
-    arrow: Callable[[Topic], Any] | None
-    slow: bool = False
-    # Codecs that the client cannot read.
+    gives: str
+    count: Callable[[Topic], int] | None = None
+    tables: Callable[[Topic, Use], None] | None = None
+    frames: Mapping[str, Callable[[Topic], Any]] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    compressed_parts: Mapping[str, str] = field(default_factory=dict)
+    turns: int | None = None
+    seconds: int | None = None
+    is_chosen: bool = True
     unread: tuple[str, ...] = ()
+    program: Program | None = None
+
+    @property
+    def forms(self) -> list[str]:
+        """The forms of results that the client has."""
+        has = {COUNT: self.count or self.program, TABLES: self.tables, **self.frames}
+        return [form for form in FORMS if has.get(form)]
+
+    def part(self, form: str, corpus: str) -> str:
+        """Return the part of a topic that the client reads into a form."""
+        more = {} if CORPORA[corpus].codec == "none" else self.compressed_parts
+        return {**more, **self.parts}.get(form, WHOLE)
 
     def missing(self, corpus: str) -> str | None:
         """Return the reason why the client cannot read a corpus here, or None if it can."""
+        if self.program is not None:
+            return self.program.missing()
         if importlib.util.find_spec(self.package) is None:
             return f"{self.package} is not installed"
         return next((f"its wheels are built without {codec}" for codec in self.unread if codec in corpus), None)
 
 
-def librdkafka_consumer(name: str, settings: Mapping[str, Any], *, slow: bool = False) -> Consumer:
-    return Consumer(
-        name,
-        "confluent_kafka",
-        lambda topic: sum(map(len, librdkafka(topic, settings))),
-        lambda topic: arrow_librdkafka(topic, settings),
-        slow,
-    )
+def object_consumer(
+    name: str, package: str, read: Callable[[Topic, Take], None], add: Callable[[Rows, list[Any]], None], **more: Any
+) -> Consumer:
+    """Return a client whose function `read` calls `take` with lists of objects, which `add` appends to columns."""
+
+    def count(topic: Topic) -> int:
+        counts: list[int] = []
+        read(topic, lambda objects: counts.append(len(objects)))
+        return sum(counts)
+
+    def tables(topic: Topic, use: Use) -> None:
+        def take(objects: list[Any]) -> None:
+            if objects:
+                rows = Rows()
+                add(rows, objects)
+                use(rows.table())
+
+        read(topic, take)
+
+    def whole(topic: Topic, frame: Callable[[Rows], Any]) -> Any:
+        rows = Rows()
+        read(topic, partial(add, rows))
+        return frame(rows)
+
+    frames = {WHOLE_TABLE: Rows.table, PANDAS: Rows.pandas, POLARS: Rows.polars}
+    functions = {form: partial(whole, frame=frame) for form, frame in frames.items()}
+    return Consumer(name, package, OBJECTS, count, tables, functions, turns=1, **more)
 
 
-def kafkarrow_consumer() -> Consumer:
-    return Consumer(
-        "kafkarrow",
-        "kafkarrow",
-        lambda topic: sum(batch.num_rows for batch in kafkarrow(topic)),
-        arrow_kafkarrow,
-        unread=("zstd",),
-    )
+def frames_of(arrow: Callable[[Topic], Any]) -> dict[str, Callable[[Topic], Any]]:
+    """Return the functions of a client whose frames are made from its Arrow table."""
+    return {
+        WHOLE_TABLE: arrow,
+        PANDAS: lambda topic: pandas_of(arrow(topic)),
+        POLARS: lambda topic: polars_of(arrow(topic)),
+    }
 
 
 CONSUMERS = [
-    Consumer("Fetch responses, nothing decoded", "kbatch", count_raw, None),
-    Consumer("Fetch responses + kbatch", "kbatch", count_kbatch, arrow_kbatch),
-    Consumer("kbatch.consume", "kbatch", count_consume, arrow_consume),
-    librdkafka_consumer("confluent-kafka", LIBRDKAFKA),
-    librdkafka_consumer("confluent-kafka, defaults", {"check.crcs": True}, slow=True),
-    kafkarrow_consumer(),
+    Consumer("raw probe", "kbatch", BYTES, count_raw),
     Consumer(
-        "aiokafka",
-        "aiokafka",
-        lambda topic: counted(run_aiokafka, topic),
-        lambda topic: appended(run_aiokafka, topic),
+        LIVE,
+        "kbatch",
+        RECORD_TABLES,
+        count_consume,
+        tables_consume,
+        {
+            WHOLE_TABLE: lambda topic: consume(topic).to_arrow(),
+            PANDAS: lambda topic: consume(topic).to_pandas(dtype_backend="pyarrow"),
+            POLARS: lambda topic: consume(topic).to_polars(),
+        },
     ),
     Consumer(
-        "kafka-python",
-        "kafka",
-        lambda topic: counted(kafka_python, topic),
-        lambda topic: appended(kafka_python, topic),
-        slow=True,
+        "raw probe + kbatch.decode",
+        "kbatch",
+        RECORD_TABLES,
+        count_kbatch,
+        tables_kbatch,
+        frames_of(arrow_kbatch),
+        is_chosen=False,
     ),
+    object_consumer(
+        "confluent-kafka",
+        "confluent_kafka",
+        partial(librdkafka, settings=LIBRDKAFKA),
+        Rows.add_messages,
+        parts=dict.fromkeys((TABLES, PANDAS, POLARS), TENTH),
+        compressed_parts={WHOLE_TABLE: TENTH},
+    ),
+    object_consumer(
+        "confluent-kafka, defaults",
+        "confluent_kafka",
+        partial(librdkafka, settings={"check.crcs": True}),
+        Rows.add_messages,
+        parts=dict.fromkeys(FORMS, FIFTIETH),
+        is_chosen=False,
+    ),
+    # Its CPU time is lower in some forms; neither is faster in all.
+    object_consumer(
+        "confluent-kafka, queue of 64 MiB",
+        "confluent_kafka",
+        partial(librdkafka, settings={**LIBRDKAFKA, "queued.max.messages.kbytes": 1 << 16}),
+        Rows.add_messages,
+        is_chosen=False,
+    ),
+    object_consumer(
+        "aiokafka",
+        "aiokafka",
+        run_aiokafka,
+        Rows.add_records,
+        parts=dict.fromkeys((TABLES, PANDAS, POLARS), TENTH),
+        compressed_parts={WHOLE_TABLE: TENTH},
+    ),
+    object_consumer("kafka-python", "kafka", kafka_python, Rows.add_records, parts=dict.fromkeys(FORMS, FIFTIETH)),
+    Consumer(
+        "kafkarrow",
+        "kafkarrow",
+        ARROW,
+        lambda topic: sum(batch.num_rows for batch in kafkarrow(topic)),
+        tables_kafkarrow,
+        frames_of(arrow_kafkarrow),
+        parts=dict.fromkeys(FORMS, TENTH),
+        turns=1,
+        seconds=60,
+        unread=("zstd",),
+    ),
+    *(Consumer(name, "", OBJECTS, turns=1, program=program) for name, program in CONSUMER_PROGRAMS.items()),
 ]

@@ -339,6 +339,8 @@ def recipes() -> dict[str, Recipe]:
         "headers": Recipe(header_columns, 218, 64 * KIB, MIB),
         "single": replace(small, record_size=108, batch_records=1),
         "ten": replace(small, record_size=53, batch_records=10),
+        "small-lz4": replace(small, codec="lz4"),
+        "small-zstd": replace(small, codec="zstd"),
         "small-v1": replace(small, magic=1, batch_records=1),
         "medium-16k-v1-lz4": replace(medium_16k, magic=1, codec="lz4"),
     }

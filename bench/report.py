@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from bench.floors import Floor, floors
 from bench.load import BUSY
 from bench.results import ALONE, IN_TURNS, KBATCH, PEERS, Result, Results
 
-__all__ = ["about", "details", "floors_table", "live_table", "ratio_table", "report", "short_table", "summary"]
+__all__ = [
+    *("LIVE", "about", "cpu_table", "details", "floors_markdown", "floors_table", "live_table", "memory_table"),
+    *("ratio_table", "report", "short_table", "summary"),
+]
 
 LANGUAGES = ("Java", "Go", "Rust")
+# The client of live topics to which the others are compared.
+LIVE = "kbatch.consume"
+# Figures by topic, client and form of the result.
+ByClient = dict[str, dict[str, dict[str, float]]]
 # The rows of the table in README.md: label, stage and corpus.
 SHORT_ROWS = (
     ("decode, values of 32 bytes", "decode", "small"),
@@ -105,29 +112,68 @@ def ratio_table(results: Results) -> str:
 
 def floors_table(results: Results) -> str:
     """Return every floor, its bound, and the measured figure."""
+    return floors_markdown(floors(results), is_timed=not results.quick)
+
+
+def floors_markdown(found: Iterable[Floor], *, is_timed: bool = True) -> str:
+    """Return a table of floors."""
 
     def cells(floor: Floor) -> list[str]:
-        state = "ran" if results.quick and floor.measured is not None else floor.state
+        state = floor.state if is_timed or floor.measured is None else "ran"
         # Enough digits to show whether the figure is above or below the bound.
         close = floor.measured is not None and f"{floor.measured:.2f}" == f"{floor.bound:.2f}"
         measured = "" if floor.measured is None else f"{floor.measured:{'.4f' if close else '.2f'}}"
         return [floor.text, f"{floor.side} {floor.bound:g}", measured, state, floor.note]
 
-    return markdown(["floor", "bound", "measured", "", "contestant"], map(cells, floors(results)), 1, 2)
+    return markdown(["floor", "bound", "measured", "", "contestant"], map(cells, found), 1, 2)
 
 
-def live_table(live: dict[str, dict[str, dict[str, float]]]) -> str:
-    """Return thousand records per second that clients read from a broker, to a count and to an Arrow table.
+def by_client(found: ByClient, cell: Callable[[str, str, str], str]) -> str:
+    """Return a table with a row for each topic and client, and a column for each form of the result."""
+    forms = dict.fromkeys(form for clients in found.values() for figures in clients.values() for form in figures)
+    rows = (
+        [topic, who, *(cell(topic, who, form) if form in figures else "" for form in forms)]
+        for topic, clients in found.items()
+        for who, figures in clients.items()
+    )
+    return markdown(["topic", "client", *forms], rows, 2)
 
-    `live` has records per second by topic, client and kind of result.
+
+def live_table(live: ByClient) -> str:
+    """Return the rates of clients that read topics from a broker, and the ratio of kbatch's rate to each.
+
+    `live` has records per second by topic, client and form of the result.
     """
 
-    def cell(found: dict[str, float] | None) -> str:
-        return " / ".join(f"{found[form] / 1e3:,.0f}" for form in ("count", "arrow") if form in found) if found else ""
+    def cell(topic: str, who: str, form: str) -> str:
+        rate, own = live[topic][who][form], live[topic].get(LIVE, {}).get(form)
+        text = f"{rate / 1e6:,.2f}"
+        return text if own is None or who == LIVE else f"{text} ({short(own / rate)})"
 
-    clients = dict.fromkeys(who for found in live.values() for who in found)
-    rows = ([who, *(cell(found.get(who)) for found in live.values())] for who in clients)
-    return markdown(["thousand records/s, to a count / to Arrow", *live], rows, 1)
+    return f"Million records/s; in brackets, the rate of `{LIVE}` divided by it.\n\n{by_client(live, cell)}"
+
+
+def cpu_table(cpu: ByClient, faults: ByClient) -> str:
+    """Return the CPU time of clients for a million records, and their page faults."""
+    text = (
+        "CPU seconds of the client for a million records, all threads; in brackets, page faults for a thousand records."
+    )
+
+    def cell(topic: str, who: str, form: str) -> str:
+        return f"{cpu[topic][who][form]:.3f} ({faults[topic][who][form] / 1e3:.1f})"
+
+    return f"{text}\n\n{by_client(cpu, cell)}"
+
+
+def memory_table(memory: dict[str, list[dict[str, int]]]) -> str:
+    """Return how much the resident memory of kbatch has grown at most, by topic and limit."""
+
+    def cells(topic: str, one: dict[str, int]) -> list[str]:
+        sizes = (f"{one[name] / (1 << 20):,.0f}" for name in ("max_bytes", "growth"))
+        return [topic, *sizes, short(one["growth"] / one["max_bytes"])]
+
+    rows = (cells(topic, one) for topic, found in memory.items() for one in found)
+    return markdown(["topic", "max_bytes, MiB", "growth of resident memory, MiB", "ratio"], rows, 1)
 
 
 def summary(results: Results) -> str:

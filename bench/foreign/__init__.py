@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from bench.corpora import BASE_TIMESTAMP, Corpus, quick
 
-__all__ = ["PROGRAMS", "CannotRun", "Program", "Round", "Running", "Totals"]
+__all__ = ["CONSUMER_PROGRAMS", "PROGRAMS", "CannotRun", "Program", "Round", "Running", "Totals", "command_of"]
 
 HERE = Path(__file__).parent
 BUILD = HERE / "build"
@@ -74,10 +74,10 @@ class Round(NamedTuple):
 class Running:
     """A running program; a context manager that ends it."""
 
-    def __init__(self, command: Sequence[str], path: Path) -> None:
+    def __init__(self, command: Sequence[str], argument: str | Path) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the program ends
         self._process = subprocess.Popen(
-            [*command, os.fspath(path)],
+            [*command, os.fspath(argument)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -93,12 +93,12 @@ class Running:
         self._process.communicate()
         self._errors.close()
 
-    def round(self) -> Round:
-        """Let the program decode the file once more."""
+    def answer(self, line: str) -> dict[str, Any]:
+        """Send a line to the program, and return its answer; raises `CannotRun`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write("\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             answer = ""
@@ -110,6 +110,11 @@ class Running:
             raise CannotRun(self._errors.read().decode(errors="replace").strip())
         found: dict[str, Any] = json.loads(answer)
         self.version = found["version"]
+        return found
+
+    def round(self) -> Round:
+        """Let the program decode the file once more."""
+        found = self.answer("")
         sums = (found[key] for key in ("records", "offsets", "timestamps", "keyBytes", "valueBytes"))
         return Round(found["seconds"], found["wall"], Totals.of(*sums))
 
@@ -178,7 +183,8 @@ def run(command: Sequence[str], directory: Path, **variables: str) -> None:
         raise CannotRun(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}")
 
 
-def build_java() -> list[str]:
+def build_java(name: str) -> list[str]:
+    """Compile ``java/NAME.java``; return the command that runs it."""
     from tests.broker.server import Unavailable, find_jars
 
     try:
@@ -186,13 +192,14 @@ def build_java() -> list[str]:
     except Unavailable as error:
         raise CannotRun(str(error)) from error
     classes = BUILD / "java"
-    run(["javac", "-cp", f"{jars}/*", "-d", os.fspath(classes), "Decode.java"], HERE / "java")
-    return ["java", *JVM, "-cp", f"{classes}{os.pathsep}{jars}/*", "Decode"]
+    run(["javac", "-cp", f"{jars}/*", "-d", os.fspath(classes), f"{name}.java"], HERE / "java")
+    return ["-cp", f"{classes}{os.pathsep}{jars}/*", name]
 
 
-def build_go() -> list[str]:
-    program = os.fspath(BUILD / "franz-go")
-    run(["go", "build", "-o", program, "."], HERE / "go")
+def build_go(package: str, name: str) -> list[str]:
+    """Build a package of ``go``; return the command that runs it."""
+    program = os.fspath(BUILD / name)
+    run(["go", "build", "-o", program, package], HERE / "go")
     return [program]
 
 
@@ -208,8 +215,16 @@ def build_rust(program: str) -> list[str]:
 
 PROGRAMS = [
     # The just-in-time compiler has compiled everything after about two seconds.
-    Program("Kafka (Java)", ("java", "javac"), build_java, warm_up_seconds=3),
-    Program("franz-go (Go)", ("go",), build_go),
+    Program("Kafka (Java)", ("java", "javac"), lambda: ["java", *JVM, *build_java("Decode")], warm_up_seconds=3),
+    Program("franz-go (Go)", ("go",), lambda: build_go(".", "franz-go")),
     Program("kafka-protocol (Rust)", ("cargo",), lambda: build_rust("kafka-protocol"), unread=("-v1",)),
     Program("krabka-protocol (Rust)", ("cargo",), lambda: build_rust("krabka-protocol"), unread=("-v1",)),
 ]
+
+# Heaps and collectors were tried for the consumer too. The parallel collector is the fastest with its default heap.
+CONSUMER_JVM = ["-XX:+UseParallelGC", "-Xms1g", "-Xmx1g"]
+# They read topics of a broker; `bench.consumers` sends them orders.
+CONSUMER_PROGRAMS = {
+    "Kafka (Java)": Program("Kafka (Java)", ("java", "javac"), lambda: ["java", *CONSUMER_JVM, *build_java("Consume")]),
+    "franz-go (Go)": Program("franz-go (Go)", ("go",), lambda: build_go("./consume", "franz-go-consumer")),
+}
