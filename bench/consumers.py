@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.broker_topics import PARTITION_BYTES, RESPONSE_BYTES, Connection, Topic
 from bench.corpora import CORPORA
-from bench.foreign import CONSUMER_PROGRAMS, Program
+from bench.foreign import CONSUMER_PROGRAMS, CannotRun, Program, command_of
 from bench.report import LIVE
 
 __all__ = [
@@ -394,7 +394,11 @@ class Consumer:
     def missing(self, corpus: str) -> str | None:
         """Return the reason why the client cannot read a corpus here, or None if it can."""
         if self.program is not None:
-            return self.program.missing()
+            try:
+                command_of(self.program)
+            except CannotRun as error:
+                return str(error).splitlines()[-1]
+            return None
         if importlib.util.find_spec(self.package) is None:
             return f"{self.package} is not installed"
         return next((f"its wheels are built without {codec}" for codec in self.unread if codec in corpus), None)

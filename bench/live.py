@@ -276,8 +276,7 @@ class Run:
         for turn in range(self.rounds):
             for consumer in self.consumers:
                 forms = [form for form in consumer.forms if form in self.forms]
-                reason = consumer.missing(name)
-                if reason is not None:
+                if not turn and (reason := consumer.missing(name)) is not None:
                     absent[consumer.name] = reason
                 ends = consumer.turns is not None and turn >= consumer.turns
                 if not forms or ends or consumer.name in {**absent, **failures}:

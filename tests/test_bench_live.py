@@ -10,6 +10,7 @@ import pytest
 
 from bench import live, live_floors
 from bench.consumers import ARROW, BYTES, CONSUMERS, COUNT, FORMS, OBJECTS, PARTS, TABLES, TENTH, WHOLE, WHOLE_TABLE
+from bench.foreign import CannotRun
 from bench.live_floors import FLOORS, GOAL, MEMORY
 from bench.report import LIVE, live_table
 
@@ -122,6 +123,15 @@ def test_every_client_reads_a_known_part_into_its_forms() -> None:
         for name in live.NAMES:
             assert {one.part(form, name) for form in one.forms} <= set(PARTS)
         assert one.program is None or (one.turns == 1 and one.forms == [COUNT])
+
+
+def test_a_program_that_cannot_be_built_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(program: object) -> None:
+        raise CannotRun("go build failed:\nno network")
+
+    monkeypatch.setattr("bench.consumers.command_of", fail)
+    reasons = {one.missing("small") for one in CONSUMERS if one.program is not None}
+    assert reasons == {"no network"}
 
 
 def test_rates_are_shown_with_the_ratio_of_kbatch() -> None:
