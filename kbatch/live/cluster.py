@@ -135,8 +135,8 @@ class Cluster:
         for connection in list(self._connections.values()):
             connection.close()
 
-    def _open_connection(self, broker: int) -> BrokerConnection:
-        """Open another connection to the broker with this id, at its address in the last metadata.
+    def _open_connection(self, broker: int | ServerAddress) -> BrokerConnection:
+        """Open another connection to the broker with this address, or with this id at its address in the last metadata.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class Cluster:
             Also if there is no such broker now.
         AuthenticationError
         """
-        server = self._brokers.get(broker)
+        server = broker if isinstance(broker, ServerAddress) else self._brokers.get(broker)
         if server is None:
             raise BrokerConnectionError(f"broker {broker}: the cluster does not list it now; check that it runs")
         return BrokerConnection(server, self.settings, self._connect, self._tokens)
