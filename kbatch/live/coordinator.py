@@ -17,7 +17,6 @@ from kbatch.protocol.messages import message_class
 
 __all__ = ["NO_MEMBERSHIP", "CommittedOffset", "GroupCoordinator", "Membership"]
 
-_MAX_PAUSE_MS = 1000
 # From these versions on, requests have lists of groups, or ids instead of names of topics.
 _COORDINATOR_LISTS, _OFFSET_FETCH_GROUPS = 4, 8
 _MAX_OFFSET_FETCH = _MAX_OFFSET_COMMIT = 9
@@ -207,7 +206,7 @@ class GroupCoordinator:
         """
         settings = self._cluster.settings
         deadline = time.monotonic() + (settings.default_api_timeout_ms / 1000 if seconds is None else seconds)
-        backoff = Backoff(settings.retry_backoff_ms, _MAX_PAUSE_MS)
+        backoff = Backoff(settings.retry_backoff_ms, 1000)
         while True:
             try:
                 with self._lock:
@@ -252,7 +251,7 @@ class GroupCoordinator:
                 found = connection.request(cls(key=self.group))
             return found, connection
 
-        backoff = Backoff(self._cluster.settings.retry_backoff_ms, _MAX_PAUSE_MS)
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         while True:
             found, connection = self._cluster._with_any(ask, min(deadline, self._cluster._deadline()))
             if not found.error_code:

@@ -49,6 +49,7 @@ from kbatch.protocol.schemas.records import RECORDS_TABLES
 from kbatch.protocol.schemas.replicas import REPLICAS_TABLES
 from kbatch.protocol.schemas.share_groups import SHARE_GROUPS_TABLES
 from kbatch.protocol.schemas.stored_groups import STORED_GROUPS_TABLES
+from kbatch.protocol.schemas.stored_members import STORED_MEMBERS_TABLES
 from kbatch.protocol.schemas.stored_offsets import STORED_OFFSETS_TABLES
 from kbatch.protocol.schemas.stored_segments import STORED_SEGMENTS_TABLES
 from kbatch.protocol.schemas.stored_share_states import STORED_SHARE_STATES_TABLES
@@ -77,6 +78,7 @@ TABLES = (
 STORED_TABLES = (
     STORED_OFFSETS_TABLES,
     STORED_GROUPS_TABLES,
+    STORED_MEMBERS_TABLES,
     STORED_STREAMS_GROUPS_TABLES,
     STORED_SHARE_STATES_TABLES,
     STORED_SEGMENTS_TABLES,
