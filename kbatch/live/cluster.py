@@ -180,6 +180,11 @@ class Cluster:
                 raise self._topic_error(failed, broker)
             self._pause(backoff)
 
+    def _present_topics(self, names: Iterable[str] | None = None) -> list[TopicMetadata]:
+        """Return those of the topics that exist and may be described."""
+        response, _ = self._metadata(None if names is None else sorted(set(names)), self._deadline())
+        return [_topic_metadata(topic) for topic in response.topics if not topic.error_code]
+
     def _topic_error(self, failed: Any, broker: str) -> BrokerError:
         """Return the error for a topic in metadata; it suggests a similar name."""
         error = refusal_error(failed.error_code, "metadata", broker=broker, topic=failed.name)

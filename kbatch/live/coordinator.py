@@ -15,7 +15,7 @@ from kbatch.live.settings import ServerAddress
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import message_class
 
-__all__ = ["NO_MEMBERSHIP", "CommittedOffset", "GroupCoordinator", "Membership"]
+__all__ = ["NO_MEMBERSHIP", "CommittedOffset", "CoordinatorAnswer", "GroupCoordinator", "Membership"]
 
 # From these versions on, requests have lists of groups, or ids instead of names of topics.
 _COORDINATOR_LISTS, _OFFSET_FETCH_GROUPS = 4, 8
@@ -71,6 +71,14 @@ class Membership(NamedTuple):
 NO_MEMBERSHIP = Membership("", -1, None)
 
 
+class CoordinatorAnswer(NamedTuple):
+    """A response of the coordinator: a result, and the error code and message."""
+
+    result: Any
+    code: int
+    message: str | None = None
+
+
 class GroupCoordinator:
     """The coordinator of a group, with a connection of its own. One thread at a time sends requests.
 
@@ -108,7 +116,7 @@ class GroupCoordinator:
 
     def has(self, api_key: ApiKey) -> bool:
         """Whether the coordinator has an API."""
-        return bool(self.attempt(lambda connection: (connection.has(api_key, 0), 0), "FindCoordinator"))
+        return bool(self.attempt(lambda connection: CoordinatorAnswer(connection.has(api_key, 0), 0), ""))
 
     def committed(self, partitions: Iterable[PartitionKey] | None = None) -> dict[PartitionKey, CommittedOffset]:
         """Return the committed offsets of the group (OffsetFetch).
@@ -131,12 +139,12 @@ class GroupCoordinator:
             if not by_topic:
                 return {}
 
-        def ask(connection: BrokerConnection) -> tuple[Any, int]:
+        def ask(connection: BrokerConnection) -> CoordinatorAnswer:
             version = connection.version_of(ApiKey.OFFSET_FETCH, _MAX_OFFSET_FETCH)
             response = connection.request(_offset_fetch(self.group, by_topic, version), maximum=_MAX_OFFSET_FETCH)
             found = response.groups[0] if version >= _OFFSET_FETCH_GROUPS else response
             codes = [found.error_code, *(part.error_code for topic in found.topics for part in topic.partitions)]
-            return found, next(filter(None, codes), 0)
+            return CoordinatorAnswer(found, next(filter(None, codes), 0))
 
         found = self.attempt(ask, "OffsetFetch")
         return {
@@ -175,25 +183,25 @@ class GroupCoordinator:
             topics=list(topics.values()),
         )
 
-        def ask(connection: BrokerConnection) -> tuple[Any, int]:
+        def ask(connection: BrokerConnection) -> CoordinatorAnswer:
             version = connection.version_of(ApiKey.OFFSET_COMMIT, _MAX_OFFSET_COMMIT)
             message.group_instance_id = membership.instance_id if version >= 7 else None
             response = connection.request(message, maximum=_MAX_OFFSET_COMMIT)
             codes = [part.error_code for topic in response.topics for part in topic.partitions]
-            return None, next(filter(None, codes), 0)
+            return CoordinatorAnswer(None, next(filter(None, codes), 0))
 
         if offsets:
             self.attempt(ask, "OffsetCommit")
 
     def attempt(
-        self, ask: Callable[[BrokerConnection], tuple[Any, int]], action: str, seconds: float | None = None
+        self, ask: Callable[[BrokerConnection], CoordinatorAnswer], action: str, seconds: float | None = None
     ) -> Any:
         """Ask the coordinator until it answers without an error that may pass.
 
         Parameters
         ----------
         ask : callable
-            Returns a result and the error code of the response.
+            Sends a request, and returns its answer.
         action : str
             For messages.
         seconds : float, optional
@@ -211,13 +219,13 @@ class GroupCoordinator:
             try:
                 with self._lock:
                     connection = self._connected(deadline)
-                    result, code = ask(connection)
+                    result, code, message = ask(connection)
             except BrokerConnectionError as error:
                 failed: BrokerError = error
             else:
                 if not code:
                     return result
-                failed = self.refusal(code, action, connection)
+                failed = self._refusal(code, action, connection, message)
                 if code in _MOVED:
                     connection.close()
                 elif code not in _LATER:
@@ -225,9 +233,9 @@ class GroupCoordinator:
             if time.monotonic() > deadline or self._closed.wait(backoff.next_seconds()):
                 raise failed
 
-    def refusal(self, code: int, action: str, connection: BrokerConnection) -> BrokerError:
-        """Return the error for an error code in a response of the coordinator."""
-        return refusal_error(code, f"{action} of group {self.group!r}", broker=str(connection.server))
+    def _refusal(self, code: int, action: str, connection: BrokerConnection, message: str | None = None) -> BrokerError:
+        """Return the error for an error code in a response."""
+        return refusal_error(code, f"{action} of group {self.group!r}", broker=str(connection.server), message=message)
 
     def _connected(self, deadline: float) -> BrokerConnection:
         """Return the connection to the coordinator, which is looked for if there is none."""
@@ -256,7 +264,7 @@ class GroupCoordinator:
             found, connection = self._cluster._with_any(ask, min(deadline, self._cluster._deadline()))
             if not found.error_code:
                 return ServerAddress(found.host, found.port)
-            error = self.refusal(found.error_code, "FindCoordinator", connection)
+            error = self._refusal(found.error_code, "FindCoordinator", connection)
             if not ErrorCode(found.error_code).retriable or time.monotonic() > deadline:
                 raise error
             if self._closed.wait(backoff.next_seconds()):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from kbatch.arguments import check_types
 from kbatch.live.client_config import as_list, jaas_options, read_config, setting_value
+from kbatch.live.group_settings import assignor_names, checked_choice
 from kbatch.live.tokens import TokenProvider
 from kbatch.options import did_you_mean
 
@@ -35,7 +36,7 @@ _ALIASES = {
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
 # Settings that change nothing here, as in files that several programs share: kbatch does it anyway, or they are about
-# producers, groups or objects for messages.
+# producers or objects for messages.
 _WITHOUT_EFFECT = frozenset(
     [
         "acks",
@@ -47,27 +48,20 @@ _WITHOUT_EFFECT = frozenset(
         "compression.type",
         "connections.max.idle.ms",
         "delivery.timeout.ms",
-        "enable.auto.commit",
         "enable.idempotence",
         "enable.metrics.push",
-        "group.instance.id",
-        "group.protocol",
-        "heartbeat.interval.ms",
         "key.deserializer",
         "key.serializer",
         "linger.ms",
         "log_level",
         "log.connection.close",
         "max.in.flight.requests.per.connection",
-        "max.poll.interval.ms",
         "max.poll.records",
         "metric.reporters",
-        "partition.assignment.strategy",
         "receive.buffer.bytes",
         "retries",
         "security.providers",
         "send.buffer.bytes",
-        "session.timeout.ms",
         "socket.keepalive.enable",
         "socket.nagle.disable",
         "value.deserializer",
@@ -77,10 +71,8 @@ _WITHOUT_EFFECT = frozenset(
 _PEM_FILE = "put the PEM text into a file, and name it in"
 # Settings that other clients have and this one refuses, with what to use instead.
 _REFUSED = {
-    "auto.offset.reset": "use the argument start",
     "check.crcs": "use the argument crc",
     "client.rack": "reads from the closest replica are not supported",
-    "group.id": "groups are not supported; start and end choose what is read",
     "isolation.level": "use the argument isolation",
     "plugin.library.paths": "plug-ins of librdkafka are not supported; sasl_oauthbearer_token takes a function",
     "sasl.client.callback.handler.class": "classes of Java are not supported",
@@ -140,6 +132,16 @@ class ClientArguments(TypedDict, total=False):
     max_partition_fetch_bytes: int | None
     fetch_min_bytes: int
     fetch_max_wait_ms: int
+    group_id: str | None
+    group_instance_id: str | None
+    group_protocol: str | None
+    group_remote_assignor: str | None
+    partition_assignment_strategy: str | Iterable[str] | None
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    auto_offset_reset: str | None
+    enable_auto_commit: bool | None
 
 
 class ServerAddress(NamedTuple):
@@ -229,6 +231,16 @@ class ClientSettings:
     max_partition_fetch_bytes: int | None = None
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    group_protocol: str | None = None
+    group_remote_assignor: str | None = None
+    partition_assignment_strategy: tuple[str, ...] | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    auto_offset_reset: str | None = None
+    enable_auto_commit: bool | None = None
 
     @classmethod
     def of(cls, config: str | os.PathLike[str] | Mapping[str, Any] | None = None, **arguments: Any) -> ClientSettings:
@@ -247,9 +259,9 @@ class ClientSettings:
         >>> settings = ClientSettings.of({"bootstrap.servers": "a:9092,b:9092"}, request_timeout_ms=5000)
         >>> [str(server) for server in settings.bootstrap_servers], settings.request_timeout_ms
         (['a:9092', 'b:9092'], 5000)
-        >>> ClientSettings.of({"bootstrap.servers": "a", "group.id": "etl"})
+        >>> ClientSettings.of({"bootstrap.servers": "a", "isolation.level": "read_committed"})
         Traceback (most recent call last):
-        ValueError: group.id: groups are not supported; start and end choose what is read
+        ValueError: isolation.level: use the argument isolation
         """
         check_types(ClientSettings.of, {"config": config})
         given = {} if config is None else _dotted(read_config(config))
@@ -282,6 +294,24 @@ class ClientSettings:
         """The mechanism that brokers know: MSK has OAUTHBEARER for tokens of IAM."""
         return "OAUTHBEARER" if self.sasl_mechanism == "AWS_MSK_IAM" else self.sasl_mechanism
 
+    def _check_group(self) -> None:
+        """Raise for settings of a group that contradict each other."""
+        for name in ("group_id", "group_instance_id"):
+            if getattr(self, name) == "":
+                raise ValueError(f"{name.replace('_', '.')} must not be empty")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ValueError(
+                f"heartbeat.interval.ms ({self.heartbeat_interval_ms}) must be less than session.timeout.ms "
+                f"({self.session_timeout_ms})"
+            )
+        if self.group_protocol == "consumer" and self.partition_assignment_strategy is not None:
+            raise ValueError(
+                "partition.assignment.strategy belongs to group.protocol=classic; with group.protocol=consumer, "
+                "group.remote.assignor names an assignor of the broker"
+            )
+        if self.group_protocol == "classic" and self.group_remote_assignor is not None:
+            raise ValueError("group.remote.assignor belongs to group.protocol=consumer")
+
     def _check(self) -> None:
         """Raise for settings that contradict each other."""
         if self.uses_sasl and not self.sasl_mechanism:
@@ -297,6 +327,7 @@ class ClientSettings:
                     f"{given[0].replace('_', '.')} needs security.protocol=SSL or SASL_SSL, it is "
                     f"{self.security_protocol}"
                 )
+        self._check_group()
         if self.ssl_key_location and not self.ssl_certificate_location:
             raise ValueError("ssl.key.location needs ssl.certificate.location, the certificate of the key")
         if self.sasl_mechanism == "OAUTHBEARER":
@@ -319,6 +350,15 @@ class ClientSettings:
 
 _TLS_SETTINGS = ("ssl_ca_location", "ssl_ca_pem", "ssl_certificate_location", "ssl_key_location")
 _PATHS = (*_TLS_SETTINGS[:1], *_TLS_SETTINGS[2:])
+_LOWER_CHOICES = {"group_protocol": ("classic", "consumer"), "auto_offset_reset": ("earliest", "latest", "none")}
+# The names of librdkafka.
+_RESET_ALIASES = {
+    "smallest": "earliest",
+    "beginning": "earliest",
+    "largest": "latest",
+    "end": "latest",
+    "error": "none",
+}
 _INTEGERS = frozenset(name for name in ClientArguments.__annotations__ if name.endswith(("_ms", "_bytes")))
 
 
@@ -393,7 +433,9 @@ def _checked_setting(dotted: str, name: str, value: Any) -> Any:
                 f"sasl_oauthbearer_token must be a function that returns a token, got {type(value).__name__}"
             )
         return value
-    if name == "enable_ssl_certificate_verification":
+    if name == "partition_assignment_strategy":
+        return assignor_names(as_list(value))
+    if name in ("enable_ssl_certificate_verification", "enable_auto_commit"):
         return setting_value(dotted, bool, value)
     if name in _INTEGERS:
         return setting_value(dotted, int, value)
@@ -405,6 +447,8 @@ def _checked_setting(dotted: str, name: str, value: Any) -> Any:
         text = text.strip().upper()
         if text not in choices:
             raise ValueError(f"{dotted} must be one of {', '.join(choices)}, got {text!r}{did_you_mean(text, choices)}")
+    if name in _LOWER_CHOICES:
+        return checked_choice(dotted, _RESET_ALIASES.get(text.strip().lower(), text), _LOWER_CHOICES[name])
     if name == "ssl_endpoint_identification_algorithm":
         text = text.strip().lower() or "none"
         if text not in ("https", "none"):

@@ -1,0 +1,82 @@
+"""The thread of a membership: it joins a group by the protocol that the broker offers."""
+
+from __future__ import annotations
+
+import threading
+
+from kbatch.error_codes import ErrorCode
+from kbatch.live.broker_errors import BrokerError
+from kbatch.live.classic_group import ClassicGroup
+from kbatch.live.cluster import Cluster
+from kbatch.live.coordinator import GroupCoordinator
+from kbatch.live.group_state import GroupClosedError, GroupState
+from kbatch.live.new_group import NewGroup
+from kbatch.live.subscription import TopicSubscription
+from kbatch.protocol.api_keys import ApiKey
+
+__all__ = ["GroupMember"]
+
+# Seconds that `close` waits for the thread to leave the group.
+_LEAVE_SECONDS = 0.5
+# The group cannot be joined by the new protocol: the broker has it turned off, or does not convert a classic group.
+_CLASSIC_ONLY = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+class GroupMember(threading.Thread):
+    """A member of a group, in the background. The reader uses `state`.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    group : str
+    subscription : TopicSubscription
+
+    Raises
+    ------
+    BrokerError
+        If the client may not use the group, or there is no coordinator.
+    """
+
+    def __init__(self, cluster: Cluster, group: str, subscription: TopicSubscription) -> None:
+        super().__init__(name="kbatch-group", daemon=True)
+        self.state = GroupState(cluster.settings.max_poll_interval_ms / 1000)
+        self._coordinator = GroupCoordinator(cluster, group)
+        arguments = (cluster, self._coordinator, self.state, subscription)
+        protocol = cluster.settings.group_protocol
+        has_new = self._coordinator.has(ApiKey.CONSUMER_GROUP_HEARTBEAT)
+        if protocol == "consumer" and not has_new:
+            raise BrokerError(
+                f"group {group!r}: the broker does not have the protocol of group.protocol=consumer (KIP-848), as "
+                "Kafka 4.0 and newer have; set group.protocol=classic",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        # A list of assignors belongs to the classic protocol.
+        prefers_classic = protocol is None and cluster.settings.partition_assignment_strategy is not None
+        is_classic = protocol == "classic" or prefers_classic or not has_new
+        self._fallback = None if is_classic or protocol == "consumer" else ClassicGroup(*arguments)
+        self._session: ClassicGroup | NewGroup = ClassicGroup(*arguments) if is_classic else NewGroup(*arguments)
+
+    def run(self) -> None:
+        """Be a member until the end."""
+        try:
+            try:
+                self._session.run()
+            except BrokerError as error:
+                if self._fallback is None or error.code not in _CLASSIC_ONLY or self.state.has_assignment:
+                    raise
+                self._session = self._fallback
+                self._session.run()
+        except GroupClosedError:
+            self._session.leave()
+        except BaseException as error:
+            self.state.fail(error)
+        finally:
+            self._coordinator.close()
+
+    def close(self) -> None:
+        """Leave the group, unless the member is static, and end the thread."""
+        self.state.close()
+        self._session.interrupt()
+        if self.ident is not None:
+            self.join(_LEAVE_SECONDS)
+        self._coordinator.close()
