@@ -274,6 +274,7 @@ class ClassicGroup:
                 raise _explained(error, self._assignors) from None
             self._lose(keeps_id=error.code == ErrorCode.ILLEGAL_GENERATION)
             return False
+        self._state.note_heartbeat()
         return True
 
     def _has_changed(self) -> bool:

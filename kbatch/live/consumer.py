@@ -17,6 +17,7 @@ from kbatch.arguments import check_types, suggests_names
 from kbatch.extras import require
 from kbatch.format import VIEW_COLUMNS
 from kbatch.live.cluster import Cluster
+from kbatch.live.group_reading import STARTS, GroupReading, GroupUse
 from kbatch.live.live_partitions import chosen_partitions
 from kbatch.live.live_tables import LiveTables
 from kbatch.live.settings import ClientArguments, ClientSettings
@@ -47,13 +48,10 @@ class ConsumeOptions(ViewOptions, ClientArguments, total=False):
     """The arguments of `consume`: those of reads, formats of values and keys, and the settings of Kafka's clients."""
 
 
-_NO_GROUPS = "groups are not supported; start and end choose what is read"
 _CONSUME_HINTS = {
     **SCAN_HINTS,
     **{
-        "group": _NO_GROUPS,
-        "group_id": _NO_GROUPS,
-        "auto_offset_reset": "use start",
+        "consumer_group": "use group",
         "isolation_level": "use isolation",
     },
     **{"servers": "use bootstrap_servers", "security": "use security_protocol"},
@@ -71,7 +69,7 @@ class Consumer:
     tables of a partition are in the order of their offsets; those of several partitions alternate.
 
     Connections are closed at the end of the records, at the end of a ``with`` block, by `close`, and when the object is
-    garbage-collected.
+    garbage-collected. With a group they stay open at the end of the records, so that `commit` is possible.
 
     Examples
     --------
@@ -93,15 +91,19 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and not self._live.is_closed:
+                self._live.commit_automatically()
+        finally:
+            self.close()
 
     def __repr__(self) -> str:
         topics = sorted({topic for topic, _ in self.ranges})
         return f"<Consumer: {', '.join(topics) or 'no partitions'}>"
 
     def close(self) -> None:
-        """End the read, and close all connections."""
+        """End the read, leave the group, and close all connections. Nothing is committed."""
         self._finalizer()
         # In another thread than the one that reads, the generator cannot be closed; the read in that thread fails.
         with contextlib.suppress(ValueError):
@@ -115,6 +117,59 @@ class Consumer:
         """
         follows = self._live.follows
         return {key: (start, None if follows else stop) for key, (start, stop) in self._live.ranges.items()}
+
+    @property
+    def assignment(self) -> list[tuple[str, int]]:
+        """The topics and partitions that are read now.
+
+        With a group they are empty at first, and change while tables are requested.
+        """
+        return sorted(self._live.ranges)
+
+    @property
+    def positions(self) -> dict[tuple[str, int], int]:
+        """By topic and partition, the offset after the last batch whose records were returned: what `commit` commits.
+
+        Batches without records for the caller count too, such as those of aborted transactions.
+        """
+        return {key: each.offset for key, each in self._live.positions.items()}
+
+    @property
+    def lag(self) -> dict[tuple[str, int], int]:
+        """By topic and partition, the number of offsets from the position to the end.
+
+        The end is the high watermark of the last response, or under read_committed the last stable offset. Partitions
+        are missing until their first response.
+        """
+        return self._live.lag
+
+    def commit(self) -> None:
+        """Commit the positions of all partitions for the group.
+
+        The committed offset of a partition is that after the last batch whose records were returned. The leader epoch
+        of the batch is committed with it, so that a later read notices a truncation (KIP-320).
+
+        Raises
+        ------
+        ValueError
+            Without a group, or if the consumer is closed.
+        BrokerError
+            If the client may not commit, or the membership has ended, so that other members may have the partitions.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> options = {"bootstrap_servers": "localhost:9092", "group": "etl"}
+        >>> with kbatch.consume("orders", **options, end=None) as consumer:  # doctest: +SKIP
+        ...     for table in consumer:
+        ...         store(table)
+        ...         consumer.commit()
+        """
+        if self._live.group is None:
+            raise ValueError("commit() needs a group: consume(..., group=NAME)")
+        if self._live.is_closed:
+            raise ValueError("commit(): the consumer is closed; commit within the with block")
+        self._live.commit()
 
     def __iter__(self) -> Iterator[RecordTable]:
         return self
@@ -154,7 +209,7 @@ class Consumer:
         self._require_end("to_arrow()")
         pa = require("pyarrow", "arrow", "to_arrow()")
         view = self._view(binary)
-        with self:
+        with self._whole_read():
             return pa.Table.from_batches(record_batches(self, view), schema=view.schema)
 
     @suggests_names(_CONSUMER_HINTS)
@@ -179,7 +234,7 @@ class Consumer:
             frame = self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)
             return frame
         view = self._view("binary")
-        with self:
+        with self._whole_read():
             return joined_frames(self, view)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -196,6 +251,17 @@ class Consumer:
         # Libraries that do not read Arrow streams, such as pandas, would make an array of Python objects.
         raise TypeError("a Consumer is not an array: to_pandas(), to_polars() and to_arrow() return its records")
 
+    @contextlib.contextmanager
+    def _whole_read(self) -> Iterator[None]:
+        """Close the connections after a conversion, or with a group leave the commit to the caller."""
+        self._live.holds_commits = True
+        try:
+            yield
+        finally:
+            self._live.holds_commits = False
+            if self._live.group is None:
+                self.close()
+
     def _require_end(self, method: str) -> None:
         if self._live.follows:
             raise ValueError(f"{method} needs an end, and end=None follows the topics; iterate, or use reader()")
@@ -210,6 +276,8 @@ def consume(
     *,
     partitions: Iterable[int] | None = None,
     columns: Sequence[str] | None = None,
+    group: str | None = None,
+    auto_commit: bool | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     transport: TransportFactory | None = None,
     **options: Unpack[ConsumeOptions],
@@ -219,7 +287,10 @@ def consume(
     The ends of the read are offsets, which are known when `consume` returns (`Consumer.ranges`). Records that are
     written later are not read. With ``end=None`` the read follows the topics: it waits for records, and returns them as
     they arrive, until the consumer is closed. A thread for each broker fetches the next response while the caller works
-    on the records of an earlier one. Nothing is committed, and no group is joined.
+    on the records of an earlier one.
+
+    With a group, the read joins it, reads the partitions that are assigned to it from their committed offsets on, and
+    commits with `Consumer.commit` or automatically. Without one, nothing is committed.
 
     Parameters
     ----------
@@ -227,10 +298,19 @@ def consume(
         As for `kbatch.find_logs`: names, globs such as ``orders-*``, and compiled regular expressions. Internal topics
         are read only if they are named.
     partitions : iterable of int, optional
-        Only these partitions of each topic.
+        Only these partitions of each topic. With a group, the read does not join it; it reads these partitions and
+        commits their offsets.
     columns : sequence of str, optional
         As for `kbatch.Log.to_arrow`: some of offset, timestamp, timestampType, key, value, headers, topic and
         partition, and with a format of values also fields. Default is all of them.
+    group : str, optional
+        The group to join; ``group_id`` is the same. Each partition is read by one member. Partitions begin at their
+        committed offsets (``start="committed"``), and without one with the latest record if the read follows, else with
+        the earliest; ``auto_offset_reset`` chooses otherwise. With an end, the partitions that are assigned are read to
+        the ends that they have then.
+    auto_commit : bool, optional
+        Whether the offsets of a table are committed when the next one is requested, and when the ``with`` block ends
+        without an exception; ``enable_auto_commit`` is the same. Default is False.
     config : str, path or mapping, optional
         Settings of Kafka's clients: a file such as ``client.properties``, or a mapping.
     transport : TransportFactory, optional
@@ -261,7 +341,8 @@ def consume(
     AuthenticationError
         If the broker refuses the credentials, or its certificate is not trusted.
     BrokerError
-        If a topic or partition does not exist or may not be read, or if records that were to be read are gone.
+        If a topic or partition does not exist or may not be read, if records that were to be read are gone, or if the
+        group may not be joined.
     TypeError, ValueError
         For arguments and settings that are not allowed.
     KbatchError
@@ -278,16 +359,20 @@ def consume(
     check_types(consume, locals())
     given: dict[str, Any] = dict(options)
     client = {name: given.pop(name) for name in ClientArguments.__annotations__ if name in given}
+    settings = ClientSettings.of(config, **client)
+    use = GroupUse.of(group, auto_commit, settings, given, is_assigned=partitions is not None)
     follows = "end" in given and given["end"] is None
     if follows:
         for name in ("stop_offset", "stop_timestamp"):
             if given.get(name) is not None:
                 raise ValueError(f"end=None and {name} exclude each other: end=None follows the topics")
-        if all(given.get(name) is None for name in ("start", "start_offset", "start_timestamp", "last")):
+        if use is None and all(given.get(name) is None for name in STARTS):
             given["start"] = "latest"
     given.setdefault("threads", 0)
     formats = ValueOptions.of(given)
     arguments = ReadArguments.of(None, given)  # type: ignore[arg-type]
+    if use is not None:
+        use.check(arguments)
     if given.get("max_bytes") is None:
         arguments = replace(arguments, max_bytes=_DEFAULT_BYTES)
     if not isinstance(topics, str | re.Pattern):
@@ -298,11 +383,20 @@ def consume(
         arguments = arguments.replaced(columns=RecordView.of(columns, VIEW_COLUMNS, values=values).columns)
     elif columns is not None:
         arguments = arguments.replaced(columns=checked_columns(columns))
-    cluster = Cluster(ClientSettings.of(config, **client), transport=transport)
+    cluster = Cluster(settings, transport=transport)
+    reading: GroupReading | None = None
     try:
         choose = functools.partial(chosen_partitions, cluster, topics, partitions, arguments.decode.isolation)
-        return Consumer(LiveTables(cluster, choose(), arguments, choose if follows else None), columns, values)
+        reading = None if use is None else GroupReading(cluster, topics, use, follows=follows)
+        is_member = reading is not None and reading.member is not None
+        logs = [] if is_member else choose()
+        watch = choose if follows and not is_member else None
+        return Consumer(
+            LiveTables(cluster, logs, arguments, follows=follows, watch=watch, group=reading), columns, values
+        )
     except BaseException:
+        if reading is not None:
+            reading.close()
         cluster.close()
         raise
 

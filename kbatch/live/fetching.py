@@ -68,13 +68,16 @@ class PartitionFetch:
     may_begin_later : bool
         Whether the read begins at the earliest record and has received none: retention may move the beginning.
     is_stopped : bool
-        Whether the reader needs no more records, because damage ended the read.
+        Whether the reader needs no more records: damage ended the read, or the partition was revoked.
     needed_bytes : int
         The size to request at least, after damage that no valid batch followed; otherwise 0.
     waited : float
         Seconds of requests and pauses without records since the last record.
     lost : BrokerError or None
         Why the partition has no broker to fetch from.
+    end_offset : int
+        The end of the records that can be read, by the last response, or -1: the high watermark, or under
+        read_committed the last stable offset.
     """
 
     topic: str
@@ -89,6 +92,7 @@ class PartitionFetch:
     needed_bytes: int = 0
     waited: float = 0.0
     lost: BrokerError | None = None
+    end_offset: int = -1
 
     @property
     def name(self) -> str:
@@ -155,6 +159,10 @@ class FetchedBatches(NamedTuple):
         The offset that was fetched. The first batch may begin before it.
     aborted : list of (producer id, first offset), or None
     slot : ResponseSlot
+    size : int
+        The bytes up to the end of the last valid batch.
+    following, epoch : int
+        The offset after that batch, and its leader epoch.
     """
 
     fetch: PartitionFetch
@@ -163,6 +171,9 @@ class FetchedBatches(NamedTuple):
     start: int
     aborted: list[tuple[int, int]] | None
     slot: ResponseSlot
+    size: int
+    following: int
+    epoch: int
 
 
 @dataclass
@@ -261,10 +272,15 @@ class BrokerFetcher(threading.Thread):
     def _fetch(self, slot: ResponseSlot) -> None:
         """Send one request, and report what its response has."""
         begun = time.monotonic()
+        with self._changed:
+            stopped = [each for each in self._partitions if each.is_stopped]
+            partitions = self._partitions = [each for each in self._partitions if not each.is_stopped]
+        if stopped:
+            self._events.put(FetchEvent(finished=stopped))
+        if not partitions:
+            return
         try:
             connection = self._connected()
-            with self._changed:
-                partitions = list(self._partitions)
             request, maximum = self._request(partitions)
             connection.send(request, maximum=maximum, seconds=self._sizes.max_wait_ms / 1000)
             response = connection.receive(max_size=self._max_size, limits=self._options.limits)
@@ -381,14 +397,16 @@ class BrokerFetcher(threading.Thread):
         seconds: float,
     ) -> None:
         broker = str(connection.server)
+        if fetch.is_stopped:
+            # The next request leaves it out.
+            return
         if part.error_code:
             if self._recovers(fetch, part, broker):
                 event.lost.append(fetch)
             return
+        is_committed = self._options.isolation == "read_committed"
+        fetch.end_offset = part.last_stable_offset if is_committed else part.high_watermark
         data = byte_array(part.records if part.records is not None else b"")
-        if fetch.is_stopped:
-            event.finished.append(fetch)
-            return
         if not len(data):
             fetch.waited = fetch.waited + seconds if fetch.stop < NO_END else 0.0
             if fetch.position < fetch.stop < NO_END and fetch.waited > self._sizes.timeout:
@@ -406,7 +424,9 @@ class BrokerFetcher(threading.Thread):
         slot.hold()
         aborted = part.aborted_transactions
         listed = None if aborted is None else [(each.producer_id, each.first_offset) for each in aborted]
-        event.batches.append(FetchedBatches(fetch, broker, data, fetch.position, listed, slot))
+        event.batches.append(
+            FetchedBatches(fetch, broker, data, fetch.position, listed, slot, framing.end, following, framing.epoch)
+        )
         fetch.position = following
         fetch.last_epoch = framing.epoch
         fetch.may_begin_later = False

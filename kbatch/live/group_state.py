@@ -26,6 +26,10 @@ MEMBERSHIP_ERRORS = frozenset(
 )
 
 
+# A member without partitions after so many heartbeats will probably get none.
+_SETTLED_HEARTBEATS = 2
+
+
 class GroupClosedError(Exception):
     """The consumer was closed, so that the membership ends."""
 
@@ -66,6 +70,7 @@ class GroupState:
         self._is_signalled = False
         self._requested_at = time.monotonic()
         self.has_assignment = False
+        self._heartbeats = 0
         self.is_closed = False
         self.wake_reader: Callable[[], None] = _nobody
 
@@ -104,6 +109,14 @@ class GroupState:
             found = self.current()
             return None if found == previous or self._error is not None else found
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the member has its partitions, as far as it can know: others may have to give them up first."""
+        with self._changed:
+            if self._change is not None or not self.has_assignment:
+                return False
+            return bool(self._owned) or self._heartbeats >= _SETTLED_HEARTBEATS
+
     def close(self) -> None:
         """End the membership."""
         with self._changed:
@@ -135,6 +148,11 @@ class GroupState:
         with self._changed:
             self._membership = membership
             self._changed.notify_all()
+
+    def note_heartbeat(self) -> None:
+        """Count a heartbeat, if the member has joined and has no partitions."""
+        with self._changed:
+            self._heartbeats = self._heartbeats + 1 if self.has_assignment and not self._owned else 0
 
     def offer(self, change: GroupChange) -> None:
         """Give the reader a change."""

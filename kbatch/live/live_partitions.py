@@ -16,7 +16,7 @@ from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.options import Isolation
 from kbatch.protocol.messages import message_class
 
-__all__ = ["LivePartition", "chosen_partitions", "resolved_bounds"]
+__all__ = ["LivePartition", "chosen_partitions", "located_partitions", "resolved_bounds"]
 
 # Bytes that are requested for the header of a last batch; a broker returns the whole batch nevertheless.
 _HEADER_BYTES = 1
@@ -96,7 +96,15 @@ def chosen_partitions(
     chooser.check()
     if numbers is not None and (missing := sorted(numbers - {number for _, number in chosen})):
         raise ValueError(f"no chosen topic has partition {missing[0]}")
-    chosen = [(topic, number) for topic, number in chosen if (topic.name, number) not in known]
+    return located_partitions(
+        cluster, [(topic, number) for topic, number in chosen if (topic.name, number) not in known], isolation
+    )
+
+
+def located_partitions(
+    cluster: Cluster, chosen: Sequence[tuple[TopicMetadata, int]], isolation: Isolation
+) -> list[LivePartition]:
+    """Return partitions with the offsets that they have now."""
     keys: list[PartitionKey] = [(topic.name, number) for topic, number in chosen]
     starts = cluster.offsets(dict.fromkeys(keys, EARLIEST))
     ends = cluster.offsets(dict.fromkeys(keys, LATEST), isolation=isolation)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
@@ -13,7 +14,7 @@ from kbatch.live.cluster import EARLIEST, LATEST, Backoff, Cluster, PartitionLea
 from kbatch.live.fetching import BrokerFetcher, FetchedBatches, FetchEvent, FetchLimits, PartitionFetch
 from kbatch.read.decode_options import DecodeOptions
 
-__all__ = ["LiveRead"]
+__all__ = ["LiveRead", "PartitionChanges"]
 
 # How often a reader that waits for records checks for signals.
 _SIGNAL_SECONDS = 0.5
@@ -22,6 +23,21 @@ _UNKNOWN_SECONDS = 5.0
 # Seconds that `close` waits for the threads.
 _JOIN_SECONDS = 0.5
 _MAX_PAUSE_MS = 1000
+
+
+class PartitionChanges(Protocol):
+    """What adds partitions to a read and takes them from it: new topics, or the assignments of a group."""
+
+    def poll(self, read: LiveRead) -> None:
+        """Make the changes that are due; called before the reader waits for records."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether the read has no end, so that `close` is its end."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the read ends when all its partitions are read."""
 
 
 class LiveRead:
@@ -36,8 +52,7 @@ class LiveRead:
     sizes : FetchLimits
     options : DecodeOptions
         How the batches will be decoded.
-    watch : callable, optional
-        Called every ``metadata.max.age.ms`` for more partitions to read. With it, the read has no end.
+    changes : PartitionChanges, optional
     """
 
     def __init__(
@@ -46,7 +61,7 @@ class LiveRead:
         fetches: Sequence[PartitionFetch],
         sizes: FetchLimits,
         options: DecodeOptions,
-        watch: Callable[[], list[PartitionFetch]] | None = None,
+        changes: PartitionChanges | None = None,
     ) -> None:
         self._cluster = cluster
         self._sizes = sizes
@@ -57,8 +72,7 @@ class LiveRead:
         self._unfinished = len(self._lost)
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, _MAX_PAUSE_MS)
         self._relocate_at = 0.0
-        self._watch = watch
-        self._watch_at = time.monotonic() + cluster.settings.metadata_max_age_ms / 1000
+        self._changes = changes
         self._is_closed = False
 
     def close(self) -> None:
@@ -72,6 +86,24 @@ class LiveRead:
         for fetcher in fetchers:
             fetcher.join(max(deadline - time.monotonic(), 0.0))
 
+    def add(self, fetches: Iterable[PartitionFetch]) -> None:
+        """Read more partitions."""
+        found = [each for each in fetches if each.position < each.stop]
+        self._lost += found
+        self._unfinished += len(found)
+
+    def drop(self, fetches: Iterable[PartitionFetch]) -> None:
+        """Read no more of some partitions; what was fetched of them is not returned."""
+        for each in fetches:
+            each.is_stopped = True
+        kept = [each for each in self._lost if not each.is_stopped]
+        self._unfinished -= len(self._lost) - len(kept)
+        self._lost = kept
+
+    def wake(self) -> None:
+        """End a wait for records; another thread may call this."""
+        self._events.put(FetchEvent())
+
     def batches(self) -> Iterator[FetchedBatches]:
         """Yield the batches of each response, by partition in the order of their offsets.
 
@@ -82,13 +114,15 @@ class LiveRead:
         BrokerError, AuthenticationError
             If a partition can't be read, or has no leader within ``default.api.timeout.ms``.
         """
-        while self._unfinished or self._watch is not None:
-            if self._is_closed and self._watch is not None:
+        changes = self._changes
+        while self._unfinished or not (changes is None or changes.is_complete):
+            if self._is_closed and changes is not None and changes.follows:
                 return
             if self._is_closed:
                 raise ValueError("the consumer was closed during a read")
             try:
-                self._watch_if_due()
+                if changes is not None:
+                    changes.poll(self)
                 self._relocate_if_due()
             except ValueError:
                 if self._is_closed:
@@ -111,15 +145,6 @@ class LiveRead:
                 del batches
                 slot.release()
 
-    def _watch_if_due(self) -> None:
-        """Add partitions that are new."""
-        if self._watch is None or time.monotonic() < self._watch_at:
-            return
-        found = self._watch()
-        self._lost += found
-        self._unfinished += len(found)
-        self._watch_at = time.monotonic() + self._cluster.settings.metadata_max_age_ms / 1000
-
     def _next_event(self) -> FetchEvent | None:
         """Return what a thread has reported, or None after some time without a report."""
         seconds = _SIGNAL_SECONDS
@@ -129,7 +154,9 @@ class LiveRead:
             return self._events.get(timeout=seconds) if seconds else self._events.get_nowait()
         return None
 
-    def _add_lost(self, lost: Sequence[PartitionFetch]) -> None:
+    def _add_lost(self, given: Sequence[PartitionFetch]) -> None:
+        lost = [each for each in given if not each.is_stopped]
+        self._unfinished -= len(given) - len(lost)
         if not lost:
             return
         if not self._lost:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Iterator, Mapping
+import time
+import warnings
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from kbatch.format import BatchStatus
+from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import Cluster, PartitionKey
+from kbatch.live.coordinator import CommittedOffset
 from kbatch.live.fetching import NO_END, RESPONSES, FetchedBatches, FetchLimits, PartitionFetch
+from kbatch.live.group_reading import GroupReading
+from kbatch.live.group_state import MEMBERSHIP_ERRORS, GroupChange
 from kbatch.live.live_partitions import LivePartition, resolved_bounds
-from kbatch.live.live_read import LiveRead
+from kbatch.live.live_read import LiveRead, PartitionChanges
 from kbatch.log.conversions import last_rows, warn_if_after_end
+from kbatch.log.log_bounds import LogBound
 from kbatch.log.read_arguments import ReadArguments
 from kbatch.log.row_filter import RowFilter
 from kbatch.read.committed import decide
@@ -37,8 +45,21 @@ class LiveTables:
     logs : list of LivePartition
     arguments : ReadArguments
         With `max_bytes` for everything: half of it is for responses, and a quarter for a table.
+    follows : bool
+        Whether the read has no end.
     watch : callable, optional
-        Given the partitions that are read, returns those that are new. With it, the read follows and has no end.
+        Given the partitions that are read, returns those that are new.
+    group : GroupReading, optional
+        It is closed with this object.
+
+    Attributes
+    ----------
+    ranges : dict of (topic, partition) to (int, int)
+    positions : dict of (topic, partition) to CommittedOffset
+        The offset after the last batch of which all records were returned.
+    is_closed : bool
+    holds_commits : bool
+        Whether nothing is committed automatically, because the caller has not got the tables that were returned.
     """
 
     def __init__(
@@ -46,19 +67,31 @@ class LiveTables:
         cluster: Cluster,
         logs: list[LivePartition],
         arguments: ReadArguments,
+        *,
+        follows: bool = False,
         watch: Callable[[Container[PartitionKey]], list[LivePartition]] | None = None,
+        group: GroupReading | None = None,
     ) -> None:
-        self._watch = watch
         self._cluster = cluster
-        self._logs = logs
         self._arguments = arguments
+        self._watch = watch
+        self._watch_at = time.monotonic() + cluster.settings.metadata_max_age_ms / 1000
+        self._group = group
+        self._follows = follows
+        self.holds_commits = False
+        self.is_closed = False
+        self._logs: list[LivePartition] = []
+        self._by_key: dict[PartitionKey, LivePartition] = {}
+        self._rows: dict[PartitionKey, RowFilter] = {}
+        self._fetches: dict[PartitionKey, PartitionFetch] = {}
+        self.ranges: dict[PartitionKey, tuple[int, int]] = {}
+        self.positions: dict[PartitionKey, CommittedOffset] = {}
         self._bounds = arguments.bounds(logs)
-        isolation = arguments.decode.isolation
-        offsets = resolved_bounds(cluster, logs, self._bounds, isolation)
-        self._by_key = {(log.metadata.name, log.number): log for log in logs}
-        self._rows = {key: arguments.rows(*bounds) for key, bounds in zip(self._by_key, self._bounds, strict=True)}
-        self.ranges = dict(zip(self._by_key, offsets, strict=True))
-        needed = dict.fromkeys(name for rows in self._rows.values() for name in rows.columns)
+        self._add_logs(logs, self._bounds)
+        if group is not None:
+            group.begin(self._by_key)
+        choices = self._rows.values() or [arguments.rows(LogBound(), LogBound())]
+        needed = dict.fromkeys(name for rows in choices for name in rows.columns)
         self._selected = arguments.decode.table_columns
         self._options = arguments.decode
         if self._selected is not None and needed:
@@ -66,19 +99,68 @@ class LiveTables:
             self._options = replace(self._options, columns=tuple(dict.fromkeys((*self._selected, *needed))))
         self._reads: list[LiveRead] = []
 
+    def _add_logs(self, logs: Sequence[LivePartition], bounds: Sequence[tuple[LogBound, LogBound]]) -> None:
+        """Add partitions, with the offsets at which their reads begin and end."""
+        isolation = self._arguments.decode.isolation
+        offsets = resolved_bounds(self._cluster, logs, bounds, isolation)
+        group = self._group
+        starts: Mapping[PartitionKey, CommittedOffset] = {}
+        if group is not None and group.begins_committed:
+            starts = group.commits.starts(logs, group.is_new)
+        for log, bound, (start, stop) in zip(logs, bounds, offsets, strict=True):
+            key = (log.metadata.name, log.number)
+            self._logs.append(log)
+            self._by_key[key] = log
+            self._rows[key] = self._arguments.rows(*bound)
+            self.positions[key] = starts.get(key, CommittedOffset(start))
+            self.ranges[key] = (self.positions[key].offset, max(stop, self.positions[key].offset))
+
     @property
     def follows(self) -> bool:
         """Whether the read has no end."""
-        return self._watch is not None
+        return self._follows
+
+    @property
+    def group(self) -> GroupReading | None:
+        """The group of the read."""
+        return self._group
+
+    @property
+    def lag(self) -> dict[PartitionKey, int]:
+        """The offsets from the position of each partition to its end, by the last response."""
+        return {
+            key: max(fetch.end_offset - self.positions[key].offset, 0)
+            for key, fetch in self._fetches.items()
+            if fetch.end_offset >= 0
+        }
 
     def close(self) -> None:
-        """End the read, and close all connections."""
+        """End the read, leave the group, and close all connections."""
+        self.is_closed = True
+        if self._group is not None:
+            self._group.close()
         for read in self._reads:
             read.close()
         self._cluster.close()
 
+    def commit(self, positions: Mapping[PartitionKey, CommittedOffset] | None = None) -> None:
+        """Commit positions, by default those of all partitions; errors as for `GroupCommits.commit`."""
+        assert self._group is not None
+        self._group.commits.commit(self.positions if positions is None else positions)
+
+    def commit_automatically(self, positions: Mapping[PartitionKey, CommittedOffset] | None = None) -> None:
+        """Commit, if the read does so; warn if the membership has ended, as Kafka's clients do."""
+        if self._group is None or not self._group.auto_commit or self.holds_commits:
+            return
+        try:
+            self.commit(positions)
+        except BrokerError as error:
+            if error.code not in MEMBERSHIP_ERRORS:
+                raise
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+
     def tables(self) -> Generator[RecordTable, None, None]:
-        """Yield the tables that have records or losses, and close the connections at the end.
+        """Yield the tables that have records or losses, and close the connections at the end if there is no group.
 
         Warns
         -----
@@ -87,55 +169,108 @@ class LiveTables:
         """
         last = self._arguments.last
         is_empty = True
+        is_complete = False
         try:
             if last is not None:
                 for table in self._last(last):
                     is_empty = is_empty and not len(table)
                     yield table
                     del table
-            if last is None or self._watch is not None:
-                for table in self._within(self._rest(last is not None), self._watch is not None):
+            if last is None or self._follows:
+                for table in self._within(self._rest(last is not None), self):
                     is_empty = is_empty and not len(table)
                     yield table
                     del table
-            if is_empty:
+            if is_empty and self._group is None:
                 warn_if_after_end(self._logs, self._bounds)
+            self.commit_automatically()
+            is_complete = self._group is not None
         finally:
-            self.close()
+            # A caller may commit after the last table.
+            if not is_complete:
+                self.close()
 
     def _rest(self, is_after: bool) -> Mapping[PartitionKey, tuple[int, int]]:
         """Return the ranges to read, or what follows them, without their ends if the read follows."""
-        if self._watch is None:
-            return self.ranges
-        return {key: (stop if is_after else start, NO_END) for key, (start, stop) in self.ranges.items()}
+        return {key: (stop if is_after else start, self._stop(stop)) for key, (start, stop) in self.ranges.items()}
 
-    def _new_fetches(self) -> list[PartitionFetch]:
-        """Return the partitions that were made during the read, from their beginning."""
-        assert self._watch is not None
-        found = []
-        for log in self._watch(self._by_key):
-            key = (log.metadata.name, log.number)
-            self._logs.append(log)
-            self._by_key[key] = log
-            self._rows[key] = RowFilter(keys=self._arguments.keys)
-            self.ranges[key] = (log.start_offset, log.start_offset)
-            found.append(PartitionFetch(*key, log.metadata.id, log.start_offset, NO_END, may_begin_later=True))
-        return found
+    # -- changes of the partitions
 
-    def _within(self, ranges: Mapping[PartitionKey, tuple[int, int]], follows: bool = False) -> Iterator[RecordTable]:
-        """Yield the tables between offsets."""
-        fetches = []
+    def poll(self, read: LiveRead) -> None:
+        """Commit what the reader has processed, and change the partitions: all tables so far were returned."""
+        self.commit_automatically()
+        member = None if self._group is None else self._group.member
+        if member is not None:
+            member.state.wake_reader = read.wake
+            change = member.state.request()
+            if change is not None:
+                self._reassign(change, read)
+                member.state.acknowledge(change)
+        if self._watch is not None and time.monotonic() >= self._watch_at:
+            read.add(self._new_fetches(self._watch(self._by_key)))
+            self._watch_at = time.monotonic() + self._cluster.settings.metadata_max_age_ms / 1000
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the read ends when all its partitions are read."""
+        member = None if self._group is None else self._group.member
+        return not self._follows and (member is None or member.state.is_settled)
+
+    def _reassign(self, change: GroupChange, read: LiveRead) -> None:
+        """Give up the partitions that are not assigned any more, and begin with those that are new."""
+        assert self._group is not None
+        revoked = self._by_key.keys() - change.assigned
+        read.drop(self._fetches[key] for key in revoked)
+        if not change.is_lost:
+            self.commit_automatically({key: self.positions[key] for key in revoked})
+        for key in revoked:
+            for found in (self._by_key, self._rows, self._fetches, self.ranges, self.positions):
+                del found[key]
+        self._logs = list(self._by_key.values())
+        added = change.assigned - self._by_key.keys()
+        if added:
+            read.add(self._new_fetches(self._group.located(added, self._arguments.decode.isolation)))
+
+    def _new_fetches(self, logs: Sequence[LivePartition]) -> list[PartitionFetch]:
+        """Return partitions that were assigned, or were made during the read and begin with their first record."""
+        has_bounds = self._group is not None and self._group.member is not None
+        self._add_logs(logs, self._arguments.bounds(logs) if has_bounds else [(LogBound(), LogBound())] * len(logs))
+        ranges = {key: self.ranges[key] for key in [(log.metadata.name, log.number) for log in logs]}
+        return self._made_fetches({key: (start, self._stop(stop)) for key, (start, stop) in ranges.items()})
+
+    def _stop(self, stop: int) -> int:
+        return NO_END if self._follows else stop
+
+    def _made_fetches(self, ranges: Mapping[PartitionKey, tuple[int, int]]) -> list[PartitionFetch]:
+        """Return the partitions to fetch between offsets."""
         for key, (start, stop) in ranges.items():
-            log = self._by_key[key]
-            is_first = start <= log.start_offset
-            fetches.append(PartitionFetch(*key, log.metadata.id, start, stop, may_begin_later=is_first))
-        watch = self._new_fetches if follows else None
-        read = LiveRead(self._cluster, fetches, self._sizes, self._options, watch)
+            log, position = self._by_key[key], self.positions[key]
+            self._fetches[key] = PartitionFetch(
+                *key,
+                log.metadata.id,
+                start,
+                stop,
+                # The batch before a committed offset must be in the log (KIP-320).
+                last_epoch=position.leader_epoch if position.offset == start else -1,
+                may_begin_later=start <= log.start_offset and position.leader_epoch < 0,
+            )
+        return [self._fetches[key] for key in ranges]
+
+    # -- tables
+
+    def _within(
+        self, ranges: Mapping[PartitionKey, tuple[int, int]], changes: PartitionChanges | None = None
+    ) -> Iterator[RecordTable]:
+        """Yield the tables between offsets."""
+        for key, (start, _) in ranges.items():
+            if self.positions[key].offset != start:
+                self.positions[key] = CommittedOffset(start)
+        read = LiveRead(self._cluster, self._made_fetches(ranges), self._sizes, self._options, changes)
         self._reads.append(read)
         for batches in read.batches():
             if batches.fetch.is_stopped:
                 continue
-            yield from self._decoded(batches)
+            yield from self._decoded(batches, read, changes)
             del batches
         read.close()
         self._reads.remove(read)
@@ -143,7 +278,10 @@ class LiveTables:
     @property
     def _sizes(self) -> FetchLimits:
         settings = self._cluster.settings
-        leaders = {leader.broker for log in self._logs for leader in log.metadata.partitions.values()}
+        topics = [log.metadata for log in self._logs]
+        if self._group is not None and self._group.subscription is not None:
+            topics = self._group.subscription.topics
+        leaders = {leader.broker for topic in topics for leader in topic.partitions.values()}
         size = max(self._arguments.max_bytes // 2 // (RESPONSES * max(len(leaders), 1)), _MIN_RESPONSE)
         size = min(size, _MAX_RESPONSE)
         return FetchLimits(
@@ -154,27 +292,39 @@ class LiveTables:
             settings.default_api_timeout_ms / 1000,
         )
 
-    def _decoded(self, batches: FetchedBatches) -> Iterator[RecordTable]:
+    def _decoded(
+        self, batches: FetchedBatches, read: LiveRead, changes: PartitionChanges | None
+    ) -> Iterator[RecordTable]:
         """Decode the batches of a response."""
         fetch = batches.fetch
+        key = (fetch.topic, fetch.partition)
         stop = None if fetch.stop == NO_END else fetch.stop
         options = replace(self._options, start_offset=batches.start, stop_offset=stop)
         # A broker lists no transactions if none was aborted; markers would withhold those that end in a later response.
         decided: DecodeOptions = decide(batches.data, options, batches.aborted or [])[0]
         source = f"broker {batches.broker}, {fetch.name}"
-        rows: RowFilter = self._rows[fetch.topic, fetch.partition]
+        rows: RowFilter = self._rows[key]
         made = decode_tables(batches.data, decided, source=source, max_bytes=max(self._arguments.max_bytes // 4, 1))
+        consumed = 0
         for table in made:
             has_losses = bool(table.losses)
+            consumed += table.consumed
+            is_last = has_losses and options.on_error == "stop"
+            self.positions[key] = _position_after(table, batches, consumed, self.positions[key], is_last)
             if len(table) or has_losses:
                 chosen = rows.chosen(table._with(topic=fetch.topic, partition=fetch.partition))
                 del table
                 if len(chosen) or has_losses:
                     yield chosen if self._selected is None or not rows.columns else chosen.select(self._selected)
-                del chosen
-            if has_losses and options.on_error == "stop":
+                    del chosen
+                    if changes is not None:
+                        changes.poll(read)
+                    if fetch.is_stopped:
+                        return
+            if is_last:
                 fetch.is_stopped = True
                 return
+        self.positions[key] = _later(self.positions[key], batches.following, batches.epoch, fetch.stop)
 
     def _last(self, count: int) -> Iterator[RecordTable]:
         """Yield the last `count` records of each partition, whose tables are searched from the end."""
@@ -199,3 +349,22 @@ class LiveTables:
             span *= 4
         for key in self.ranges:
             yield from (table for table in found[key] if len(table) or table.losses)
+
+
+def _position_after(
+    table: RecordTable, batches: FetchedBatches, consumed: int, before: CommittedOffset, is_last: bool
+) -> CommittedOffset:
+    """Return the offset after the last whole batch of a table, or of the response if this is its last table."""
+    if consumed >= batches.size and not is_last:
+        return _later(before, batches.following, batches.epoch, batches.fetch.stop)
+    rows = table.batches
+    rows = rows[BatchStatus.sound(rows["status"]) & (rows["position"] + rows["size"] <= consumed)]
+    if not len(rows):
+        return before
+    return _later(before, int(rows["last_offset"][-1]) + 1, int(rows["partition_leader_epoch"][-1]), batches.fetch.stop)
+
+
+def _later(before: CommittedOffset, following: int, epoch: int, stop: int) -> CommittedOffset:
+    """Return the offset after a batch, but none after the end of the read or before an earlier one."""
+    offset = min(following, stop)
+    return CommittedOffset(offset, epoch) if offset > before.offset else before

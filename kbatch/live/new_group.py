@@ -109,6 +109,7 @@ class NewGroup:
                 return
             raise self._explained(error) from None
         self._sent = known
+        self._state.note_heartbeat()
         self._interval = response.heartbeat_interval_ms / 1000
         if response.member_id:
             self._member_id = response.member_id
