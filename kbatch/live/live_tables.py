@@ -137,10 +137,10 @@ class LiveTables:
     def close(self) -> None:
         """End the read, leave the group, and close all connections."""
         self.is_closed = True
+        for read in list(self._reads):
+            read.close()
         if self._group is not None:
             self._group.close()
-        for read in self._reads:
-            read.close()
         self._cluster.close()
 
     def commit(self, positions: Mapping[PartitionKey, CommittedOffset] | None = None) -> None:
@@ -150,12 +150,15 @@ class LiveTables:
 
     def commit_automatically(self, positions: Mapping[PartitionKey, CommittedOffset] | None = None) -> None:
         """Commit, if the read does so; warn if the membership has ended, as Kafka's clients do."""
-        if self._group is None or not self._group.auto_commit or self.holds_commits:
+        if self._group is None or not self._group.auto_commit or self.holds_commits or self.is_closed:
             return
         try:
             self.commit(positions)
-        except BrokerError as error:
-            if error.code not in MEMBERSHIP_ERRORS:
+        except (BrokerError, ValueError) as error:
+            if self.is_closed:
+                # Another thread has closed the consumer.
+                return
+            if not isinstance(error, BrokerError) or error.code not in MEMBERSHIP_ERRORS:
                 raise
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
@@ -198,6 +201,14 @@ class LiveTables:
 
     def poll(self, read: LiveRead) -> None:
         """Commit what the reader has processed, and change the partitions: all tables so far were returned."""
+        try:
+            self._poll(read)
+        except (BrokerError, ValueError):
+            # Another thread has closed the consumer.
+            if not self.is_closed:
+                raise
+
+    def _poll(self, read: LiveRead) -> None:
         self.commit_automatically()
         member = None if self._group is None else self._group.member
         if member is not None:
@@ -206,6 +217,8 @@ class LiveTables:
             if change is not None:
                 self._reassign(change, read)
                 member.state.acknowledge(change)
+                # So that records which arrive before the next commit are not passed over by auto.offset.reset=latest.
+                self.commit_automatically()
         if self._watch is not None and time.monotonic() >= self._watch_at:
             read.add(self._new_fetches(self._watch(self._by_key)))
             self._watch_at = time.monotonic() + self._cluster.settings.metadata_max_age_ms / 1000

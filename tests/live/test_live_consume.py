@@ -520,8 +520,3 @@ def test_requests_state_the_isolation_and_the_sizes() -> None:
     assert (request.isolation_level, request.max_bytes, request.max_wait_ms) == (1, 1000, 10)
     assert request.topics[0].partitions[0].partition_max_bytes == 500
     assert request.topics[0].partitions[0].current_leader_epoch == 0
-
-
-def test_groups_are_refused() -> None:
-    with pytest.raises(TypeError, match="'group'; groups are not supported"):
-        kbatch.consume("orders", bootstrap_servers="x", group="etl")  # type: ignore[call-arg]

@@ -212,6 +212,7 @@ class ScriptedCluster:
                     continue
                 log = self.topics[name][each.partition]
                 part.high_watermark, part.log_start_offset = log.end, log.start
+                part.last_stable_offset = log.end if log.stable is None else log.stable
                 if log.leader != broker:
                     part.error_code = 6
                 elif each.current_leader_epoch not in (-1, log.epoch):

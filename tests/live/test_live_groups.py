@@ -1,0 +1,618 @@
+"""Groups over brokers in this process: commits, rebalances of both protocols, and the loss of a membership."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+from scripted_broker import Fault, ScriptedPartition
+from scripted_groups import GroupCluster
+
+import kbatch
+from kbatch.live import BrokerError
+from kbatch.protocol import ApiKey
+
+SETTINGS = {
+    "bootstrap_servers": "broker-1",
+    "request_timeout_ms": 1000,
+    "default_api_timeout_ms": 2000,
+    "reconnect_backoff_ms": 1,
+    "retry_backoff_ms": 1,
+    "fetch_max_wait_ms": 10,
+    "metadata_max_age_ms": 50,
+    "heartbeat_interval_ms": 20,
+}
+KEYS = [("orders", 0), ("orders", 1)]
+PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = {*threading.enumerate()}
+    yield
+    while Follower.running:
+        member = Follower.running.pop()
+        member.consumer.close()
+        member.join(5)
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while any(each.name.startswith("kbatch-") for each in {*threading.enumerate()} - before):
+        assert time.monotonic() < deadline, "a thread still runs"
+        time.sleep(0.01)
+
+
+def joined(cluster: GroupCluster, topics: Any = "orders", **options: Any) -> kbatch.Consumer:
+    settings: dict[str, Any] = {**SETTINGS, "group": "etl"}
+    return kbatch.consume(topics, transport=cluster.connect, **(settings | options))
+
+
+def written(*counts: int, **options: Any) -> ScriptedPartition:
+    made = ScriptedPartition()
+    for count in counts:
+        made.write([b"%d" % (made.end + i) for i in range(count)], **options)
+    return made
+
+
+def offsets(tables: Any) -> dict[tuple[str, int], list[int]]:
+    found: dict[tuple[str, int], list[int]] = {}
+    for table in tables:
+        found.setdefault((table.topic, table.partition), []).extend(table.records["offset"].tolist())
+    return found
+
+
+class Follower(threading.Thread):
+    """A member in a thread.
+
+    `found` are the offsets that it has read, in order, `last` those of its last table, and `error` is how it ended.
+    """
+
+    running: ClassVar[list[Follower]] = []
+
+    def __init__(self, cluster: GroupCluster, **options: Any) -> None:
+        super().__init__()
+        self.consumer = joined(cluster, end=None, auto_offset_reset="earliest", auto_commit=True, **options)
+        self.found: list[tuple[str, int, int]] = []
+        self.last: list[tuple[str, int, int]] = []
+        self.error: BaseException | None = None
+        self.running.append(self)
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for table in self.consumer:
+                self.last = [(table.topic, table.partition, each) for each in table.records["offset"].tolist()]
+                self.found += self.last
+        except BaseException as error:
+            self.error = error
+
+    def stop(self) -> None:
+        self.consumer.close()
+        self.join(5)
+        assert not self.is_alive()
+        assert self.error is None
+
+
+# -- commits
+
+
+@PROTOCOLS
+def test_a_member_begins_at_the_committed_offsets_and_commits_those_after_the_last_batch(protocol: str) -> None:
+    cluster = GroupCluster(orders=[written(3, 4), written(5)])
+    cluster.group().offsets[KEYS[0]] = (2, 0)
+    with joined(cluster, group_protocol=protocol, end="latest") as consumer:
+        assert offsets(consumer) == {KEYS[0]: [2, 3, 4, 5, 6], KEYS[1]: [0, 1, 2, 3, 4]}
+        assert consumer.assignment == KEYS
+        assert consumer.ranges == {KEYS[0]: (2, 7), KEYS[1]: (0, 5)}
+        assert cluster.group().commits == []
+        consumer.commit()
+        consumer.commit()
+    assert sorted(cluster.group().commits) == [("orders", 0, 7, 0), ("orders", 1, 5, 0)]
+    with joined(cluster, group_protocol=protocol, end="latest") as consumer:
+        assert offsets(consumer) == {}
+    assert len(cluster.group().left) == 2
+
+
+def test_a_commit_includes_control_batches_and_batches_without_records_for_the_reader() -> None:
+    made = ScriptedPartition(epoch=3)
+    made.write([b"0"], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    made.batches.append(kbatch.encode_marker("commit", producer_id=7, producer_epoch=0, offset=1, leader_epoch=3))
+    with joined(GroupCluster(orders=[made]), auto_offset_reset="earliest", end=None) as consumer:
+        assert len(next(consumer)) == 1
+        assert consumer.positions == {KEYS[0]: 2}
+        # Records of another key, and a marker that arrives alone.
+    cluster = GroupCluster(orders=[made])
+    with joined(cluster, key="other", end="latest", auto_commit=True) as consumer:
+        assert list(consumer) == []
+    assert cluster.group().commits[-1] == ("orders", 0, 2, 3)
+
+
+def test_a_table_is_committed_when_the_next_one_is_requested() -> None:
+    cluster = GroupCluster(orders=[written(1)])
+    with joined(cluster, auto_commit=True, end=None, auto_offset_reset="earliest") as consumer:
+        next(consumer)
+        assert cluster.committed() == {KEYS[0]: 0}
+        cluster.topics["orders"][0].write([b"1"])
+        next(consumer)
+        assert cluster.committed() == {KEYS[0]: 1}
+    assert cluster.committed() == {KEYS[0]: 2}
+
+
+def test_nothing_is_committed_after_an_exception_or_by_close() -> None:
+    cluster = GroupCluster(orders=[written(1)])
+    options: dict[str, Any] = {"auto_commit": True, "auto_offset_reset": "earliest", "end": None}
+    with contextlib.suppress(ZeroDivisionError), joined(cluster, **options) as consumer:
+        next(consumer)
+        raise ZeroDivisionError
+    consumer = joined(cluster, **options)
+    next(consumer)
+    consumer.close()
+    assert cluster.committed() == {KEYS[0]: 0}
+    with pytest.raises(ValueError, match="the consumer is closed"):
+        consumer.commit()
+
+
+def test_a_conversion_is_committed_by_the_caller_or_at_the_end_of_the_block() -> None:
+    pytest.importorskip("pyarrow")
+    cluster = GroupCluster(orders=[written(3)])
+    with joined(cluster, end="latest", columns=["offset"]) as consumer:
+        assert consumer.to_arrow().num_rows == 3
+        consumer.commit()
+    assert cluster.committed() == {KEYS[0]: 3}
+    cluster.topics["orders"][0].write([b"3"])
+    with joined(cluster, end="latest", columns=["offset"], auto_commit=True) as consumer:
+        assert consumer.to_arrow().to_pydict() == {"offset": [3]}
+        assert cluster.committed() == {KEYS[0]: 3}
+    assert cluster.committed() == {KEYS[0]: 4}
+
+
+def test_a_part_of_a_split_response_is_committed_by_whole_batches() -> None:
+    made = ScriptedPartition()
+    for _ in range(40):
+        made.write([b"x" * 10_000] * 10)
+    cluster = GroupCluster(orders=[made])
+    with joined(cluster, end="latest", max_bytes=1 << 20, columns=["value"]) as consumer:
+        count = len(next(consumer))
+        assert 0 < count < 400
+        consumer.commit()
+        assert cluster.committed() == {KEYS[0]: count}
+        rest = sum(map(len, consumer))
+        consumer.commit()
+    assert (count + rest, cluster.committed()) == (400, {KEYS[0]: 400})
+
+
+# -- where partitions begin
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"end": "latest"}, [0, 1, 2]),
+        ({"end": None}, [3]),
+        ({"end": None, "auto_offset_reset": "earliest"}, [0, 1, 2]),
+        ({"end": None, "enable_auto_commit": False, "start": "committed", "auto_offset_reset": "smallest"}, [0, 1, 2]),
+    ],
+)
+def test_partitions_without_a_committed_offset_begin_where_auto_offset_reset_states(
+    options: dict[str, Any], found: list[int]
+) -> None:
+    cluster = GroupCluster(orders=[written(3)])
+    with joined(cluster, **options) as consumer:
+        if found == [3]:
+            writer = threading.Timer(0.3, lambda: cluster.topics["orders"][0].write([b"3"]))
+            writer.start()
+        assert next(consumer).records["offset"].tolist() == found
+
+
+def test_without_a_policy_a_missing_or_lost_committed_offset_is_an_error() -> None:
+    cluster = GroupCluster(orders=[written(3)])
+    with (
+        pytest.raises(BrokerError, match=r"'etl' has no committed offset of orders-0, and auto.offset.reset is none"),
+        joined(cluster, auto_offset_reset="none") as consumer,
+    ):
+        next(consumer)
+    cluster.group().offsets[KEYS[0]] = (9, -1)
+    with pytest.raises(BrokerError, match=r"committed offset 9 .* the log ends at 3"), joined(cluster) as consumer:
+        next(consumer)
+    cluster.topics["orders"][0].start = 2
+    cluster.group().offsets[KEYS[0]] = (1, -1)
+    with pytest.raises(BrokerError, match=r"offset 1 .* deleted by retention; set auto"), joined(cluster) as consumer:
+        next(consumer)
+    with (
+        joined(cluster, auto_offset_reset="earliest") as consumer,
+        pytest.warns(RuntimeWarning, match=r"auto.offset.reset=earliest"),
+    ):
+        assert offsets([next(consumer)]) == {KEYS[0]: [2]}
+
+
+def test_a_truncation_before_the_committed_offset_is_found_by_its_leader_epoch() -> None:
+    """KIP-320: the records before the committed offset were of epoch 1, which has ended earlier."""
+    made = written(2)
+    made.epoch = 2
+    made.write([b"2", b"3"])
+    cluster = GroupCluster(orders=[made])
+    cluster.group().offsets[KEYS[0]] = (4, 1)
+    with pytest.raises(BrokerError, match="no longer in the log"), joined(cluster, end=None) as consumer:
+        next(consumer)
+
+
+# -- which protocol
+
+
+def sessions(cluster: GroupCluster) -> set[ApiKey]:
+    return {
+        ApiKey(message.schema.api_key)
+        for _, message in cluster.requests
+        if message.schema.api_key in (ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT)
+    }
+
+
+def test_the_protocol_is_the_new_one_if_the_broker_has_it() -> None:
+    for has_new, key in ((True, ApiKey.CONSUMER_GROUP_HEARTBEAT), (False, ApiKey.JOIN_GROUP)):
+        cluster = GroupCluster(has_new=has_new, orders=[written(1)])
+        with joined(cluster) as consumer:
+            assert offsets(consumer) == {KEYS[0]: [0]}
+        assert sessions(cluster) == {key}
+    with pytest.raises(BrokerError, match=r"does not have the protocol of group.protocol=consumer"):
+        joined(cluster, group_protocol="consumer")
+
+
+@pytest.mark.parametrize("code", [35, 69])
+def test_the_classic_protocol_serves_where_the_new_one_is_turned_off_or_the_group_is_classic(code: int) -> None:
+    cluster = GroupCluster(orders=[written(1)])
+
+    def refuse(response: Any) -> None:
+        response.error_code = code
+        cluster.group().members.clear()
+
+    cluster.fail(ApiKey.CONSUMER_GROUP_HEARTBEAT, Fault(change=refuse))
+    with joined(cluster) as consumer:
+        assert offsets(consumer) == {KEYS[0]: [0]}
+    assert ApiKey.JOIN_GROUP in sessions(cluster)
+    cluster.fail(ApiKey.CONSUMER_GROUP_HEARTBEAT, Fault(change=refuse))
+    with (
+        pytest.raises(BrokerError, match=r"set group.protocol=classic"),
+        joined(cluster, group_protocol="consumer") as consumer,
+    ):
+        next(consumer)
+
+
+def test_with_members_that_have_only_range_the_default_assignors_are_the_eager_ones() -> None:
+    cluster = GroupCluster(has_new=False, orders=[written(4), written(4)])
+    first = Follower(cluster, partition_assignment_strategy="range")
+    cluster.wait(lambda: len(first.found) == 8)
+    second = Follower(cluster)
+    cluster.wait(lambda: second.consumer.assignment == [KEYS[1]] and first.consumer.assignment == [KEYS[0]])
+    first.stop()
+    second.stop()
+    with Stopped(Follower(cluster, partition_assignment_strategy="range")):
+        cluster.wait(lambda: cluster.group().state == "stable")
+        refused = pytest.raises(BrokerError, match=r"strategy=cooperative-sticky; choose one that all members have")
+        with refused, joined(cluster, partition_assignment_strategy="CooperativeStickyAssignor") as consumer:
+            next(consumer)
+
+
+class Stopped:
+    """Stops a member at the end of a block."""
+
+    def __init__(self, member: Follower) -> None:
+        self.member = member
+
+    def __enter__(self) -> Follower:
+        return self.member
+
+    def __exit__(self, *_: object) -> None:
+        self.member.stop()
+
+
+# -- rebalances
+
+REBALANCED = pytest.mark.parametrize(
+    "options",
+    [
+        {"group_protocol": "consumer"},
+        {"group_protocol": "classic"},
+        {"partition_assignment_strategy": "range"},
+        {"partition_assignment_strategy": ["roundrobin", "cooperative-sticky"]},
+    ],
+    ids=["new", "cooperative", "eager", "both"],
+)
+
+
+@REBALANCED
+def test_members_that_join_and_leave_lose_and_repeat_nothing(options: dict[str, Any]) -> None:
+    """KIP-429, KIP-848: what a member has processed of a revoked partition is committed before another one reads it."""
+    cluster = GroupCluster(orders=[written() for _ in range(4)])
+    stops = threading.Event()
+
+    def write() -> None:
+        while not stops.wait(0.005):
+            with cluster.lock:
+                for each in cluster.topics["orders"]:
+                    each.write([b"x"])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        members = [Follower(cluster, **options)]
+        cluster.wait(lambda: members[0].found)
+        members.append(Follower(cluster, **options))
+        cluster.wait(lambda: len(members[1].consumer.assignment) == 2 and members[1].found)
+        members.append(Follower(cluster, **options))
+        cluster.wait(lambda: members[2].consumer.assignment and members[2].found)
+        keys = [("orders", number) for number in range(4)]
+        cluster.wait(lambda: sorted(key for each in members for key in each.consumer.assignment) == keys)
+        members[0].stop()
+        cluster.wait(lambda: sum(len(each.consumer.assignment) for each in members[1:]) == 4)
+    finally:
+        stops.set()
+        writer.join()
+    ends = {("orders", i): each.end for i, each in enumerate(cluster.topics["orders"])}
+    cluster.wait(lambda: cluster.committed() == ends)
+    for each in members[1:]:
+        each.stop()
+    found = Counter(each for member in members for each in member.found)
+    assert set(found) == {(*key, offset) for key, end in ends.items() for offset in range(end)}
+    # The last table of the member that another thread has closed was not committed.
+    assert {each for each, count in found.items() if count > 1} <= set(members[0].last)
+
+
+@PROTOCOLS
+def test_partitions_that_stay_are_not_fetched_again(protocol: str) -> None:
+    cluster = GroupCluster(orders=[written(2), written(2)])
+    first = Follower(cluster, group_protocol=protocol)
+    cluster.wait(lambda: len(first.found) == 4)
+    second = Follower(cluster, group_protocol=protocol)
+    cluster.wait(lambda: len(first.consumer.assignment) == 1 and len(second.consumer.assignment) == 1)
+    first.stop()
+    second.stop()
+    fetched = [
+        (part.partition, part.fetch_offset)
+        for message in cluster.sent(ApiKey.FETCH)
+        for topic in message.topics
+        for part in topic.partitions
+    ]
+    assert fetched.count((0, 0)) == fetched.count((1, 0)) == 1
+    assert second.found == []
+
+
+@PROTOCOLS
+def test_new_partitions_are_assigned_and_read_from_their_beginning(protocol: str) -> None:
+    cluster = GroupCluster(orders=[written(1)])
+    with joined(cluster, "or*", end=None, group_protocol=protocol, metadata_max_age_ms=20) as consumer:
+        threading.Timer(0.1, lambda: cluster.topics["orders"].append(written(2))).start()
+        if protocol == "consumer":
+            threading.Timer(0.2, lambda: setattr(cluster.group(), "generation", 9)).start()
+        table = next(consumer)
+        assert (table.topic, table.partition, len(table)) == ("orders", 1, 2)
+        cluster.topics["orphans"] = [written(3)]
+        cluster.ids["orphans"] = kbatch.protocol.FetchRequest.FetchTopic().topic_id.__class__(int=7)
+        assert next(consumer).topic == "orphans"
+
+
+# -- the end of a membership
+
+
+@PROTOCOLS
+def test_a_commit_after_the_loss_of_the_membership_is_refused_and_the_records_are_read_again(protocol: str) -> None:
+    cluster = GroupCluster(orders=[written(3)])
+    with joined(cluster, group_protocol=protocol, end=None, auto_offset_reset="earliest") as consumer:
+        assert len(next(consumer)) == 3
+        with cluster.lock:
+            for name in list(cluster.group().members):
+                cluster.group().remove(name)
+        with pytest.raises(
+            BrokerError, match=r"the membership has ended, .* max.poll.interval.ms \(300000\)"
+        ) as raised:
+            consumer.commit()
+        assert raised.value.code == kbatch.ErrorCode.UNKNOWN_MEMBER_ID
+        assert cluster.committed() == {}
+        assert len(next(consumer)) == 3
+        consumer.commit()
+    assert cluster.committed() == {KEYS[0]: 3}
+
+
+@PROTOCOLS
+def test_a_reader_that_requests_nothing_for_too_long_leaves_the_group_and_joins_again(protocol: str) -> None:
+    cluster = GroupCluster(orders=[written(3)])
+    options = {"group_protocol": protocol, "end": None, "auto_offset_reset": "earliest", "max_poll_interval_ms": 100}
+    with joined(cluster, auto_commit=True, **options) as consumer:
+        assert len(next(consumer)) == 3
+        cluster.wait(lambda: cluster.group().left)
+        with pytest.warns(RuntimeWarning, match=r"exceeds max.poll.interval.ms \(100\)"):
+            assert len(next(consumer)) == 3
+    assert cluster.committed() == {KEYS[0]: 3}
+
+
+def test_a_commit_with_the_generation_before_a_rebalance_is_repeated_with_the_new_one() -> None:
+    cluster = GroupCluster(has_new=False, orders=[written(3)])
+    with joined(cluster, end=None, auto_offset_reset="earliest", heartbeat_interval_ms=10_000) as consumer:
+        assert len(next(consumer)) == 3
+        with cluster.lock:
+            cluster.group().generation += 1
+            cluster.group().state = "preparing"
+        # The generation is found to be old, so that the partitions are lost.
+        with pytest.raises(BrokerError, match="ILLEGAL_GENERATION"):
+            consumer.commit()
+        assert len(next(consumer)) == 3
+        cluster.fail(ApiKey.OFFSET_COMMIT, Fault(change=in_rebalance))
+        with cluster.lock:
+            cluster.group().state = "preparing"
+        consumer.commit()
+    codes = [each.generation_id_or_member_epoch for each in cluster.sent(ApiKey.OFFSET_COMMIT)]
+    assert len(set(codes)) == 3
+    assert cluster.committed() == {KEYS[0]: 3}
+
+
+def in_rebalance(response: Any) -> None:
+    for topic in response.topics:
+        for part in topic.partitions:
+            part.error_code = 27
+
+
+@PROTOCOLS
+def test_a_static_member_does_not_leave(protocol: str) -> None:
+    """KIP-345: its partitions stay with it until its session ends; with KIP-848 it states that it will return."""
+    cluster = GroupCluster(orders=[written(1)])
+    for _ in range(2):
+        with joined(cluster, group_protocol=protocol, group_instance_id="a") as consumer:
+            list(consumer)
+    if protocol == "classic":
+        assert cluster.group().left == []
+        assert {each.group_instance_id for each in cluster.sent(ApiKey.JOIN_GROUP)} == {"a"}
+        assert {each.group_instance_id for each in cluster.sent(ApiKey.SYNC_GROUP)} == {"a"}
+    else:
+        assert [each.member_epoch for each in cluster.sent(ApiKey.CONSUMER_GROUP_HEARTBEAT)].count(-2) == 2
+
+
+@PROTOCOLS
+def test_a_static_member_that_was_replaced_gets_a_clear_error(protocol: str) -> None:
+    cluster = GroupCluster(orders=[written(1)])
+
+    def fence(response: Any) -> None:
+        response.error_code = 82
+
+    key = ApiKey.HEARTBEAT if protocol == "classic" else ApiKey.CONSUMER_GROUP_HEARTBEAT
+    with joined(cluster, group_protocol=protocol, group_instance_id="a", end=None) as consumer:
+        threading.Timer(0.1, lambda: cluster.fail(key, Fault(change=fence))).start()
+        with pytest.raises(BrokerError, match=r"give each member its own"):
+            next(consumer)
+
+
+def test_a_group_that_may_not_be_used_is_an_error_at_once() -> None:
+    cluster = GroupCluster(orders=[written(1)])
+
+    def refuse(response: Any) -> None:
+        response.coordinators[0].error_code = 30
+
+    cluster.fail(ApiKey.FIND_COORDINATOR, Fault(change=refuse))
+    with pytest.raises(
+        BrokerError, match=r"group 'etl' failed with GROUP_AUTHORIZATION_FAILED .* ACL READ on this group"
+    ):
+        joined(cluster)
+
+
+@PROTOCOLS
+def test_another_coordinator_and_broken_connections_are_survived(protocol: str) -> None:
+    cluster = GroupCluster(2, orders=[written(1)])
+    key = ApiKey.HEARTBEAT if protocol == "classic" else ApiKey.CONSUMER_GROUP_HEARTBEAT
+    with joined(cluster, group_protocol=protocol, auto_offset_reset="earliest", end=None) as consumer:
+        next(consumer)
+        cluster.coordinator = 2
+        cluster.fail(key, Fault(cut=3), Fault(cut=0))
+        cluster.fail(ApiKey.OFFSET_COMMIT, Fault(cut=3))
+        consumer.commit()
+        cluster.wait(lambda: any(m.schema.api_key == key and b == 2 for b, m in list(cluster.requests)))
+        cluster.topics["orders"][0].write([b"1"])
+        assert next(consumer).values() == [b"1"]
+    assert cluster.committed() == {KEYS[0]: 1}
+
+
+@PROTOCOLS
+def test_closing_a_member_that_waits_takes_less_than_a_second(protocol: str) -> None:
+    cluster = GroupCluster(orders=[written(1)])
+    consumer = joined(cluster, group_protocol=protocol, end=None)
+    other = joined(cluster, group_protocol=protocol, end=None)
+    # The second member is not read, so that the first one waits in a rebalance or for records.
+    closing = threading.Timer(0.3, consumer.close)
+    closing.start()
+    assert list(consumer) == []
+    began = time.monotonic()
+    closing.join()
+    other.close()
+    assert time.monotonic() - began < 1.5
+    cluster.wait(lambda: not cluster.group().members)
+
+
+# -- assigned partitions, and reads without a group
+
+
+def test_assigned_partitions_are_committed_without_a_membership() -> None:
+    cluster = GroupCluster(orders=[written(3), written(3)])
+    cluster.group().offsets[KEYS[1]] = (1, 0)
+    with joined(cluster, partitions=[1], auto_commit=True) as consumer:
+        assert consumer.ranges == {KEYS[1]: (1, 3)}
+        assert offsets(consumer) == {KEYS[1]: [1, 2]}
+    assert cluster.committed() == {KEYS[1]: 3}
+    assert sessions(cluster) == set()
+    with joined(cluster, partitions=[0], start=2, end=3) as consumer:
+        assert offsets(consumer) == {KEYS[0]: [2]}
+        consumer.commit()
+    assert cluster.committed() == {KEYS[0]: 3, KEYS[1]: 3}
+
+
+def test_assigned_partitions_cannot_commit_for_a_group_with_members() -> None:
+    cluster = GroupCluster(orders=[written(3)])
+    with Stopped(Follower(cluster)) as member:
+        cluster.wait(lambda: member.found)
+        with joined(cluster, partitions=[0], start="earliest") as consumer:
+            next(consumer)
+            cluster.group().offsets.clear()
+            with pytest.raises(BrokerError, match=r"has members, so that a read with partitions= can't commit for it"):
+                consumer.commit()
+
+
+def test_the_lag_is_known_without_a_group() -> None:
+    made = written(3, 4)
+    cluster = GroupCluster(orders=[made])
+    options: dict[str, Any] = {**SETTINGS, "transport": cluster.connect, "start": "earliest"}
+    with kbatch.consume("orders", **options, fetch_max_bytes=1) as consumer:
+        assert consumer.lag == {}
+        next(consumer)
+        assert (consumer.lag, consumer.positions) == ({KEYS[0]: 4}, {KEYS[0]: 3})
+        next(consumer)
+        assert consumer.lag == {KEYS[0]: 0}
+        with pytest.raises(ValueError, match=re.escape("commit() needs a group: consume(..., group=NAME)")):
+            consumer.commit()
+    made.stable = 5
+    with kbatch.consume("orders", **options, isolation="read_committed", end=1) as consumer:
+        next(consumer)
+        assert consumer.lag == {KEYS[0]: 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"group_id": "b"}, "group is 'etl', and group.id is 'b'; give one of them"),
+        ({"start": "earliest"}, "start and group exclude each other: the partitions of a member begin"),
+        ({"last": 3}, "last and group exclude each other"),
+        ({"end": {0: 3}}, "with group, end must be the same for all partitions"),
+        ({"end": "end-1h"}, "with group, end must be the same for all partitions"),
+        ({"group": None, "start": "committed"}, 'start="committed" needs group='),
+        ({"group": None, "auto_commit": True}, "auto_commit needs group="),
+        ({"group": None, "auto_offset_reset": "earliest"}, "auto.offset.reset needs a group"),
+        ({"group": ""}, "group must not be empty"),
+        ({"partitions": [0], "start": "committed", "last": 3}, 'start="committed" and last exclude each other'),
+        ({"session_timeout_ms": 20}, "heartbeat.interval.ms (20) must be less than session.timeout.ms (20)"),
+        ({"partition_assignment_strategy": "stiky"}, "must be some of range, roundrobin, cooperative-sticky"),
+        ({"group_protocol": "new"}, "group.protocol must be one of classic, consumer"),
+        ({"group_protocol": "classic", "group_remote_assignor": "range"}, "belongs to group.protocol=consumer"),
+        ({"group_protocol": "consumer", "partition_assignment_strategy": "range"}, "belongs to group.protocol=classic"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        joined(GroupCluster(orders=[written(1)]), **options)
+
+
+def test_the_settings_of_a_group_are_those_of_kafka() -> None:
+    cluster = GroupCluster(orders=[written(2)])
+    config = {
+        "group.id": "etl",
+        "enable.auto.commit": "true",
+        "auto.offset.reset": "earliest",
+        "group.protocol": "consumer",
+        "group.remote.assignor": "uniform",
+        "max.poll.interval.ms": "9000",
+    }
+    with joined(cluster, group=None, config=config) as consumer:
+        assert offsets(consumer) == {KEYS[0]: [0, 1]}
+    assert cluster.committed() == {KEYS[0]: 2}
+    sent = cluster.sent(ApiKey.CONSUMER_GROUP_HEARTBEAT)[0]
+    assert (sent.server_assignor, sent.rebalance_timeout_ms) == ("uniform", 9000)
