@@ -138,7 +138,7 @@ class LiveRead:
             self._unfinished -= len(event.finished)
             # Batches are dropped one by one, so that their memory is free as soon as the consumer has dropped them.
             event.batches.reverse()
-            while event.batches:
+            while event.batches and not self._is_closed:
                 batches = event.batches.pop()
                 slot = batches.slot
                 yield batches

@@ -192,9 +192,14 @@ class GroupCluster(ScriptedCluster):
         group.state = "preparing"
         self.changed.notify_all()
         deadline = time.monotonic() + message.rebalance_timeout_ms / 1000
-        while group.state == "preparing" and group.joined < group.members.keys() and time.monotonic() < deadline:
+        round_begun = group.generation
+        while (
+            group.generation == round_begun
+            and group.joined < group.members.keys()
+            and time.monotonic() < deadline
+        ):
             self.changed.wait(0.01)
-        if group.state == "preparing":
+        if group.generation == round_begun:
             for each in group.members.keys() - group.joined:
                 del group.members[each]
             group.generation += 1
@@ -212,7 +217,7 @@ class GroupCluster(ScriptedCluster):
             for key, each in group.members.items()
         ]
         return JoinGroupResponse(
-            generation_id=group.generation,
+            generation_id=round_begun + 1,
             protocol_type="consumer",
             protocol_name=group.protocol,
             leader=group.leader,
