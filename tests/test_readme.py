@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import public_api
 import pytest
-from scripted_broker import ScriptedCluster, ScriptedPartition
+from scripted_broker import ScriptedPartition
+from scripted_groups import GroupCluster
 
 from kbatch.cli import main
 from kbatch.cli.running import make_parser
@@ -64,14 +65,14 @@ def needs_spark(block: Block) -> bool:
     return "spark" in block.text
 
 
-def orders_cluster() -> ScriptedCluster:
+def orders_cluster() -> GroupCluster:
     """Return the cluster on localhost:9092 of the pages."""
     partitions = [ScriptedPartition(), ScriptedPartition()]
     for number, values in enumerate([(9.5, 4.5, 6.0), (3.0, 4.0)]):
         first = 1 + 3 * number
         texts = [b'{"id": %d, "total": %.1f}' % (first + i, total) for i, total in enumerate(values)]
         partitions[number].write(texts, timestamps=1000)
-    cluster = ScriptedCluster(orders=partitions)
+    cluster = GroupCluster(orders=partitions)
     # Every password and every token is right.
     cluster.password = b""
     return cluster

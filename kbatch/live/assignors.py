@@ -103,14 +103,14 @@ def divide(assignor: str, members: Sequence[GroupSubscription], counts: Mapping[
         The number of partitions of each topic that exists.
     """
     assignors: dict[str, Callable[[Sequence[GroupSubscription], Mapping[str, int]], Assignment]] = {
-        "range": _ranges,
+        "range": _range_assignment,
         "roundrobin": _round_robin,
         COOPERATIVE: _cooperative,
     }
     return assignors[assignor](sorted(members, key=lambda each: each.place), counts)
 
 
-def _ranges(members: Sequence[GroupSubscription], counts: Mapping[str, int]) -> Assignment:
+def _range_assignment(members: Sequence[GroupSubscription], counts: Mapping[str, int]) -> Assignment:
     """Give each member a range of each topic, so that equal numbers of two topics go to one member."""
     found: Assignment = {each.member_id: [] for each in members}
     for topic, count in sorted(counts.items()):

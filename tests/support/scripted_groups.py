@@ -193,11 +193,7 @@ class GroupCluster(ScriptedCluster):
         self.changed.notify_all()
         deadline = time.monotonic() + message.rebalance_timeout_ms / 1000
         round_begun = group.generation
-        while (
-            group.generation == round_begun
-            and group.joined < group.members.keys()
-            and time.monotonic() < deadline
-        ):
+        while group.generation == round_begun and group.joined < group.members.keys() and time.monotonic() < deadline:
             self.changed.wait(0.01)
         if group.generation == round_begun:
             for each in group.members.keys() - group.joined:
