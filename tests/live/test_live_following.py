@@ -101,22 +101,25 @@ FOLLOWS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import kbatch
-from scripted_broker import ScriptedCluster, ScriptedPartition
+from scripted_broker import ScriptedPartition
+from scripted_groups import GroupCluster
 
-cluster = ScriptedCluster(orders=[ScriptedPartition()])
-consumer = kbatch.consume("orders", transport=cluster.connect, bootstrap_servers="broker-1", end=None)
+cluster = GroupCluster(orders=[ScriptedPartition()])
+options = {"group": sys.argv[2]} if sys.argv[2:] else {}
+consumer = kbatch.consume("orders", transport=cluster.connect, bootstrap_servers="broker-1", end=None, **options)
 print("follows", flush=True)
 try:
     next(consumer)
 finally:
-    print(all(each.is_closed for each in cluster.open), flush=True)
+    print(all(each.is_closed for each in cluster.open), not any(each.members for each in cluster.groups.values()))
 """
 
 
-def test_ctrl_c_ends_a_read_that_waits_within_a_second() -> None:
+@pytest.mark.parametrize("group", [[], ["etl"]])
+def test_ctrl_c_ends_a_read_that_waits_within_a_second(group: list[str]) -> None:
     support = str(Path(__file__).parents[1] / "support")
     with subprocess.Popen(
-        [sys.executable, "-c", FOLLOWS, support], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", FOLLOWS, support, *group], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "follows\n"
@@ -128,7 +131,7 @@ def test_ctrl_c_ends_a_read_that_waits_within_a_second() -> None:
         finally:
             process.kill()
         assert time.monotonic() - began < 1.5
-    assert out == "True\n"
+    assert out == "True True\n"
     assert errors.endswith("KeyboardInterrupt\n")
 
 
