@@ -370,7 +370,8 @@ class Cluster:
         if connection is None or connection.is_closed or connection.server != self._brokers.get(broker):
             if connection is not None:
                 connection.close()
-            connection = self._connections[broker] = self._open_connection(broker)
+            connection = self._open_connection(broker)
+            self._keep(connection)
         return connection
 
     def _with_any(self, ask: Callable[[BrokerConnection], AnswerT], deadline: float) -> AnswerT:
@@ -404,6 +405,9 @@ class Cluster:
         if (previous := self._connections.get(broker)) is not None:
             previous.close()
         self._connections[broker] = connection
+        if self._closed.is_set():
+            # Another thread has closed the cluster meanwhile.
+            connection.close()
 
     def _deadline(self) -> float:
         milliseconds = self.settings.default_api_timeout_ms

@@ -43,8 +43,13 @@ class GroupMember(threading.Thread):
         self._coordinator = GroupCoordinator(cluster, group)
         arguments = (cluster, self._coordinator, self.state, subscription)
         protocol = cluster.settings.group_protocol
-        has_new = self._coordinator.has(ApiKey.CONSUMER_GROUP_HEARTBEAT)
+        try:
+            has_new = self._coordinator.has(ApiKey.CONSUMER_GROUP_HEARTBEAT)
+        except BaseException:
+            self._coordinator.close()
+            raise
         if protocol == "consumer" and not has_new:
+            self._coordinator.close()
             raise BrokerError(
                 f"group {group!r}: the broker does not have the protocol of group.protocol=consumer (KIP-848), as "
                 "Kafka 4.0 and newer have; set group.protocol=classic",

@@ -57,7 +57,7 @@ class Topic:
         self.name = name
         self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
         self.admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 2})
         self.count = 0
 
     def write(self, count: int = PARTITIONS) -> None:

@@ -197,7 +197,11 @@ def live(path: Path) -> None:
     assert_type(consumer.to_pandas(dtype_backend="pyarrow"), pandas.DataFrame)
     kbatch.consume("orders", bootstrap_servers="a", sasl_oauthbearer_token=lambda: "token", end=None)
     kbatch.consume("orders", bootstrap_servers="a", transport=kbatch.live.connect_socket, request_timeout_ms=5)
-    kbatch.consume("orders", bootstrap_servers="a", group="etl")  # type: ignore[call-arg]
+    member = kbatch.consume("orders", bootstrap_servers="a", group="etl", auto_commit=True, session_timeout_ms=9000)
+    kbatch.consume("orders", bootstrap_servers="a", group_id="etl", partition_assignment_strategy=["range"])
+    assert_type(member.commit(), None)
+    assert_type((member.lag, member.positions), tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]])
+    assert_type(member.assignment, list[tuple[str, int]])
     settings = kbatch.live.ClientSettings.of({"bootstrap.servers": "a"}, client_id="b")
     with kbatch.live.Cluster(settings) as cluster:
         assert_type(cluster.topics(), list[kbatch.live.TopicMetadata])
