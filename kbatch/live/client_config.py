@@ -1,4 +1,4 @@
-"""Files of settings, as Kafka's tools read them (``client.properties``), and the values of settings."""
+"""Files of settings, as Kafka's tools read them (``client.properties``), and the settings of JAAS."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kbatch.arguments import is_integer
-from kbatch.format import INT32_MAX
 from kbatch.log.files.properties import read_meta_properties
 
-__all__ = ["as_list", "jaas_options", "read_config", "setting_value"]
+__all__ = ["jaas_options", "read_config"]
 
 _JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);?\s*", re.DOTALL)
 _JAAS_OPTION = re.compile(r"""\s*([\w.\-]+)\s*=\s*("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^\s;"']+)""")
-_WORDS = {"true": True, "false": False}
 
 
 def read_config(config: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
@@ -54,33 +51,3 @@ def jaas_options(text: str) -> tuple[str, dict[str, str]]:
         options[option[1]] = re.sub(r"\\(.)", r"\1", value[1:-1]) if value[0] in "\"'" else value
         position = option.end()
     return entry[1].rpartition(".")[2], options
-
-
-def as_list(value: Any) -> list[str]:
-    """Return the texts of a list, or of a text with commas."""
-    parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
-    return [part.strip() for part in parts if part.strip()]
-
-
-def setting_value(name: str, kind: type, value: Any) -> Any:
-    """Return the value of a setting: of its type, or a text as in a file.
-
-    Raises
-    ------
-    TypeError, ValueError
-        With the name, and without the value unless it is a number or a bool.
-    """
-    if kind is bool:
-        word = value.strip().lower() if isinstance(value, str) else value
-        if isinstance(word, bool) or word in _WORDS:
-            return _WORDS.get(word, word) if isinstance(word, str) else word
-        raise ValueError(f"{name} must be true or false, got {value!r}")
-    if kind is int:
-        if isinstance(value, str) and re.fullmatch(r"\s*\d{1,15}\s*", value, re.ASCII):
-            value = int(value)
-        if not is_integer(value) or not 0 <= value <= INT32_MAX:
-            raise ValueError(f"{name} must be a whole number from 0 to {INT32_MAX}, got {value!r}")
-        return int(value)
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, got {type(value).__name__}")
-    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 import uuid
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from kbatch.arguments import check_types
+from kbatch.backoff import Backoff
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_connection import BrokerConnection
 from kbatch.live.broker_errors import BrokerConnectionError, BrokerError, refusal_error
@@ -20,7 +20,7 @@ from kbatch.options import ISOLATION, Isolation, did_you_mean
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import message_class
 
-__all__ = ["Backoff", "Cluster", "PartitionKey", "PartitionLeader", "TopicMetadata"]
+__all__ = ["Cluster", "PartitionKey", "PartitionLeader", "TopicMetadata"]
 
 # Special timestamps of ListOffsets.
 LATEST, EARLIEST = -1, -2
@@ -62,26 +62,6 @@ class TopicMetadata(NamedTuple):
     id: uuid.UUID
     is_internal: bool
     partitions: dict[int, PartitionLeader]
-
-
-class Backoff:
-    """Increasing pauses between attempts, with the randomness of Kafka's clients.
-
-    Parameters
-    ----------
-    first_ms, max_ms : int
-    """
-
-    def __init__(self, first_ms: int, max_ms: int) -> None:
-        self._first_ms = first_ms
-        self._max_ms = max(first_ms, max_ms)
-        self._failures = 0
-
-    def next_seconds(self) -> float:
-        """Return the pause before the next attempt."""
-        milliseconds = min(self._first_ms << min(self._failures, 30), self._max_ms)
-        self._failures += 1
-        return milliseconds / 1000 * random.uniform(0.8, 1.2)
 
 
 class Cluster:

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
-from kbatch.live.cluster import EARLIEST, LATEST, Backoff, Cluster, PartitionLeader, TopicMetadata, may_pass
+from kbatch.backoff import Backoff
+from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionLeader, TopicMetadata, may_pass
 from kbatch.live.fetching import BrokerFetcher, FetchedBatches, FetchEvent, FetchLimits, PartitionFetch
 from kbatch.read.decode_options import DecodeOptions
 

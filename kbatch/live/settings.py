@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypedDict
 
 from kbatch.arguments import check_types
-from kbatch.live.client_config import as_list, jaas_options, read_config, setting_value
+from kbatch.live.client_config import jaas_options, read_config
 from kbatch.live.group_settings import assignor_names, checked_choice
 from kbatch.live.tokens import TokenProvider
 from kbatch.options import did_you_mean
+from kbatch.settings_text import as_list, setting_value
 
 __all__ = ["ClientArguments", "ClientSettings", "ServerAddress", "parse_servers"]
 

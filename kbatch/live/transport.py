@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import ssl
 import struct
@@ -15,6 +14,7 @@ from typing_extensions import Buffer
 from kbatch.extras import require
 from kbatch.live.broker_errors import AuthenticationError, BrokerConnectionError
 from kbatch.live.settings import ClientSettings, ServerAddress
+from kbatch.tls import client_context
 
 __all__ = ["SocketTransport", "Transport", "TransportFactory", "certificate_refusal", "connect_socket", "tls_context"]
 
@@ -167,37 +167,18 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext:
     ValueError
         If a file of certificates cannot be used.
     """
-    try:
-        context = ssl.create_default_context(
-            cafile=None if _names_directory(settings.ssl_ca_location) else settings.ssl_ca_location,
-            capath=settings.ssl_ca_location if _names_directory(settings.ssl_ca_location) else None,
-            cadata=settings.ssl_ca_pem,
-        )
-    except (OSError, ValueError) as error:
-        name = "ssl.ca.location" if settings.ssl_ca_location is not None else "ssl.ca.pem"
-        raise ValueError(f"{name} has no certificates of authorities in PEM that can be read: {error}") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = client_context(
+        settings.ssl_ca_location,
+        settings.ssl_certificate_location,
+        settings.ssl_key_location,
+        settings.ssl_key_password,
+        ca_pem=settings.ssl_ca_pem,
+    )
     verifies = settings.enable_ssl_certificate_verification
     context.check_hostname = verifies and settings.ssl_endpoint_identification_algorithm == "https"
     if not verifies:
         context.verify_mode = ssl.CERT_NONE
-    if settings.ssl_certificate_location is not None:
-        password = settings.ssl_key_password
-        try:
-            # Without a password, OpenSSL would ask for one on the terminal.
-            context.load_cert_chain(
-                settings.ssl_certificate_location, settings.ssl_key_location, lambda: password or ""
-            )
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                "ssl.certificate.location and ssl.key.location must be a certificate and its key in PEM, and "
-                f"ssl.key.password the password of the key, if it has one: {error}"
-            ) from None
     return context
-
-
-def _names_directory(path: str | None) -> bool:
-    return path is not None and os.path.isdir(path)
 
 
 def certificate_refusal(error: OSError, server: ServerAddress) -> AuthenticationError | None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import re
 import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from kbatch.arguments import check_types
-from kbatch.errors import LogDirectoryError
 from kbatch.log.files.contents import SPACES, integer, malformed, text_lines
 from kbatch.log.store.listing import find_file
 from kbatch.log.store.storage import Entry, Storage
+from kbatch.settings_text import parse_properties
 
 __all__ = ["PARTITION_METADATA", "PartitionMetadata", "read_meta_properties", "read_partition_metadata", "topic_id_of"]
 
@@ -122,44 +121,4 @@ def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | Non
     """
     check_types(read_meta_properties, locals())
     path = os.fspath(path)
-    properties = {}
-    number = 0
-    lines = iter(text_lines(path, storage))
-    for line in lines:
-        number += 1
-        line = line.lstrip(" \t\f")
-        if not line or line[0] in "#!":
-            continue
-        first = number
-        parts = []
-        # Without its last backslash, a part ends with an even number of them. So each part can be examined alone.
-        while _continues(line):
-            number += 1
-            parts.append(line[:-1])
-            line = next(lines, "").lstrip(" \t\f")
-        match = _PROPERTY.fullmatch("".join([*parts, line]))
-        assert match is not None
-        properties[_unescaped(path, first, match[1])] = _unescaped(path, first, match[2])
-    return properties
-
-
-# The key ends at the first "=", ":" or blank without a backslash (java.util.Properties.load).
-_PROPERTY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _continues(line: str) -> bool:
-    """Whether a line ends with an odd number of backslashes."""
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
-
-
-def _unescaped(path: str, number: int, text: str) -> str:
-    def character(match: re.Match[str]) -> str:
-        if match[1] is not None:
-            return chr(int(match[1], 16))
-        if match[2] == "u":
-            raise LogDirectoryError(f"{path}, line {number}: '\\u' without four hexadecimal digits", source=path)
-        return _ESCAPES.get(match[2], match[2])
-
-    return _ESCAPE.sub(character, text)
+    return parse_properties(text_lines(path, storage), path)
