@@ -36,6 +36,7 @@ _NAMES = LazyNames(
             "OutOfOrderSequenceError",
             "ProtocolError",
             "RefusedError",
+            "RegistryError",
             "TransactionStateError",
             "TruncatedBatchError",
             "UnsupportedFormatError",

@@ -25,6 +25,7 @@ from kbatch.errors import MissingDependencyError as MissingDependencyError
 from kbatch.errors import OutOfOrderSequenceError as OutOfOrderSequenceError
 from kbatch.errors import ProtocolError as ProtocolError
 from kbatch.errors import RefusedError as RefusedError
+from kbatch.errors import RegistryError as RegistryError
 from kbatch.errors import TransactionStateError as TransactionStateError
 from kbatch.errors import TruncatedBatchError as TruncatedBatchError
 from kbatch.errors import UnsupportedFormatError as UnsupportedFormatError

@@ -36,6 +36,7 @@ __all__ = [
     "ProducerStateError",
     "ProtocolError",
     "RefusedError",
+    "RegistryError",
     "TransactionStateError",
     "TruncatedBatchError",
     "UnsupportedFormatError",
@@ -205,6 +206,10 @@ def cannot_write(path: str, error: OSError) -> LogDirectoryError:
 
 class ConversionLossError(KbatchError):
     """The target magic cannot represent the content of a batch; the message names the option that allows the loss."""
+
+
+class RegistryError(KbatchError):
+    """A schema registry cannot be reached, refuses the client, or lacks the schema of a result."""
 
 
 class MissingColumnError(KbatchError, ValueError):

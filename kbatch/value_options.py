@@ -6,7 +6,7 @@ This module must not import NumPy: the command line makes its flags from it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
@@ -20,22 +20,25 @@ if TYPE_CHECKING:
 
     from kbatch.options import On
     from kbatch.values.parsed import Parser
+    from kbatch.values.registry_settings import RegistryLike, RegistrySettings
 
     # The forms of a schema in Python; `FormatOptions.schema` says which format takes which.
     ValueSchema: TypeAlias = (
         str | bytes | os.PathLike[str] | Mapping[Any, Any] | list[Any] | np.dtype[Any] | pa.Schema | pa.DataType
     )
 
-__all__ = ["ARGUMENTS", "SIDES", "FormatOptions", "ValueArguments", "ValueFormat", "ValueOptions"]
+__all__ = ["ARGUMENTS", "SIDES", "FormatOptions", "RegistryOptions", "ValueArguments", "ValueFormat", "ValueOptions"]
 
 ValueFormat = Literal["binary", "string", "json", "avro", "protobuf", "struct"]
 SIDES: tuple[On, ...] = ("value", "key")
 
+# The formats whose schemas registries have.
+_REGISTERED = ("json", "avro", "protobuf")
 # The options that a format takes.
 _TAKES = {
-    "json": {"schema", "schema_file", "unknown"},
-    "avro": {"schema", "schema_file", "reader_schema", "framing"},
-    "protobuf": {"schema", "schema_file", "framing", "message"},
+    "json": {"schema", "schema_file", "unknown", "framing", "subject"},
+    "avro": {"schema", "schema_file", "reader_schema", "framing", "subject"},
+    "protobuf": {"schema", "schema_file", "framing", "message", "subject"},
     "struct": {"schema", "schema_file"},
 }
 
@@ -46,14 +49,17 @@ class ValueArguments(TypedDict, total=False):
     values: ValueFormat | Parser
     value_schema: ValueSchema | None
     value_reader_schema: ValueSchema | None
-    value_framing: Framing
+    value_framing: Framing | None
     value_message: str | None
+    value_subject: str | None
     value_unknown: Unknown | None
+    schema_registry: RegistryLike | None
     keys: ValueFormat | Parser
     key_schema: ValueSchema | None
     key_reader_schema: ValueSchema | None
-    key_framing: Framing
+    key_framing: Framing | None
     key_message: str | None
+    key_subject: str | None
     key_unknown: Unknown | None
 
 
@@ -79,6 +85,8 @@ class FormatOptions:
     Attributes
     ----------
     {options}
+    registry : RegistrySettings or None
+        The schema registry of values with Confluent's framing.
     """
 
     format: ValueFormat | Parser = option(
@@ -96,19 +104,26 @@ class FormatOptions:
         ValueKind(str, "reader.avsc", metavar="FILE"), None, spark="{side}ReaderSchema", flag="--{side}-reader-schema",
         help="avro: the schema to which values of all other schemas are resolved, as JSON or a file",
     )  # fmt: skip
-    framing: Framing = option(
-        opts.choice(*get_args(Framing)), "none", spark="{side}Framing", flag="--{side}-framing",
-        help="avro and protobuf: the prefix that a schema registry's serializer writes",
+    framing: Framing | None = option(
+        opts.choice(*get_args(Framing)), None, spark="{side}Framing", flag="--{side}-framing",
+        help="avro, protobuf, and json with a schema registry: the prefix that a schema registry's serializer writes "
+        "(default: confluent with a schema registry, else none)",
     )  # fmt: skip
     message: str | None = option(
         ValueKind(str, "shop.Order", metavar="NAME"), None, spark="{side}Message", flag="--{side}-message",
         help="protobuf: full name of the message",
+    )  # fmt: skip
+    subject: str | None = option(
+        ValueKind(str, "orders-value", metavar="NAME"), None, spark="{side}Subject", flag="--{side}-subject",
+        help="with a schema registry: the subject whose latest version is the schema of the column (default: "
+        "TOPIC-{side})",
     )  # fmt: skip
     unknown: Unknown | None = option(
         opts.choice(*get_args(Unknown)), None, spark="{side}UnknownFields", flag="--{side}-unknown-fields",
         help="json: ignore fields that the schema does not have, treat the whole value as bad, or keep its other "
         "fields and also its bytes (default: ignore with a given schema, else keep)",
     )  # fmt: skip
+    registry: RegistrySettings | None = None
 
     def __post_init__(self) -> None:
         opts.check_options(self)
@@ -128,7 +143,20 @@ class FormatOptions:
             if "format" not in given:
                 raise OptionError(f"{names} without {{format}}, which is binary by default")
             raise OptionError(f"{{format}} {{0}} does not take {names}", name)
-        if name in ("avro", "protobuf", "struct") and "schema" not in given and "schema_file" not in given:
+        has_schema = "schema" in given or "schema_file" in given
+        if self.registry is None:
+            self._check_without_registry(name, has_schema)
+        elif self.reader_schema is not None:
+            raise OptionError("with {registry}, {schema} is the schema of the result; {reader_schema} is for schemas")
+        elif self.subject is not None and has_schema:
+            raise OptionError("{subject} and {schema} exclude each other: either is the schema of the result")
+
+    def _check_without_registry(self, name: str, has_schema: bool) -> None:
+        if self.subject is not None:
+            raise OptionError("{subject} requires {registry}")
+        if name == "json" and self.framing == "confluent":
+            raise OptionError("{framing} confluent with {format} json requires {registry}")
+        if name in ("avro", "protobuf", "struct") and not has_schema:
             raise OptionError("{format} {0} requires {schema}", name)
 
     @property
@@ -142,13 +170,22 @@ class FormatOptions:
 
         return self.schema if self.schema_file is None else Path(self.schema_file)
 
-    def parser(self, sample: Callable[[], list[bytes]]) -> Parser | None:
-        """Return the parser, or None for binary. `sample` returns values to infer the schema of json from.
+    def parser(self, sample: Callable[[], list[bytes]], subjects: Callable[[], Iterable[str]] = tuple) -> Parser | None:
+        """Return the parser, or None for binary.
+
+        Parameters
+        ----------
+        sample : callable
+            Returns values to infer the schema of json from.
+        subjects : callable
+            Returns the subjects of a schema registry, if no other one is given.
 
         Raises
         ------
         ValueError, TypeError
             If the schema is invalid.
+        RegistryError
+            If the schema registry lacks the schema, or does not answer.
         MissingDependencyError
         """
         from kbatch.values.avro import AvroParser, read_schema, read_schemas
@@ -164,11 +201,20 @@ class FormatOptions:
             return None
         if self.format == "string":
             return TextParser()
+        if self.registry is not None:
+            from kbatch.values.registry_parser import registry_parser
+
+            named = subjects if self.subject is None else lambda: [self.subject or ""]
+            source = self._source
+            return registry_parser(
+                self.format, self.registry, named, source, message=self.message, unknown=self.unknown
+            )
+        framing = self.framing or "none"
         if self.format == "avro":
             reader = None if self.reader_schema is None else read_schema(self.reader_schema)  # type: ignore[arg-type]
-            return AvroParser(read_schemas(self._source), self.framing, reader)
+            return AvroParser(read_schemas(self._source), framing, reader)
         if self.format == "protobuf":
-            return ProtobufParser(read_descriptors(self._source), self.message, self.framing)
+            return ProtobufParser(read_descriptors(self._source), self.message, framing)
         if self.format == "struct":
             return FixedParser(struct_dtype(self._source))
         if self.inferred:
@@ -178,12 +224,16 @@ class FormatOptions:
     @property
     def inferred(self) -> bool:
         """Whether the schema is inferred from values."""
-        return self.format == "json" and self.schema is None and self.schema_file is None
+        return self.format == "json" and self.schema is None and self.schema_file is None and self.registry is None
 
     def json_parser(self, kind: pa.DataType) -> Parser:
         """Return the parser of json for a type that is already known."""
         from kbatch.values.json import JsonParser
 
+        if self.registry is not None:
+            from kbatch.values.registry_parser import registry_parser
+
+            return registry_parser("json", self.registry, tuple, kind, unknown=self.unknown)
         return JsonParser(kind, self.unknown or ("keep" if self.inferred else "ignore"))
 
 
@@ -197,6 +247,36 @@ ARGUMENTS: dict[On, dict[str, str]] = {
     side: {each.name: _argument(side, each.name) for each in opts.options_of(FormatOptions) if each.flags}
     for side in SIDES
 }
+
+
+@opts.documented
+@dataclass(frozen=True)
+class RegistryOptions:
+    """The schema registry of keys and values.
+
+    Attributes
+    ----------
+    {options}
+    """
+
+    schema_registry: RegistryLike | None = option(
+        ValueKind(str, "https://registry:8081", metavar="URL"), None, spark="schemaRegistry", flag="--schema-registry",
+        help="a schema registry with Confluent's HTTP interface, which has the schemas of avro, protobuf and json with "
+        "framing: its URL, or a file with settings of Confluent's clients, such as schema.registry.url",
+    )  # fmt: skip
+
+    def settings(self, more: Mapping[str, str] | None = None) -> RegistrySettings | None:
+        """Return the settings, with those of `more`; None if there are none.
+
+        Raises
+        ------
+        LogDirectoryError, TypeError, ValueError
+        """
+        if self.schema_registry is None and not more:
+            return None
+        from kbatch.values.registry_settings import RegistrySettings
+
+        return RegistrySettings.of({} if self.schema_registry is None else self.schema_registry, more)
 
 
 @dataclass(frozen=True)
@@ -219,16 +299,22 @@ class ValueOptions:
         return any(getattr(self, on).inferred for on in self.parsed)
 
     def parsers(
-        self, sample: Callable[[On], list[bytes]], known: Mapping[On, pa.DataType] | None = None
+        self,
+        sample: Callable[[On], list[bytes]],
+        known: Mapping[On, pa.DataType] | None = None,
+        topics: Callable[[], Iterable[str]] = tuple,
     ) -> dict[On, Parser]:
         """Return the parsers of the sides that are parsed.
 
         A schema of json that is not given has a type in `known`, or is inferred from what `sample` returns for a side.
+        `topics` returns the topics that subjects of a schema registry have their names from.
         """
         made: dict[On, Parser] = {}
         for on in self.parsed:
             given: FormatOptions = getattr(self, on)
-            parser = given.json_parser(known[on]) if known and on in known else given.parser(partial(sample, on))
+            subjects = partial(_subjects, topics, on)
+            is_known = known is not None and on in known
+            parser = given.json_parser(known[on]) if known and is_known else given.parser(partial(sample, on), subjects)
             if parser is not None:
                 made[on] = parser
         return made
@@ -236,7 +322,8 @@ class ValueOptions:
     @classmethod
     def options(cls) -> list[Option]:
         """Return the definitions for values and for keys."""
-        return [each for side in SIDES for each in opts.options_of(FormatOptions, side=side)]
+        sides = [each for side in SIDES for each in opts.options_of(FormatOptions, side=side)]
+        return [*sides, *opts.options_of(RegistryOptions)]
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ValueOptions:
@@ -245,6 +332,7 @@ class ValueOptions:
         Parameters
         ----------
         options : mapping of str to str
+            Also settings of Confluent's clients for a schema registry.
 
         Raises
         ------
@@ -257,8 +345,16 @@ class ValueOptions:
         >>> ValueOptions.parse({"valueFormat": "json", "valueSchema": "id bigint"}).value.schema
         'id bigint'
         """
+        from kbatch.values.registry_settings import is_registry_setting
+
         given = {name.lower(): value for name, value in options.items()}
-        return cls.build(lambda side: opts.from_strings(opts.options_of(FormatOptions, side=side), given))
+        settings = {name: value for name, value in given.items() if is_registry_setting(name)}
+        made, names = opts.from_strings(opts.options_of(RegistryOptions), given)
+        return cls.build(
+            lambda side: opts.from_strings(opts.options_of(FormatOptions, side=side), given),
+            RegistryOptions(**made).settings(settings),
+            names["schema_registry"],
+        )
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> ValueOptions:
@@ -280,13 +376,29 @@ class ValueOptions:
             names = ARGUMENTS[side]
             return {field: arguments[name] for field, name in names.items() if name in arguments}, names
 
-        return cls.build(of_side)
+        return cls.build(of_side, RegistryOptions(arguments.get("schema_registry")).settings())
 
     @classmethod
-    def build(cls, parse: Callable[[On], tuple[dict[str, Any], dict[str, str]]]) -> ValueOptions:
-        """Build both sides from the values and the names that `parse` returns for each."""
+    def build(
+        cls,
+        parse: Callable[[On], tuple[dict[str, Any], dict[str, str]]],
+        registry: RegistrySettings | None = None,
+        registry_name: str = "schema_registry",
+    ) -> ValueOptions:
+        """Build both sides from the values and the names that `parse` returns for each, and a schema registry."""
         sides = {}
         for side in SIDES:
             values, names = parse(side)
-            sides[side] = opts.as_named(partial(FormatOptions, **values), names)
+            if values.get("format") in _REGISTERED and values.get("framing") != "none":
+                values = {**values, "registry": registry}
+            sides[side] = opts.as_named(partial(FormatOptions, **values), {**names, "registry": registry_name})
+        if registry is not None and not any(each.registry for each in sides.values()):
+            raise ValueError(
+                f"{registry_name} requires values or keys in {', '.join(_REGISTERED)}, with the framing confluent"
+            )
         return cls(**sides)
+
+
+def _subjects(topics: Callable[[], Iterable[str]], side: On) -> list[str]:
+    """Return the subjects of topics, as serializers name them by default (TopicNameStrategy)."""
+    return [f"{topic}-{side}" for topic in topics()]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kbatch.cli.flags import add_flags, given_values
 from kbatch.options import options_of
-from kbatch.value_options import SIDES, FormatOptions, ValueOptions
+from kbatch.value_options import SIDES, FormatOptions, RegistryOptions, ValueOptions
 
 __all__ = ["WRITTEN_VALUES", "add_value_arguments", "value_options"]
 
@@ -27,6 +27,7 @@ def add_value_arguments(group: argparse._ArgumentGroup, description: str = WRITT
         if side == "key":
             options = [replace(each, help=f"as --value{flag[5:]}") for each in options for flag in each.flags]
         add_flags(group, options)
+    add_flags(group, options_of(RegistryOptions))
 
 
 def value_options(arguments: argparse.Namespace) -> ValueOptions:
@@ -37,4 +38,9 @@ def value_options(arguments: argparse.Namespace) -> ValueOptions:
     ValueError
         For flags that do not fit the format.
     """
-    return ValueOptions.build(lambda side: given_values(options_of(FormatOptions, side=side), arguments))
+    made, names = given_values(options_of(RegistryOptions), arguments)
+    return ValueOptions.build(
+        lambda side: given_values(options_of(FormatOptions, side=side), arguments),
+        RegistryOptions(**made).settings(),
+        names["schema_registry"],
+    )

@@ -323,8 +323,8 @@ def consume(
           `kbatch.Log.tables`. The default of ``threads`` is 0, the number of processors. Under read_committed the read
           ends at the last stable offset. With ``end=None`` the default of ``start`` is "latest", and new partitions are
           noticed after ``metadata.max.age.ms`` and read from their beginning;
-        - ``values``, ``value_schema``, ``keys`` and so on of `kbatch.Log.to_arrow`, for the conversions. A schema of
-          JSON has to be given;
+        - ``values``, ``value_schema``, ``schema_registry``, ``keys`` and so on of `kbatch.Log.to_arrow`, for the
+          conversions. A schema of JSON has to be given, or be in the registry;
         - ``max_bytes``, the approximate memory of the read with its receive buffers. Default is 128 MiB. A batch that
           is larger is read nevertheless. Tables that the caller keeps, and views of them, come on top.
 
@@ -378,18 +378,21 @@ def consume(
     if not isinstance(topics, str | re.Pattern):
         topics = list(topics) if isinstance(topics, Iterable) else topics
     TopicFilter(topics)
-    values = value_columns_of(formats, _no_sample, arguments.decode.crc)
-    if values is not None:
-        arguments = arguments.replaced(columns=RecordView.of(columns, VIEW_COLUMNS, values=values).columns)
-    elif columns is not None:
-        arguments = arguments.replaced(columns=checked_columns(columns))
     cluster = Cluster(settings, transport=transport)
+    choose = functools.partial(chosen_partitions, cluster, topics, partitions, arguments.decode.isolation)
+    chosen = functools.cache(choose)
     reading: GroupReading | None = None
     try:
-        choose = functools.partial(chosen_partitions, cluster, topics, partitions, arguments.decode.isolation)
+        values = value_columns_of(
+            formats, _no_sample, arguments.decode.crc, lambda: [each.metadata.name for each in chosen()]
+        )
+        if values is not None:
+            arguments = arguments.replaced(columns=RecordView.of(columns, VIEW_COLUMNS, values=values).columns)
+        elif columns is not None:
+            arguments = arguments.replaced(columns=checked_columns(columns))
         reading = None if use is None else GroupReading(cluster, topics, use, follows=follows)
         is_member = reading is not None and reading.member is not None
-        logs = [] if is_member else choose()
+        logs = [] if is_member else chosen()
         watch = choose if follows and not is_member else None
         return Consumer(
             LiveTables(cluster, logs, arguments, follows=follows, watch=watch, group=reading), columns, values

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from kbatch.backoff import Backoff
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
-from kbatch.backoff import Backoff
 from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionLeader, TopicMetadata, may_pass
 from kbatch.live.fetching import BrokerFetcher, FetchedBatches, FetchEvent, FetchLimits, PartitionFetch
 from kbatch.read.decode_options import DecodeOptions

@@ -14,6 +14,7 @@ from kbatch.live.group_settings import assignor_names, checked_choice
 from kbatch.live.tokens import TokenProvider
 from kbatch.options import did_you_mean
 from kbatch.settings_text import as_list, setting_value
+from kbatch.values.registry_settings import is_registry_setting
 
 __all__ = ["ClientArguments", "ClientSettings", "ServerAddress", "parse_servers"]
 
@@ -461,5 +462,6 @@ def _refuse_unknown(given: Mapping[str, Any], known: Iterable[str]) -> None:
     for name in given:
         if name in _REFUSED:
             raise ValueError(f"{name}: {_REFUSED[name]}")
-        if name not in _WITHOUT_EFFECT:
+        # A file may have the settings of a schema registry too, which the argument schema_registry reads.
+        if name not in _WITHOUT_EFFECT and not is_registry_setting(name):
             raise ValueError(f"unknown setting {name!r}{did_you_mean(name, list(known))}")

@@ -39,6 +39,7 @@ READ_HINTS = {
     **dict.fromkeys(("schema", "value_type"), "use value_schema, with values"),
     **{"key_format": "use keys, the format of the keys", "value_unknown_fields": "use value_unknown"},
     **dict.fromkeys((name for names in ARGUMENTS.values() for name in names.values()), _VALUES),
+    "schema_registry": _VALUES,
     **dict.fromkeys(("batch_size", "chunk_size", "max_table_bytes"), "use max_bytes, the most memory of a table"),
 }
 # The same for scans, which choose logs and conditions themselves.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch.escaping import counted, printable
 from kbatch.extras import require
 from kbatch.format import VIEW_COLUMNS
-from kbatch.log.sampling import SegmentedLog, sample_logs
+from kbatch.log.sampling import SegmentedLog, sample_logs, topics_of
 from kbatch.options import Binary, Crc, On
 from kbatch.quantities import callers_stacklevel
 from kbatch.records.arrow import to_arrow, view_schema
@@ -31,16 +31,22 @@ _MEMORY_ADVICE = "raise limits=kbatch.Limits(max_table_bytes=...), or lower max_
 
 
 def value_columns_of(
-    values: ValueOptions, logs: Callable[[], Sequence[SegmentedLog]], crc: Crc = "verify"
+    values: ValueOptions,
+    logs: Callable[[], Sequence[SegmentedLog]],
+    crc: Crc = "verify",
+    topics: Callable[[], Iterable[str]] | None = None,
 ) -> ValueColumns | None:
     """Return the typed columns that options request; None if there are none.
 
     A schema of JSON that is not given is inferred once, from a sample of all records of the logs: the columns of
-    different selections of the same logs are the same.
+    different selections of the same logs are the same. `topics` returns the topics for subjects of a schema
+    registry, by default those of the logs.
     """
     if not values.parsed:
         return None
-    return ValueColumns(values.parsers(lambda on: sample_logs(logs(), on, crc)))
+    return ValueColumns(
+        values.parsers(lambda on: sample_logs(logs(), on, crc), topics=topics or (lambda: topics_of(logs())))
+    )
 
 
 class BadValues:

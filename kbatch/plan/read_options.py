@@ -447,7 +447,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         Names in any case. ``docs/options.md`` lists all of them; options of Spark's Kafka source have its names and
         values, and those that mean nothing for directories are ignored (`warn_ignored`). ``path`` is a log directory;
         ``paths`` has several of them, as a JSON list or separated by commas.
-        ``storage.NAME`` is an option of the filesystem (`kbatch.log.store.storage.Storage`).
+        ``storage.NAME`` is an option of the filesystem (`kbatch.log.store.storage.Storage`). Settings of a schema
+        registry have the names of Confluent's clients, such as ``schema.registry.url``.
 
     Raises
     ------
@@ -461,13 +462,17 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     >>> paths, read.topics, read.split_bytes
     (['/data'], ('orders', 'users'), 67108864)
     """
+    from kbatch.values.registry_settings import is_registry_setting
+
     given = {name.lower(): value for name, value in options.items()}
     storage = {name.removeprefix(_STORAGE): value for name, value in given.items() if name.startswith(_STORAGE)}
     reading = opts.options_of(ReadOptions)
     known = [name for each in (*reading, *ValueOptions.options()) for name in each.spark]
     # load() passes its argument as an option.
     apart = {"path", "paths", *(name.lower() for name in _ignored(options, is_stream=False))}
-    own = (name for name in given if not name.startswith(_STORAGE) and name not in apart)
+    own = (
+        name for name in given if not name.startswith(_STORAGE) and name not in apart and not is_registry_setting(name)
+    )
     opts.refuse_unknown(own, [*known, "storage.*"])
     values, names = opts.from_strings(reading, given)
     if "fail_on_data_loss" in values:

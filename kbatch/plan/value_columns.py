@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from kbatch.log import Log
-from kbatch.log.sampling import sample_logs
+from kbatch.log.sampling import sample_logs, topics_of
 from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.spark_types import SparkParser, spark_type
@@ -32,7 +32,7 @@ def parsers_of(
 
     A schema of json that is not given has a type in `known`, or is inferred from a sample of the logs.
     """
-    made = values.parsers(lambda on: sample_logs(logs, on, options.crc), known)
+    made = values.parsers(lambda on: sample_logs(logs, on, options.crc), known, lambda: topics_of(logs))
     return {on: SparkParser(parser) for on, parser in made.items()}
 
 

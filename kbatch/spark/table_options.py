@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructField, StructType
 
+from kbatch.values.registry_settings import is_registry_setting
+
 __all__ = ["created_options", "read_table_options", "with_options"]
 
 # The metadata of the first column.
@@ -38,10 +40,11 @@ def created_options(properties: Mapping[str, str]) -> dict[str, str] | None:
     }
     if "path" in given:
         options["path"] = given["path"]
-    secrets = sorted(name for name in options if name.startswith("storage."))
+    secrets = sorted(name for name in options if name.startswith("storage.") or is_registry_setting(name))
     if secrets:
         raise ValueError(
-            f"{', '.join(secrets)}: a table does not store options of a file system, since they may be secrets; give "
+            f"{', '.join(secrets)}: a table does not store options of a file system or settings of a schema registry, "
+            "since they may be secrets; give "
             f"them in queries: SELECT ... FROM table WITH (`{secrets[0]}` = '...')"
         )
     return options

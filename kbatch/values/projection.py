@@ -8,7 +8,8 @@ depends on the columns that are made.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kbatch.extras import require
@@ -21,6 +22,7 @@ from kbatch.values.json_projection import JsonProjection
 from kbatch.values.memory import MAX_PARSED_BYTES
 from kbatch.values.parsed import Parsed, Parser, selected_fields
 from kbatch.values.protobuf import ProtobufParser
+from kbatch.values.registry_parser import RegistryParser
 from kbatch.values.schema_limits import shortened_name
 
 if TYPE_CHECKING:
@@ -109,6 +111,8 @@ def projected(parser: Parser, kind: pa.DataType) -> Parser:
         part = JsonProjection(parser, kind)
     elif isinstance(parser, AvroParser | ProtobufParser):
         part = parser._projected(kind)
+    elif isinstance(parser, RegistryParser):
+        part = replace(parser, narrow=partial(projected, kind=kind))
     elif isinstance(parser, FixedParser):
         part = FixedParser(pruned_dtype(parser.dtype, kind))
     return part if part.type.equals(kind) else _Selected(part, kind)

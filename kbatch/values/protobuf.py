@@ -37,7 +37,7 @@ from kbatch.values.schema_limits import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ProtobufParser", "read_descriptors"]
+__all__ = ["ProtobufParser", "compiled_descriptors", "read_descriptors"]
 
 # The number of messages that exist as Python objects at a time.
 PROTOBUF_ROWS = 4096
@@ -49,11 +49,11 @@ def read_descriptors(source: bytes | str | os.PathLike[str]) -> bytes:
     if isinstance(source, bytes):
         return source
     if os.fspath(source).endswith(".proto"):
-        return _compiled(source)
+        return compiled_descriptors(source)
     return read_file(os.fspath(source), "a descriptor set")
 
 
-def _compiled(path: str | os.PathLike[str]) -> bytes:
+def compiled_descriptors(path: str | os.PathLike[str]) -> bytes:
     """Compile a ``.proto`` file, and its imports from the same directory, to a descriptor set.
 
     Raises
@@ -161,6 +161,8 @@ class ProtobufParser:
         object.__setattr__(self, "_memory", MessageMemory.of(found))
         object.__setattr__(self, "_columns", _Columns(pa))
         object.__setattr__(self, "_class", message_factory.GetMessageClass(found))
+        # The message path that values have.
+        object.__setattr__(self, "_path", _path(found))
 
     def __reduce__(self) -> tuple[Any, ...]:
         made = ProtobufParser, (self.descriptors, self.message, self.framing)
@@ -178,6 +180,18 @@ class ProtobufParser:
         made = object.__new__(ProtobufParser)
         kept = _kept_message(pa, self._class.DESCRIPTOR, self.type, kind, checked)  # type: ignore[attr-defined]
         made.__dict__.update(self.__dict__, _kept=kind, _type=kept)
+        return made
+
+    def _of_writer(self, descriptors: bytes) -> ProtobufParser:
+        """Return a parser of values with the message path that the message has in another descriptor set.
+
+        Raises
+        ------
+        ValueError
+        """
+        name = self._class.DESCRIPTOR.full_name  # type: ignore[attr-defined]
+        made = object.__new__(ProtobufParser)
+        made.__dict__.update(self.__dict__, _path=_path_in(descriptors, name))
         return made
 
     @property
@@ -198,7 +212,7 @@ class ProtobufParser:
         errors: dict[int, str] = {}
         ids = None
         framed = self.framing == "confluent"
-        path = _path(read.DESCRIPTOR)
+        path: tuple[int, ...] = self._path  # type: ignore[attr-defined]
         if framed:
             ids, errors = read_prefixes(slices_of(column), budget)
         parts = []
@@ -264,6 +278,22 @@ def _path(descriptor: Any) -> tuple[int, ...]:
         names = list(descriptor.file.message_types_by_name)
         return (names.index(descriptor.name),)
     return (*_path(outer), [nested.name for nested in outer.nested_types].index(descriptor.name))
+
+
+def _path_in(descriptors: bytes, name: str) -> tuple[int, ...]:
+    """Return the path of a message in the last file of a descriptor set."""
+    from google.protobuf import descriptor_pb2
+
+    file = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file[-1]
+    prefix = f"{file.package}." if file.package else ""
+    below, path = file.message_type, []
+    for part in name.removeprefix(prefix).split("."):
+        place = next((number for number, each in enumerate(below) if each.name == part), None)
+        if place is None or not name.startswith(prefix):
+            raise ValueError(f"its file has no message {shortened_name(name)}")
+        path.append(place)
+        below = below[place].nested_type
+    return tuple(path)
 
 
 class _Types:
