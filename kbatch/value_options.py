@@ -27,7 +27,16 @@ if TYPE_CHECKING:
         str | bytes | os.PathLike[str] | Mapping[Any, Any] | list[Any] | np.dtype[Any] | pa.Schema | pa.DataType
     )
 
-__all__ = ["ARGUMENTS", "SIDES", "FormatOptions", "RegistryOptions", "ValueArguments", "ValueFormat", "ValueOptions"]
+__all__ = [
+    "ARGUMENTS",
+    "SIDES",
+    "FormatOptions",
+    "RegistryOptions",
+    "ValueArguments",
+    "ValueFormat",
+    "ValueOptions",
+    "subjects_of",
+]
 
 ValueFormat = Literal["binary", "string", "json", "avro", "protobuf", "struct"]
 SIDES: tuple[On, ...] = ("value", "key")
@@ -147,7 +156,9 @@ class FormatOptions:
         if self.registry is None:
             self._check_without_registry(name, has_schema)
         elif self.reader_schema is not None:
-            raise OptionError("with {registry}, {schema} is the schema of the result; {reader_schema} is for schemas")
+            raise OptionError(
+                "{reader_schema} and {registry} exclude each other: {schema} is the schema of the result then"
+            )
         elif self.subject is not None and has_schema:
             raise OptionError("{subject} and {schema} exclude each other: either is the schema of the result")
 
@@ -312,7 +323,7 @@ class ValueOptions:
         made: dict[On, Parser] = {}
         for on in self.parsed:
             given: FormatOptions = getattr(self, on)
-            subjects = partial(_subjects, topics, on)
+            subjects = partial(subjects_of, topics, on)
             is_known = known is not None and on in known
             parser = given.json_parser(known[on]) if known and is_known else given.parser(partial(sample, on), subjects)
             if parser is not None:
@@ -399,6 +410,6 @@ class ValueOptions:
         return cls(**sides)
 
 
-def _subjects(topics: Callable[[], Iterable[str]], side: On) -> list[str]:
+def subjects_of(topics: Callable[[], Iterable[str]], side: On) -> list[str]:
     """Return the subjects of topics, as serializers name them by default (TopicNameStrategy)."""
     return [f"{topic}-{side}" for topic in topics()]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from kbatch.json_text import check_json
 from kbatch.options import On
 from kbatch.records.arrow import to_arrow
 from kbatch.table import RecordTable
-from kbatch.value_options import ValueOptions
+from kbatch.value_options import ValueOptions, subjects_of
 from kbatch.values.parsed import Parser, one_array, parse_column
 
 __all__ = ["DecodedValues"]
@@ -43,8 +44,8 @@ class DecodedValues:
     texts: frozenset[On] = frozenset()
 
     @classmethod
-    def of(cls, values: ValueOptions) -> DecodedValues:
-        """Return the formats that options request.
+    def of(cls, values: ValueOptions, topics: Callable[[], Iterable[str]] = tuple) -> DecodedValues:
+        """Return the formats that options request; `topics` returns the topics, for subjects of a schema registry.
 
         Raises
         ------
@@ -55,7 +56,7 @@ class DecodedValues:
         parsers = {}
         for on in values.parsed:
             try:
-                parser = None if on in texts else getattr(values, on).parser(list)
+                parser = None if on in texts else getattr(values, on).parser(list, partial(subjects_of, topics, on))
             except TypeError as error:
                 raise ValueError(str(error)) from None
             if parser is not None:

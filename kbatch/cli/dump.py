@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from kbatch.options import BOOLEAN, ValueKind, choice, documented, option, optio
 
 if TYPE_CHECKING:
     from kbatch.cli.decoded_values import DecodedValues
+    from kbatch.cli.inputs import Input
     from kbatch.value_options import ValueOptions
 
 __all__ = ["add_parser", "run"]
@@ -184,8 +186,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_protocol(arguments.paths, flags, selection, formats)
     if formats.parsed and flags.format == "kafka":
         raise UsageError("--values and --keys print JSON, not --format kafka")
-    decoded = _decoded_values(formats)
     inputs = find_inputs(arguments.paths, selection, given_storage(arguments), streams=True)
+    decoded = _decoded_values(formats, inputs)
     listing = Listing(
         selection=selection,
         records=flags.records,
@@ -215,10 +217,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 3 if listing.damaged else 4 if listing.withheld else 0
 
 
-def _decoded_values(formats: ValueOptions) -> DecodedValues | None:
+def _decoded_values(formats: ValueOptions, inputs: Sequence[Input]) -> DecodedValues | None:
     from kbatch.cli.decoded_values import DecodedValues
 
-    return DecodedValues.of(formats) if formats.parsed else None
+    def topics() -> list[str]:
+        return [topic for each in inputs if (topic := each.topic_partition[0]) is not None]
+
+    return DecodedValues.of(formats, topics) if formats.parsed else None
 
 
 def _run_protocol(paths: list[str], flags: DumpFlags, selection: SelectionFlags, formats: ValueOptions) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kbatch.escaping import counted, printable
 from kbatch.extras import require
 from kbatch.format import VIEW_COLUMNS
-from kbatch.log.sampling import SegmentedLog, sample_logs, topics_of
+from kbatch.log.sampling import NamedLog, sample_logs, topics_of
 from kbatch.options import Binary, Crc, On
 from kbatch.quantities import callers_stacklevel
 from kbatch.records.arrow import to_arrow, view_schema
@@ -32,7 +32,7 @@ _MEMORY_ADVICE = "raise limits=kbatch.Limits(max_table_bytes=...), or lower max_
 
 def value_columns_of(
     values: ValueOptions,
-    logs: Callable[[], Sequence[SegmentedLog]],
+    logs: Callable[[], Sequence[NamedLog]],
     crc: Crc = "verify",
     topics: Callable[[], Iterable[str]] | None = None,
 ) -> ValueColumns | None:

@@ -17,7 +17,7 @@ from kbatch.options import Crc, On
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.values.parsed import sample
 
-__all__ = ["Place", "SegmentedLog", "places_at", "sample_logs", "topics_of"]
+__all__ = ["NamedLog", "Place", "SegmentedLog", "places_at", "sample_logs", "topics_of"]
 
 # A schema is inferred from at most this number of places in the logs, and of values; a place has about these bytes.
 SAMPLED_PLACES = 64
@@ -34,12 +34,16 @@ class SegmentedLog(Protocol):
     def segments(self) -> list[Segment]:
         """The segments by offset."""
 
+
+class NamedLog(SegmentedLog, Protocol):
+    """A log whose topic may be known."""
+
     @property
     def topic(self) -> str | None:
         """The topic, if it is known."""
 
 
-def topics_of(logs: Iterable[SegmentedLog]) -> list[str]:
+def topics_of(logs: Iterable[NamedLog]) -> list[str]:
     """Return the topics of logs, as far as they are known."""
     return [log.topic for log in logs if log.topic is not None]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["json_schema_type"]
 
-_ADVICE = "give the schema of the result, such as value_schema='id bigint'"
+_SCHEMA_ADVICE = "give the schema of the result, such as value_schema='id bigint'"
 
 
 def json_schema_type(text: str, referenced: Callable[[str], str] | None = None) -> pa.DataType:
@@ -52,10 +52,10 @@ def json_schema_type(text: str, referenced: Callable[[str], str] | None = None) 
     >>> json_schema_type('{"type": "object", "properties": {"id": {"type": "integer"}, "tag": {"enum": ["a"]}}}')
     StructType(struct<id: int64, tag: string>)
     """
-    return _Types(referenced).of_document("", text)
+    return _SchemaTypes(referenced).of_document("", text)
 
 
-class _Types:
+class _SchemaTypes:
     """Makes the types of schemas. Each place that references lead to is made once."""
 
     def __init__(self, referenced: Callable[[str], str] | None) -> None:
@@ -66,7 +66,7 @@ class _Types:
         self._open: set[tuple[str, str]] = set()
 
     def of_document(self, name: str, text: str) -> Any:
-        self._documents[name] = _document(text)
+        self._documents[name] = _json_document(text)
         return self._at(name, "", "", 0)
 
     def _at(self, name: str, pointer: str, path: str, depth: int) -> Any:
@@ -74,11 +74,11 @@ class _Types:
         key = (name, pointer)
         if key in self._open:
             raise ValueError(
-                f"the JSON Schema, {at(path)}: the type contains itself, which is not supported; {_ADVICE}"
+                f"the JSON Schema, {at(path)}: the type contains itself, which is not supported; {_SCHEMA_ADVICE}"
             )
         if key not in self._made:
             if name not in self._documents:
-                self._documents[name] = _document(self._text(name, path))
+                self._documents[name] = _json_document(self._text(name, path))
             self._open.add(key)
             self._made[key] = self._type(_found(self._documents[name], pointer, path), name, path, depth)
             self._open.remove(key)
@@ -103,7 +103,7 @@ class _Types:
         for word in ("oneOf", "anyOf", "allOf"):
             if isinstance(schema.get(word), list):
                 return self._one_of(schema[word], word, name, path, depth)
-        kind = _kind(schema, path)
+        kind = _kind_of_schema(schema, path)
         pa = self._pa
         if kind == "object":
             return self._struct(schema, name, path, depth)
@@ -134,7 +134,7 @@ class _Types:
         return types[0]
 
 
-def _document(text: str) -> Any:
+def _json_document(text: str) -> Any:
     check_text_size(len(text), "the JSON Schema")
     try:
         return parse_json(text)
@@ -153,13 +153,13 @@ def _found(document: Any, pointer: str, path: str) -> Any:
     return found
 
 
-def _kind(schema: dict[str, Any], path: str) -> str:
+def _kind_of_schema(schema: dict[str, Any], path: str) -> str:
     """Return the one type of a schema; null does not count."""
     given = schema.get("type")
     words = {given} if isinstance(given, str) else {each for each in given or () if isinstance(each, str)}
     if not words and ("enum" in schema or "const" in schema):
         values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema.get("const")]
-        words = {_KINDS.get(type(value), "object") for value in values}
+        words = {_JSON_KINDS.get(type(value), "object") for value in values}
     if not words and "properties" in schema:
         words = {"object"}
     words.discard("null")
@@ -170,8 +170,8 @@ def _kind(schema: dict[str, Any], path: str) -> str:
     return words.pop()
 
 
-_KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", list: "array"}
+_JSON_KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", list: "array"}
 
 
 def _unmapped(path: str, what: str) -> ValueError:
-    return ValueError(f"the JSON Schema, {at(path)}: {what}, for which there is no column; {_ADVICE}")
+    return ValueError(f"the JSON Schema, {at(path)}: {what}, for which there is no column; {_SCHEMA_ADVICE}")

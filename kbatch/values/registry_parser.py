@@ -38,7 +38,7 @@ __all__ = ["RegistryParser", "registry_parser"]
 # The schemas whose decoders a parser keeps.
 _MAX_DECODERS = 128
 # The memory of the id, the number and the place of a row.
-_ROW_BYTES = 48
+_REGISTERED_ROW_BYTES = 48
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class RegistryParser:
         pa = require("pyarrow", "arrow", "parsing values")
         budget = MemoryBudget(max_bytes)
         n = len(column)
-        budget.take(_ROW_BYTES * n)
+        budget.take(_REGISTERED_ROW_BYTES * n)
         ids, errors = read_prefixes(slices_of(column), budget)
         numbers = np.unique(ids[ids >= 0]).tolist()
         parts: list[Any] = []
@@ -123,7 +123,7 @@ class RegistryParser:
 
     def _made(self, number: int) -> Parser | str:
         registry = SchemaRegistry.of(self.settings)
-        kind = _KINDS[type(self.reader)]
+        kind = _REGISTERED_KINDS[type(self.reader)]
         schema = registry.schema(number, serialized=kind == "PROTOBUF")
         if schema.kind != kind:
             return f"schema id {number} is {shortened_name(schema.kind)}, not {kind}"
@@ -141,7 +141,7 @@ class RegistryParser:
         return made
 
 
-_KINDS: dict[type[Any], str] = {AvroParser: "AVRO", ProtobufParser: "PROTOBUF", JsonParser: "JSON"}
+_REGISTERED_KINDS: dict[type[Any], str] = {AvroParser: "AVRO", ProtobufParser: "PROTOBUF", JsonParser: "JSON"}
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,21 @@ class _Unprefixed:
         return self.parser.type
 
     def parse(self, column: pa.Array, max_bytes: SizeLike = MAX_PARSED_BYTES) -> Parsed:
-        import pyarrow.compute as pc
+        return self.parser.parse(_without_prefixes(column), max_bytes)
 
-        return self.parser.parse(pc.binary_slice(column, PREFIX_BYTES), max_bytes)
+
+def _without_prefixes(column: pa.Array) -> pa.Array:
+    """Return a column, all of whose values have a prefix, without the prefixes."""
+    pa = require("pyarrow", "arrow", "parsing values")
+    slices = slices_of(column)
+    n = len(column)
+    content = slices.content[slices.offsets[0] : slices.offsets[n]]
+    offsets = slices.offsets - slices.offsets[0]
+    kept = np.ones(len(content), np.bool_)
+    kept[offsets[:-1, None] + np.arange(PREFIX_BYTES)] = False
+    offsets = offsets - PREFIX_BYTES * np.arange(n + 1, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content[kept])]
+    return pa.Array.from_buffers(pa.binary(), n, buffers)
 
 
 def registry_parser(

@@ -104,7 +104,7 @@ def _check_depth(depth: int) -> None:
         raise SchemaTooLargeError(f"the Avro schema: definitions are nested deeper than {MAX_NESTING} levels")
 
 
-def _parts(schema: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+def _schemas_below(schema: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     """Return the objects with the schemas below a schema, and the name that they have there."""
     fields = schema.get("fields")
     of_fields = [(each, "type") for each in fields if isinstance(each, dict)] if isinstance(fields, list) else []
@@ -124,7 +124,7 @@ def _definitions(schema: Any, space: str, depth: int) -> Iterator[tuple[str, Any
     if schema.get("type") in ("record", "error", "enum", "fixed"):
         full, space = _space_of(schema, space)
         yield full, {**schema, "name": full, "namespace": space}
-    for holder, word in _parts(schema):
+    for holder, word in _schemas_below(schema):
         yield from _definitions(holder.get(word), space, depth + 1)
 
 

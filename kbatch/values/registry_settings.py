@@ -17,11 +17,11 @@ __all__ = ["RegistryLike", "RegistrySettings", "is_registry_setting"]
 # A URL, several with commas, or the path of a file of settings; or settings.
 RegistryLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 
-_PREFIX = "schema.registry."
+_SETTINGS_PREFIX = "schema.registry."
 # The settings of Confluent's clients that have no prefix there.
 _WITHOUT_PREFIX = ("basic.auth.", "bearer.auth.")
 # By setting, without the prefix, the field that has it.
-_FIELDS = {
+_SETTING_FIELDS = {
     "url": "urls",
     "basic.auth.user.info": "user_info",
     "bearer.auth.token": "bearer_token",
@@ -41,12 +41,12 @@ _JAVA_STORES = {
     "ssl.truststore": ("ssl.ca.location",),
     "ssl.keystore": ("ssl.certificate.location", "ssl.key.location"),
 }
-_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")
+_REGISTRY_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")
 
 
 def is_registry_setting(name: str) -> bool:
     """Whether a setting of Kafka's clients is about a schema registry."""
-    return name.lower().startswith((_PREFIX, *_WITHOUT_PREFIX))
+    return name.lower().startswith((_SETTINGS_PREFIX, *_WITHOUT_PREFIX))
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class RegistrySettings:
         >>> RegistrySettings.of({"schema.registry.url": "http://a", "basic.auth.user.info": "me:secret"}).user_info
         'me:secret'
         """
-        given = _own_settings(_given(source)) | _own_settings(more or {})
+        given = _own_settings(_settings_of(source)) | _own_settings(more or {})
         for name, (only, advice) in _SOURCES.items():
             if name in given and str(given.pop(name)).strip().upper() != only:
                 raise ValueError(f"{name} must be {only}: {advice}")
@@ -107,8 +107,8 @@ class RegistrySettings:
             password = given.pop(f"{store}.password", None)
             if location is not None and kind != "PEM":
                 raise ValueError(
-                    f"{_PREFIX}{store}.location is of type {kind}, which is not supported; export its certificates as "
-                    f"PEM, and set {_PREFIX}{targets[0]}"
+                    f"{_named(store)}.location is of type {kind}, which is not supported; export its certificates as "
+                    f"PEM, and set {_named(targets[0])}"
                 )
             if location is not None:
                 given = {**dict.fromkeys(targets, location), **given}
@@ -116,12 +116,14 @@ class RegistrySettings:
                     given.setdefault("ssl.key.password", password)
         made: dict[str, Any] = {}
         for name, value in given.items():
-            if name not in _FIELDS:
-                known = [*map(_named, _FIELDS), *_SOURCES]
+            if name not in _SETTING_FIELDS:
+                known = [*map(_named, _SETTING_FIELDS), *_SOURCES]
                 raise ValueError(f"unknown setting {_named(name)!r}{did_you_mean(_named(name), known)}")
-            made[_FIELDS[name]] = _value(name, value)
+            made[_SETTING_FIELDS[name]] = _value(name, value)
         if "urls" not in made:
-            raise ValueError(f"{_PREFIX}url is missing: the URL of the registry, such as https://registry:8081")
+            raise ValueError(
+                f"{_SETTINGS_PREFIX}url is missing: the URL of the registry, such as https://registry:8081"
+            )
         settings = cls(**made)
         settings._check()
         return settings
@@ -131,10 +133,10 @@ class RegistrySettings:
         if self.user_info is not None and self.bearer_token is not None:
             raise ValueError("basic.auth.user.info and bearer.auth.token exclude each other")
         if self.key_location and not self.certificate_location:
-            raise ValueError(f"{_PREFIX}ssl.key.location needs {_PREFIX}ssl.certificate.location")
+            raise ValueError(f"{_SETTINGS_PREFIX}ssl.key.location needs {_SETTINGS_PREFIX}ssl.certificate.location")
 
 
-def _given(source: RegistryLike) -> Mapping[str, Any]:
+def _settings_of(source: RegistryLike) -> Mapping[str, Any]:
     if isinstance(source, Mapping):
         if not all(isinstance(name, str) for name in source):
             raise TypeError("schema_registry must be a URL, a file of settings, or a mapping of names to values")
@@ -143,7 +145,7 @@ def _given(source: RegistryLike) -> Mapping[str, Any]:
         raise TypeError(f"schema_registry must be a URL, a file or a mapping, got {type(source).__name__}")
     text = os.fspath(source)
     if "://" in text or "@" in text:
-        return {f"{_PREFIX}url": text}
+        return {f"{_SETTINGS_PREFIX}url": text}
     lines = re.split(r"\r\n|\n|\r", read_file(text, "the settings of the schema registry").decode("utf-8", "replace"))
     return parse_properties(lines, text)
 
@@ -152,7 +154,7 @@ def _own_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings about a registry, without the prefix and without those that are None."""
     found: dict[str, Any] = {}
     for name, value in given.items():
-        own = name.removeprefix(_PREFIX)
+        own = name.removeprefix(_SETTINGS_PREFIX)
         if value is None or not ("url" in given or is_registry_setting(name)):
             continue
         if own in found:
@@ -163,16 +165,16 @@ def _own_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _named(name: str) -> str:
     """Return the name of a setting as Confluent's clients have it."""
-    return name if name.startswith(_WITHOUT_PREFIX) else f"{_PREFIX}{name}"
+    return name if name.startswith(_WITHOUT_PREFIX) else f"{_SETTINGS_PREFIX}{name}"
 
 
 def _value(name: str, value: Any) -> Any:
     if name == "url":
         texts = as_list(value) if isinstance(value, str | list | tuple) else []
-        if not texts or not all(map(_URL.fullmatch, texts)):
+        if not texts or not all(map(_REGISTRY_URL.fullmatch, texts)):
             # The text is not repeated: it may have a password.
             raise ValueError(
-                f"{_PREFIX}url must be http://HOST:PORT or https://HOST:PORT, optionally with a path. User and "
+                f"{_named(name)} must be http://HOST:PORT or https://HOST:PORT, optionally with a path. User and "
                 "password belong into basic.auth.user.info, because URLs are logged"
             )
         return tuple(text.rstrip("/") for text in texts)

@@ -38,7 +38,7 @@ MAX_UNKNOWN = 1000
 # The registries of a process. They are few; more than these lose their cache.
 _MAX_REGISTRIES = 16
 # A schema is a string in JSON, with up to six bytes for a character.
-_MAX_RESPONSE = 6 * MAX_SCHEMA_BYTES
+_MAX_ANSWER = 6 * MAX_SCHEMA_BYTES
 _MAX_ERROR_BYTES = 64 << 10
 _FIRST_PAUSE_MS, _MAX_PAUSE_MS = 100, 2_000
 _SCHEMA_NOT_FOUND = 40403
@@ -244,12 +244,12 @@ class SchemaRegistry:
             for url in self._settings.urls:
                 status, reason, data = self._response(f"{url}{path}")
                 if status == 200:
-                    answer = _parsed(data)
+                    answer = _json_object(data)
                     if answer is None:
                         raise RegistryError(f"schema registry {url}: the response for {path} is not a JSON object")
                     return answer
                 if status is not None and status not in _TRANSIENT:
-                    raise self._refusal(url, path, status, _parsed(data), unknown)
+                    raise self._refusal(url, path, status, _json_object(data), unknown)
                 failure = f"schema registry {url}: {reason}"
         raise RegistryError(
             f"{failure}, after {self._settings.max_retries + 1} attempts; check schema.registry.url, and that the "
@@ -268,7 +268,9 @@ class SchemaRegistry:
         place = url.partition("?")[0]
         try:
             with self._opener.open(request, timeout=max(self._settings.timeout_ms, 1) / 1000) as response:
-                data: bytes = response.read(_MAX_RESPONSE + 1)
+                data: bytes = response.read(_MAX_ANSWER + 1)
+                if response.length and len(data) <= _MAX_ANSWER:
+                    return None, "the response is cut", b""
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, f"HTTP status {error.code}", _error_body(error)
@@ -285,8 +287,8 @@ class SchemaRegistry:
                 ) from None
             text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
             return None, f"can't be reached: {text}", b""
-        if len(data) > _MAX_RESPONSE:
-            raise RegistryError(f"schema registry {place}: a response of more than {_MAX_RESPONSE} bytes")
+        if len(data) > _MAX_ANSWER:
+            raise RegistryError(f"schema registry {place}: a response of more than {_MAX_ANSWER} bytes")
         return 200, "", data
 
     def _refusal(
@@ -313,7 +315,7 @@ def _error_body(error: urllib.error.HTTPError) -> bytes:
         return b""
 
 
-def _parsed(data: bytes) -> dict[str, Any] | None:
+def _json_object(data: bytes) -> dict[str, Any] | None:
     try:
         answer = parse_json(data.decode())
     except ValueError:

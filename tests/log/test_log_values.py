@@ -360,7 +360,11 @@ def json_schema_of(count: int) -> str:
         ({"values": 5}, ValueError, "^values must be one of .*got 5$"),
         ({"keys": "avro"}, ValueError, "^keys avro requires key_schema$"),
         ({"value_schema": "id bigint"}, ValueError, "^value_schema without values, which is binary by default$"),
-        ({"values": "json", "value_framing": "confluent"}, ValueError, "^values json does not take value_framing$"),
+        (
+            {"values": "json", "value_framing": "confluent"},
+            ValueError,
+            "^value_framing confluent with values json requires",
+        ),
         ({"values": "json", "value_unknown": "no"}, ValueError, "^value_unknown must be one of"),
         ({"values": TextParser(), "value_schema": "x"}, ValueError, "^values TextParser does not take value_schema$"),
         ({"values": "json", "value_schema": "id bogus"}, ValueError, "^schema 'id bogus': expected a type"),
