@@ -54,6 +54,8 @@ def test_unknown_options_of_a_table_are_refused() -> None:
 def test_a_table_does_not_store_secrets() -> None:
     with pytest.raises(ValueError, match=r"storage.secret_key: a table does not store options .* WITH \(`storage.sec"):
         created_options({**PROPERTIES, "option.storage.secret_key": "s"})
+    with pytest.raises(ValueError, match=r"^basic.auth.user.info: a table does not store options"):
+        created_options({**PROPERTIES, "option.basic.auth.user.info": "s"})
 
 
 def test_stored_options_apply_to_the_table_only() -> None:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_registry import framed, serving
 from value_tables import table_of, write_log
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.cli.value_flags import add_value_arguments, value_options
+from kbatch.plan.read_options import parse_options
 from kbatch.value_options import FormatOptions, ValueOptions
+from kbatch.values.registry_settings import RegistrySettings
 
 AVRO = {
     "type": "record",
@@ -43,7 +46,10 @@ def test_conflicting_value_options_are_refused() -> None:
         ({"valueFormat": "xml"}, "must be one of"),
         ({"valueFormat": "avro"}, "requires valueSchema"),
         ({"valueFormat": "string", "valueSchema": "a int"}, "valueFormat string does not take valueSchema"),
-        ({"valueFormat": "json", "valueFraming": "confluent"}, "valueFormat json does not take valueFraming"),
+        (
+            {"valueFormat": "json", "valueFraming": "confluent"},
+            "with valueFormat json requires schemaRegistry",
+        ),
         ({"keySchema": "a int"}, "keySchema without keyFormat, which is binary by default"),
         ({"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"}, "exclude"),
         ({"valueFormat": "json", "valueUnknownFields": "nosuch"}, "'ignore', 'bad'"),
@@ -51,6 +57,39 @@ def test_conflicting_value_options_are_refused() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             ValueOptions.parse(options)
+
+
+def test_settings_of_a_schema_registry_are_options() -> None:
+    given = {"valueFormat": "avro", "schemaRegistry": "http://a", "bearer.auth.token": "s3cr3t"}
+    made = ValueOptions.parse(given)
+    assert made.value.registry == RegistrySettings(("http://a",), bearer_token="s3cr3t")
+    assert ValueOptions.parse({**given, "Schema.Registry.Url": "http://b"}).value.registry.urls == ("http://b",)  # type: ignore[union-attr]
+    _, read = parse_options({"path": "x", **given})
+    assert read.values == made
+    assert "s3cr3t" not in repr(read)
+    with pytest.raises(ValueError, match=r"^unknown setting 'schema.registry.uri', did you mean 'schema.registry.u"):
+        parse_options({"path": "x", "valueFormat": "avro", "schema.registry.uri": "http://a"})
+
+
+def test_values_of_a_schema_registry_are_read_by_tasks(spark: Any, tmp_path: Path) -> None:
+    with serving() as registry:
+        fields = [{"name": "id", "type": "long"}]
+        registry.register("orders-value", {"type": "record", "name": "R", "fields": fields})
+        fields = [*fields, {"name": "tag", "type": "string", "default": "none"}]
+        registry.register("orders-value", {"type": "record", "name": "R", "fields": fields})
+        json_schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+        registry.register("orders-key", json_schema, "JSON")
+        registry.authorization = "Basic bWU6cHc="
+        values = [framed(1, b"\x02"), framed(2, b"\x04\x02a"), framed(9, b"")]
+        write_log(tmp_path, "orders", values, keys=[framed(3, b'{"n": 1}')] * 3)
+        frame = load(
+            spark, str(tmp_path), valueFormat="avro", keyFormat="json", schemaRegistry=registry.url,
+            **{"basic.auth.user.info": "me:pw"},
+        )  # fmt: skip
+        rows = frame.select("value.id", "value.tag", "key.n", "value_error", "value_schema_id").orderBy("offset")
+        found = [tuple(row) for row in rows.collect()]
+        assert found[:2] == [(1, "none", 1, None, 1), (2, "a", 1, None, 2)]
+        assert found[2] == (None, None, 1, "unknown schema id 9: the registry has no such schema", 9)
 
 
 def test_value_flags_of_the_command_line() -> None:
