@@ -125,7 +125,7 @@ class FormatOptions:
     subject: str | None = option(
         ValueKind(str, "orders-value", metavar="NAME"), None, spark="{side}Subject", flag="--{side}-subject",
         help="with a schema registry: the subject whose latest version is the schema of the column (default: "
-        "TOPIC-{side})",
+        "TOPIC-value, for keys TOPIC-key)",
     )  # fmt: skip
     unknown: Unknown | None = option(
         opts.choice(*get_args(Unknown)), None, spark="{side}UnknownFields", flag="--{side}-unknown-fields",

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import io
 import itertools
+import json
 import os
 import re
 import shlex
@@ -19,10 +20,12 @@ import public_api
 import pytest
 from scripted_broker import ScriptedPartition
 from scripted_groups import GroupCluster
+from scripted_registry import ScriptedRegistry, framed
 
 from kbatch.cli import main
 from kbatch.cli.running import make_parser
 from kbatch.sinks import metrics
+from kbatch.values.schema_registry import SchemaRegistry
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -65,23 +68,47 @@ def needs_spark(block: Block) -> bool:
     return "spark" in block.text
 
 
-def orders_cluster() -> GroupCluster:
+def orders_cluster(has_payments: bool) -> GroupCluster:
     """Return the cluster on localhost:9092 of the pages."""
     partitions = [ScriptedPartition(), ScriptedPartition()]
     for number, values in enumerate([(9.5, 4.5, 6.0), (3.0, 4.0)]):
         first = 1 + 3 * number
         texts = [b'{"id": %d, "total": %.1f}' % (first + i, total) for i, total in enumerate(values)]
         partitions[number].write(texts, timestamps=1000)
-    cluster = GroupCluster(orders=partitions)
+    topics = {"orders": partitions}
+    if has_payments:
+        topics["payments"] = [ScriptedPartition()]
+        topics["payments"][0].write(
+            [framed(1, b"\x02"), framed(2, b"\x04\x06USD"), framed(1, b"\x06")], timestamps=1000
+        )
+    cluster = GroupCluster(**topics)
     # Every password and every token is right.
     cluster.password = b""
     return cluster
 
 
+def payments_registry() -> ScriptedRegistry:
+    """Return the schema registry on localhost:8081 of the pages."""
+    registry = ScriptedRegistry()
+    fields: list[dict[str, Any]] = [{"name": "id", "type": "long"}]
+    for more in ([], [{"name": "currency", "type": "string", "default": "EUR"}]):
+        fields = [*fields, *more]
+        registry.register("payments-value", {"type": "record", "name": "payment", "fields": fields})
+    return registry
+
+
+def answered(registry: ScriptedRegistry, url: str) -> tuple[int, str, bytes]:
+    status, body = registry.answer(url.removeprefix("http://localhost:8081"))
+    return status, "", json.dumps(body).encode()
+
+
 def run(found: list[Block], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run the Python blocks; a `text` block that follows one of them is what it prints."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("kbatch.live.cluster.connect_socket", orders_cluster().connect)
+    cluster = orders_cluster(any("payments" in block.text for block in found))
+    monkeypatch.setattr("kbatch.live.cluster.connect_socket", cluster.connect)
+    registry = payments_registry()
+    monkeypatch.setattr(SchemaRegistry, "_response", lambda self, url: answered(registry, url))
     names: dict[str, Any] = {}
     for block, following in itertools.zip_longest(found, found[1:]):
         if block.language != "python":
