@@ -133,7 +133,7 @@ class RegistryParser:
                     AvroParser(avro_schema_of(registry, schema), "confluent", self.reader.schema)  # type: ignore[arg-type]
                 )
             elif isinstance(self.reader, ProtobufParser):
-                made = self._narrowed(self.reader._of_writer(descriptors_of(registry, schema)))
+                made = self._narrowed(self.reader._of_writer(descriptors_of(registry, number)))
             else:
                 made = _Unprefixed(self._narrowed(self.reader))
         except (ValueError, TypeError) as error:
@@ -215,7 +215,7 @@ def registry_parser(
                 raise ValueError("with a schema registry, one schema of Avro is the schema of the result, not several")
             reader = AvroParser(given)
         elif kind == "protobuf":
-            descriptors = read_descriptors(schema) if latest is None else descriptors_of(registry, latest)
+            descriptors = read_descriptors(schema) if latest is None else descriptors_of(registry, number)
             reader = ProtobufParser(descriptors, message, "confluent")
         else:
             reader = JsonParser(

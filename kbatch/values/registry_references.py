@@ -178,8 +178,8 @@ class _Inlined:
 # -- Protobuf
 
 
-def descriptors_of(registry: SchemaRegistry, schema: RegisteredSchema) -> bytes:
-    """Return the descriptor set of a schema of Protobuf, whose last file is the schema.
+def descriptors_of(registry: SchemaRegistry, number: int) -> bytes:
+    """Return the descriptor set of the schema of Protobuf with an id; its last file is the schema.
 
     Raises
     ------
@@ -191,13 +191,11 @@ def descriptors_of(registry: SchemaRegistry, schema: RegisteredSchema) -> bytes:
     require("google.protobuf", "protobuf", "a schema of Protobuf")
     from google.protobuf import descriptor_pb2
 
-    texts = {name: each.text for name, each in referenced_schemas(registry, schema, serialized=True).items()}
-    if not all(map(_IMPORT.fullmatch, texts)) or any(".." in name for name in texts):
-        raise ValueError("a reference of a schema of Protobuf must be the path of an import, such as shop/user.proto")
-    texts[_ROOT] = schema.text
+    texts = _protobuf_texts(registry, number, serialized=True)
     files = [_descriptor(name, text) for name, text in texts.items()]
     if any(file is None for file in files):
-        return _of_texts(texts)
+        # Some registries have descriptors of schemas by id, but not of references.
+        return _of_texts(_protobuf_texts(registry, number, serialized=False))
     made = descriptor_pb2.FileDescriptorSet()
     done: set[str] = {*texts}
     for file in files:
@@ -206,6 +204,15 @@ def descriptors_of(registry: SchemaRegistry, schema: RegisteredSchema) -> bytes:
         made.file.append(file)
     data: bytes = made.SerializeToString()
     return data
+
+
+def _protobuf_texts(registry: SchemaRegistry, number: int, *, serialized: bool) -> dict[str, str]:
+    """Return the files of a schema by name, each after those that it imports."""
+    schema = registry.schema(number, serialized=serialized)
+    texts = {name: each.text for name, each in referenced_schemas(registry, schema, serialized=serialized).items()}
+    if not all(map(_IMPORT.fullmatch, texts)) or any(".." in name for name in texts):
+        raise ValueError("a reference of a schema of Protobuf must be the path of an import, such as shop/user.proto")
+    return {**texts, _ROOT: schema.text}
 
 
 def _descriptor(name: str, text: str) -> Any:

@@ -45,6 +45,7 @@ _SCHEMA_NOT_FOUND = 40403
 _UNKNOWN = "the registry has no such schema"
 # The error codes for an unknown subject and an unknown version.
 _NO_SUBJECT = (40401, 40402)
+_MAY_BE_QUERY = frozenset([400, 405, 406, 422, 500, 501])
 _TRANSIENT = frozenset([408, 425, 429, 500, 502, 503, 504])
 
 
@@ -218,7 +219,8 @@ class SchemaRegistry:
             raise UnknownSchemaError(f"not asked for, because the registry has none of {MAX_UNKNOWN} other ids")
 
     def _requested(self, path: str, serialized: bool, unknown: tuple[int, ...]) -> RegisteredSchema:
-        answer = self._answer(f"{path}?format=serialized" if serialized else path, unknown)
+        asked = f"{path}?format=serialized" if serialized else path
+        answer = self._answer(asked, unknown, path if serialized else None)
         text, kind = answer.get("schema"), answer.get("schemaType", "AVRO")
         given = answer.get("references") or []
         if not isinstance(text, str) or not isinstance(kind, str) or not isinstance(given, list):
@@ -235,14 +237,21 @@ class SchemaRegistry:
     def _name(self) -> str:
         return f"schema registry {', '.join(self._settings.urls)}"
 
-    def _answer(self, path: str, unknown: tuple[int, ...]) -> dict[str, Any]:
-        """Return the JSON object of a response; UnknownSchemaError for these error codes."""
+    def _answer(self, path: str, unknown: tuple[int, ...], plain: str | None = None) -> dict[str, Any]:
+        """Return the JSON object of a response; UnknownSchemaError for these error codes.
+
+        `plain` is the path for a registry that fails because of the query.
+        """
         backoff = Backoff(_FIRST_PAUSE_MS, _MAX_PAUSE_MS)
         for attempt in range(self._settings.max_retries + 1):
             if attempt:
                 time.sleep(backoff.next_seconds())
             for url in self._settings.urls:
                 status, reason, data = self._response(f"{url}{path}")
+                if plain is not None and status in _MAY_BE_QUERY:
+                    # Karapace 6.2 has no descriptors of schemas with references: it answers 500.
+                    path, plain = plain, None
+                    status, reason, data = self._response(f"{url}{path}")
                 if status == 200:
                     answer = _json_object(data)
                     if answer is None:

@@ -38,8 +38,8 @@ class ScriptedRegistry:
         The header that requests must have.
     headers : list
         The headers of each request.
-    text_only : bool
-        Whether ``format=serialized`` is ignored.
+    serializes : {"all", "ids", "none", "fails"}
+        Where ``format=serialized`` has an effect; with "fails" it is an error.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class ScriptedRegistry:
         self.headers: list[dict[str, str]] = []
         self.faults: list[int | str] = []
         self.authorization: str | None = None
-        self.text_only = False
+        self.serializes = "all"
         self.redirect_to = ""
         self._schemas: dict[int, dict[str, Any]] = {}
         self._serialized: dict[int, str] = {}
@@ -82,6 +82,10 @@ class ScriptedRegistry:
     def answer(self, path: str) -> tuple[int, dict[str, Any]]:
         """Return the status and the body for a path."""
         path, _, query = path.partition("?")
+        if query and self.serializes == "fails":
+            return 500, {}
+        if self.serializes == "none" or (self.serializes == "ids" and not path.startswith("/schemas/ids/")):
+            query = ""
         parts = [unquote(part) for part in path.split("/")[1:]]
         match parts:
             case ["schemas", "ids", text]:
@@ -101,7 +105,7 @@ class ScriptedRegistry:
 
     def _body(self, number: int, query: str) -> dict[str, Any]:
         body = dict(self._schemas[number])
-        if query == "format=serialized" and number in self._serialized and not self.text_only:
+        if query == "format=serialized" and number in self._serialized:
             body["schema"] = self._serialized[number]
         return body
 

@@ -206,12 +206,12 @@ def user_descriptor() -> bytes:
     return file.SerializeToString()
 
 
-@pytest.mark.parametrize("text_only", [False, True])
-def test_protobuf_is_read_from_descriptors_or_from_text(registry: ScriptedRegistry, text_only: bool) -> None:
+@pytest.mark.parametrize("serializes", ["all", "ids", "none", "fails"])
+def test_protobuf_is_read_from_descriptors_or_from_text(registry: ScriptedRegistry, serializes: str) -> None:
     pytest.importorskip("google.protobuf")
-    if text_only:
+    if serializes != "all":
         pytest.importorskip("grpc_tools")
-    registry.text_only = text_only
+    registry.serializes = serializes
     registry.register("user", USER, "PROTOBUF", serialized=user_descriptor())
     number = registry.register(
         "orders-value", ORDER, "PROTOBUF", references=(Reference("user.proto", "user", 1),), serialized=descriptors()
