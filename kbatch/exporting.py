@@ -146,7 +146,7 @@ def export(
     on_error, on_gap, fail_on_data_loss : optional
         One value, or a mapping of topics to values such as ``{"orders": "skip", "*": "raise"}``. The value of ``"*"``
         is for all topics that it does not name; without it they have the default.
-    values, keys, value_schema, key_schema, ... : optional
+    values, keys, value_schema, key_schema, schema_registry, ... : optional
         The formats of values and keys, as for `kbatch.Log.to_arrow`.
     **options
         Those of ``docs/options.md``, such as ``topics``, ``isolation``, ``key``, ``index``, ``crc``, ``format``,

@@ -159,6 +159,9 @@ class Conversions(ABC):
             - `value_framing`, `value_message`, `value_reader_schema` and `value_unknown` are as `framing`, `message`,
               `reader_schema` and `unknown` of `RecordTable.values_avro`, `values_protobuf` and `values_json`.
             - `keys`, `key_schema` and so on are the same for keys.
+            - `schema_registry` is the URL of a schema registry that has the schemas of Avro, Protobuf and JSON with
+              Confluent's framing, a file of settings, or a mapping of them (docs/registry.md). The schema of the column
+              is `value_schema`, or the latest version of the subject `value_subject`, by default of ``TOPIC-value``.
 
         Returns
         -------

@@ -71,7 +71,8 @@ class KbatchDataSource(Shipped, DataSource):
     parsed values in place of bytes, and as the last columns ``value_bad`` and ``value_error``, the bytes of values that
     cannot be parsed completely and the reason, and ``value_schema_id``, a registry's id with Confluent framing. See
     `kbatch.value_options.ValueOptions.parse` for the options. If neither ``valueSchema`` nor a user's schema gives
-    the schema of json, it is inferred from a sample of the logs, once, when the DataFrame is created.
+    the schema of json, it is inferred from a sample of the logs, once, when the DataFrame is created; with
+    ``schemaRegistry``, schemas are those of a schema registry.
 
     Options prune the read; the filters of a query do not, because PySpark reuses a reader with the filters of one
     query for later queries of the same DataFrame, which would then miss rows. ``key`` and ``keyHex`` choose the records

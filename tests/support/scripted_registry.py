@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from kbatch.values.schema_registry import SchemaRegistry
+
 __all__ = ["Reference", "ScriptedRegistry", "framed", "serving"]
 
 
@@ -113,6 +115,8 @@ class ScriptedRegistry:
 @contextmanager
 def serving(context: ssl.SSLContext | None = None) -> Iterator[ScriptedRegistry]:
     """Serve a registry on a free port of this machine."""
+    # An earlier registry may have had the same port.
+    SchemaRegistry._shared.clear()
     registry = ScriptedRegistry()
 
     class Handler(BaseHTTPRequestHandler):

@@ -334,6 +334,7 @@ def errors(error: kbatch.KbatchError, refused: kbatch.RefusedError) -> None:
     assert_type(kbatch.MissingDependencyError("message"), kbatch.MissingDependencyError)
     assert_type(kbatch.OutOfOrderSequenceError("message"), kbatch.OutOfOrderSequenceError)
     assert_type(kbatch.RefusedError("message"), kbatch.RefusedError)
+    assert_type(kbatch.RegistryError("message"), kbatch.RegistryError)
     assert_type(kbatch.TransactionStateError("message"), kbatch.TransactionStateError)
     assert_type(kbatch.TruncatedBatchError("message"), kbatch.TruncatedBatchError)
     assert_type(kbatch.UnsupportedFormatError("message"), kbatch.UnsupportedFormatError)
