@@ -256,7 +256,7 @@ class BrokerConnection:
             raise self._authentication_error(
                 f"does not accept sasl.mechanism={mechanism}; it accepts {offered}", handshake.error_code
             )
-        exchange = sasl_exchange(self._settings, self._tokens)
+        exchange = sasl_exchange(self._settings, self._tokens, self.server.host)
         lifetime = 0
         try:
             message = next(exchange)
@@ -289,6 +289,8 @@ class BrokerConnection:
             return "the credentials of AWS, the region, and the IAM policy of the principal"
         if self._settings.sasl_mechanism == "OAUTHBEARER":
             return "the token: its issuer, its audience and its time of expiry"
+        if self._settings.sasl_mechanism == "GSSAPI":
+            return "the ticket of Kerberos (klist), and the rules of the broker for principals"
         return f"the password of user {self._settings.sasl_username!r}"
 
     def _authentication_error(self, reason: str, code: int | None = None) -> AuthenticationError:

@@ -10,6 +10,7 @@ from collections.abc import Generator
 
 from kbatch.extras import require
 from kbatch.live.broker_errors import AuthenticationError
+from kbatch.live.kerberos import gssapi_exchange
 from kbatch.live.settings import ClientSettings
 from kbatch.live.tokens import BearerToken, ClientCredentials, MskTokens, TokenProvider
 
@@ -35,19 +36,21 @@ def token_provider(settings: ClientSettings) -> TokenProvider | None:
     )
 
 
-def sasl_exchange(settings: ClientSettings, tokens: TokenProvider | None) -> SaslExchange:
-    """Return the messages of the mechanism of the settings.
+def sasl_exchange(settings: ClientSettings, tokens: TokenProvider | None, host: str) -> SaslExchange:
+    """Return the messages of the mechanism of the settings; `host` is the broker, whose name Kerberos verifies.
 
     Raises
     ------
     MissingDependencyError
-        For SCRAM without scramp.
+        For SCRAM without scramp, and GSSAPI without gssapi.
     AuthenticationError
         During the exchange, if the broker cannot prove that it knows the password, or there is no token.
     """
     user, password = settings.sasl_username or "", settings.sasl_password or ""
     if settings.sasl_mechanism == "PLAIN":
         return _plain_exchange(user, password)
+    if settings.sasl_mechanism == "GSSAPI":
+        return gssapi_exchange(settings, host)
     if tokens is not None:
         return _oauthbearer(tokens)
     return _scram(settings.sasl_mechanism, user, password)

@@ -20,7 +20,7 @@ __all__ = ["ClientArguments", "ClientSettings", "ServerAddress", "parse_servers"
 
 _DEFAULT_PORT = 9092
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI")
 # What Java's clients need for AWS_MSK_IAM.
 _MSK_MODULE, _MSK_HANDLER = "IAMLoginModule", "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
 _URL_SCHEME = "kafka://"
@@ -62,6 +62,9 @@ _WITHOUT_EFFECT = frozenset(
         "metric.reporters",
         "receive.buffer.bytes",
         "retries",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
         "security.providers",
         "send.buffer.bytes",
         "socket.keepalive.enable",
@@ -78,7 +81,8 @@ _REFUSED = {
     "isolation.level": "use the argument isolation",
     "plugin.library.paths": "plug-ins of librdkafka are not supported; sasl_oauthbearer_token takes a function",
     "sasl.client.callback.handler.class": "classes of Java are not supported",
-    "sasl.kerberos.service.name": "GSSAPI (Kerberos) is not supported",
+    "sasl.kerberos.kinit.cmd": "no command is run; use sasl.kerberos.keytab and sasl.kerberos.principal, or run kinit "
+    "before",
     "sasl.login.callback.handler.class": "classes of Java are not supported; sasl_oauthbearer_token takes a function",
     "sasl.login.class": "classes of Java are not supported",
     "sasl.oauthbearer.config": "it belongs to unsecured tokens for tests, which are not supported",
@@ -97,7 +101,11 @@ _JAVA_STORE = (
     "{0}.type=PEM"
 )
 # The login modules of Java that have a mechanism here.
-_LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule", "OAuthBearerLoginModule", _MSK_MODULE)
+_LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule", "OAuthBearerLoginModule", _MSK_MODULE, "Krb5LoginModule")
+# Options of Krb5LoginModule that change nothing here: a keytab is used if it is named, else the cache of tickets.
+_KERBEROS_WITHOUT_EFFECT = frozenset(
+    ["debug", "doNotPrompt", "refreshKrb5Config", "renewTGT", "storeKey", "useKeyTab", "useTicketCache"]
+)
 
 
 class ClientArguments(TypedDict, total=False):
@@ -110,6 +118,9 @@ class ClientArguments(TypedDict, total=False):
     sasl_username: str | None
     sasl_password: str | None
     sasl_jaas_config: str | None
+    sasl_kerberos_service_name: str
+    sasl_kerberos_keytab: str | os.PathLike[str] | None
+    sasl_kerberos_principal: str | None
     sasl_oauthbearer_token: TokenProvider | None
     sasl_oauthbearer_client_id: str | None
     sasl_oauthbearer_client_secret: str | None
@@ -209,6 +220,9 @@ class ClientSettings:
     sasl_mechanism: str = ""
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
+    sasl_kerberos_service_name: str = "kafka"
+    sasl_kerberos_keytab: str | None = None
+    sasl_kerberos_principal: str | None = None
     sasl_oauthbearer_token: TokenProvider | None = field(default=None, repr=False)
     sasl_oauthbearer_client_id: str | None = None
     sasl_oauthbearer_client_secret: str | None = field(default=None, repr=False)
@@ -351,7 +365,7 @@ class ClientSettings:
 
 
 _TLS_SETTINGS = ("ssl_ca_location", "ssl_ca_pem", "ssl_certificate_location", "ssl_key_location")
-_PATHS = (*_TLS_SETTINGS[:1], *_TLS_SETTINGS[2:])
+_PATHS = (*_TLS_SETTINGS[:1], *_TLS_SETTINGS[2:], "sasl_kerberos_keytab")
 _LOWER_CHOICES = {"group_protocol": ("classic", "consumer"), "auto_offset_reset": ("earliest", "latest", "none")}
 # The names of librdkafka.
 _RESET_ALIASES = {
@@ -420,6 +434,13 @@ def _of_jaas(text: str) -> dict[str, Any]:
             "clientSecret": "sasl.oauthbearer.client.secret",
             "scope": "sasl.oauthbearer.scope",
         }
+    if module == "Krb5LoginModule":
+        names = {
+            "keyTab": "sasl.kerberos.keytab",
+            "principal": "sasl.kerberos.principal",
+            "serviceName": "sasl.kerberos.service.name",
+        }
+        options = {name: value for name, value in options.items() if name not in _KERBEROS_WITHOUT_EFFECT}
     unknown = sorted(options.keys() - names.keys())
     if unknown:
         raise ValueError(f"sasl.jaas.config has the option {unknown[0]}, which is not supported with {module}")

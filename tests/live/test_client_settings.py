@@ -121,8 +121,24 @@ def test_keywords_take_precedence_over_the_file() -> None:
             {"request.timeout.ms": "7", "fetch.max.wait.ms": "8", "max.partition.fetch.bytes": "9"},
             {"socket.timeout.ms": "7", "fetch.wait.max.ms": 8, "fetch.message.max.bytes": 9},
         ),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "GSSAPI",
+                "sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true "
+                'keyTab="/etc/me.keytab" principal="me@TEST" serviceName="stream";',
+            },
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "GSSAPI",
+                "sasl.kerberos.service.name": "stream",
+                "sasl.kerberos.keytab": "/etc/me.keytab",
+                "sasl.kerberos.principal": "me@TEST",
+                "sasl.kerberos.min.time.before.relogin": 60000,
+            },
+        ),
     ],
-    ids=["plain", "oauthbearer", "tls", "msk", "fetch"],
+    ids=["plain", "oauthbearer", "tls", "msk", "fetch", "kerberos"],
 )
 def test_the_names_of_java_and_of_librdkafka_mean_the_same(java: dict[str, Any], librdkafka: dict[str, Any]) -> None:
     assert settings(java) == settings(librdkafka)
@@ -148,9 +164,10 @@ def test_settings_that_change_nothing_here_are_accepted() -> None:
         ({"isolation.level": "read_committed"}, "isolation.level: use the argument isolation"),
         ({"auto.offset.reset": "newest"}, "auto.offset.reset must be one of earliest, latest, none, got 'newest'"),
         (
-            {"sasl.mechanism": "GSSAPI"},
+            {"sasl.mechanism": "NTLM"},
             "sasl.mechanism must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS",
         ),
+        ({"sasl.kerberos.kinit.cmd": "kinit"}, "sasl.kerberos.kinit.cmd: no command is run; use sasl.kerberos.keytab"),
         ({"security.protocol": "TLS"}, "security.protocol must be one of"),
         ({"security.protocol": "SASL_SSL"}, "needs sasl.mechanism"),
         ({"sasl.mechanism": "PLAIN"}, "sasl.mechanism needs security.protocol=SASL_SSL or SASL_PLAINTEXT"),
@@ -170,8 +187,8 @@ def test_settings_that_change_nothing_here_are_accepted() -> None:
         ({"socket.timeout.ms": 1, "request.timeout.ms": 1}, "request.timeout.ms is given twice"),
         ({"sasl.jaas.config": f"nonsense {SECRET}"}, "sasl.jaas.config must have the form"),
         (
-            {"sasl.jaas.config": f'x.Krb5LoginModule required password="{SECRET}";'},
-            "names the login module Krb5LoginModule; supported are PlainLoginModule",
+            {"sasl.jaas.config": f'x.LdapLoginModule required password="{SECRET}";'},
+            "names the login module LdapLoginModule; supported are PlainLoginModule",
         ),
         ({"sasl.jaas.config": f'x.PlainLoginModule required "{SECRET}";'}, "must have options of the form"),
         ({"sasl.jaas.config": f'x.PlainLoginModule required token="{SECRET}";'}, "has the option token"),
