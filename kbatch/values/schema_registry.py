@@ -77,6 +77,7 @@ class _SameOrigin(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         before, after = (urllib.parse.urlsplit(url) for url in (req.full_url, newurl))
         if before[:2] != after[:2]:
+            fp.close()
             raise _RedirectedError(after.netloc.rpartition("@")[2])
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
