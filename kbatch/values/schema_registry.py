@@ -250,7 +250,7 @@ class SchemaRegistry:
             for url in self._settings.urls:
                 status, reason, data = self._response(f"{url}{path}")
                 if plain is not None and status in _MAY_BE_QUERY:
-                    # Karapace 6.2 has no descriptors of schemas with references: it answers 500.
+                    # Karapace 6.2 and Apicurio 3.3 answer 500 for descriptors of schemas with references.
                     path, plain = plain, None
                     status, reason, data = self._response(f"{url}{path}")
                 if status == 200:
