@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from kbatch.backoff import Backoff
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_connection import BrokerConnection
 from kbatch.live.broker_errors import BrokerConnectionError, BrokerError, refusal_error
-from kbatch.live.cluster import Backoff, Cluster, PartitionKey
+from kbatch.live.cluster import Cluster, PartitionKey
 from kbatch.live.settings import ServerAddress
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import message_class
