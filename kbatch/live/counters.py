@@ -1,0 +1,130 @@
+"""What a live read has done so far: counters of its threads, and the snapshot that its caller sees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+__all__ = ["ConsumerMetrics", "FetchCounts", "MetricsCallback", "ReadCounters"]
+
+# The least time between two calls of a callback.
+_REPORT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class ConsumerMetrics:
+    """What a consumer has done so far. `kbatch.Consumer.metrics` makes it; it does not change.
+
+    Attributes
+    ----------
+    fetches : int
+        Responses to fetches.
+    empty_fetches : int
+        Those of them without records, after which the broker had waited for ``fetch.max.wait.ms``.
+    bytes : int
+        Bytes of record batches, as the brokers sent them.
+    records : int
+        Records of the tables that were returned.
+    throttled_seconds : float
+        For how long the quotas of brokers have delayed fetches (KIP-219).
+    errors : int
+        Fetches that failed or were refused, in whole or for some partitions, and were repeated.
+    connections : int
+        Connections that were opened for fetches, also after an error.
+    rebalances : int
+        How often the assignment of a group has changed.
+    missing_offsets : int
+        Offsets that were to be read and are gone (`kbatch.Consumer.missing_offsets`).
+    lag : mapping of (topic, partition) to int
+        As `kbatch.Consumer.lag`.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> consumer = kbatch.consume("orders", bootstrap_servers="localhost:9092")  # doctest: +SKIP
+    >>> sum(map(len, consumer)) == consumer.metrics.records  # doctest: +SKIP
+    True
+    """
+
+    fetches: int
+    empty_fetches: int
+    bytes: int
+    records: int
+    throttled_seconds: float
+    errors: int
+    connections: int
+    rebalances: int
+    missing_offsets: int
+    lag: Mapping[tuple[str, int], int]
+
+
+MetricsCallback = Callable[[ConsumerMetrics], object]
+
+
+class FetchCounts:
+    """The counters of one thread that fetches; only this thread changes them."""
+
+    __slots__ = ("bytes", "connections", "empty_fetches", "errors", "fetches", "throttled_seconds")
+
+    def __init__(self) -> None:
+        self.fetches = 0
+        self.empty_fetches = 0
+        self.bytes = 0
+        self.throttled_seconds = 0.0
+        self.errors = 0
+        self.connections = 0
+
+
+class ReadCounters:
+    """The counters of a read, and when they are reported.
+
+    Parameters
+    ----------
+    callback : callable, optional
+        Given a snapshot by the thread that reads, at most once per second, and at the end.
+
+    Attributes
+    ----------
+    records, rebalances, missing_offsets : int
+        Only the thread that reads changes them.
+    """
+
+    def __init__(self, callback: MetricsCallback | None = None) -> None:
+        self.records = 0
+        self.rebalances = 0
+        self.missing_offsets = 0
+        self._fetching: list[FetchCounts] = []
+        self._callback = callback
+        self._report_at = time.monotonic() + _REPORT_SECONDS
+
+    def of_fetcher(self) -> FetchCounts:
+        """Return the counters of another thread."""
+        made = FetchCounts()
+        self._fetching.append(made)
+        return made
+
+    def snapshot(self, lag: Mapping[tuple[str, int], int]) -> ConsumerMetrics:
+        """Return what was counted so far."""
+        fetching = list(self._fetching)
+        return ConsumerMetrics(
+            fetches=sum(each.fetches for each in fetching),
+            empty_fetches=sum(each.empty_fetches for each in fetching),
+            bytes=sum(each.bytes for each in fetching),
+            records=self.records,
+            throttled_seconds=sum(each.throttled_seconds for each in fetching),
+            errors=sum(each.errors for each in fetching),
+            connections=sum(each.connections for each in fetching),
+            rebalances=self.rebalances,
+            missing_offsets=self.missing_offsets,
+            lag=dict(lag),
+        )
+
+    def report_if_due(self, lag: Callable[[], Mapping[tuple[str, int], int]], *, is_last: bool = False) -> None:
+        """Call the callback, if there is one and its time has come, or for the last time."""
+        if self._callback is None:
+            return
+        now = time.monotonic()
+        if is_last or now >= self._report_at:
+            self._report_at = now + _REPORT_SECONDS
+            self._callback(self.snapshot(lag()))
