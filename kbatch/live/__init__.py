@@ -6,6 +6,7 @@ for metadata and offsets.
 
 from kbatch.live.broker_errors import AuthenticationError, BrokerConnectionError, BrokerError
 from kbatch.live.cluster import Cluster, PartitionLeader, TopicMetadata
+from kbatch.live.counters import ConsumerMetrics
 from kbatch.live.settings import ClientSettings, ServerAddress
 from kbatch.live.tokens import BearerToken, TokenProvider
 from kbatch.live.transport import Transport, TransportFactory, connect_socket
@@ -17,6 +18,7 @@ __all__ = [
     "BrokerError",
     "ClientSettings",
     "Cluster",
+    "ConsumerMetrics",
     "PartitionLeader",
     "ServerAddress",
     "TokenProvider",

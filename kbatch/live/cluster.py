@@ -45,6 +45,13 @@ class PartitionLeader(NamedTuple):
     epoch: int
 
 
+class EpochEnd(NamedTuple):
+    """A leader epoch in a log, and the offset after its last record."""
+
+    epoch: int
+    offset: int
+
+
 class TopicMetadata(NamedTuple):
     """A topic.
 
@@ -259,8 +266,8 @@ class Cluster:
             # From version 13 on, Fetch has ids instead of names.
             return connection.request(message, maximum=None if has_id else 12), str(connection.server)
 
-    def _epoch_end(self, key: PartitionKey, leader: PartitionLeader, epoch: int) -> int | None:
-        """Return the end offset of the last leader epoch up to `epoch` in the log of a leader; None if it is unknown.
+    def _epoch_end(self, key: PartitionKey, leader: PartitionLeader, epoch: int) -> EpochEnd | None:
+        """Return the last leader epoch up to `epoch` in the log of a leader, and its end; None if it is unknown.
 
         Raises
         ------
@@ -283,7 +290,7 @@ class Cluster:
                 topic=key[0],
                 partition=key[1],
             )
-        return int(found.end_offset) if found.end_offset >= 0 else None
+        return EpochEnd(found.leader_epoch, found.end_offset) if found.end_offset >= 0 else None
 
     def _by_leader(self, wanted: Mapping[PartitionKey, int]) -> dict[int, dict[PartitionKey, int]]:
         """Group partitions by the id of their leader, by new metadata; -1 if there is no leader."""

@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
@@ -16,17 +16,21 @@ from typing_extensions import Unpack
 from kbatch.arguments import check_types, suggests_names
 from kbatch.extras import require
 from kbatch.format import VIEW_COLUMNS
+from kbatch.live.async_reading import AsyncTables
 from kbatch.live.cluster import Cluster
+from kbatch.live.counters import ConsumerMetrics
 from kbatch.live.group_reading import STARTS, GroupReading, GroupUse
+from kbatch.live.live_options import LiveArguments, LiveOptions
 from kbatch.live.live_partitions import chosen_partitions
 from kbatch.live.live_tables import LiveTables
 from kbatch.live.settings import ClientArguments, ClientSettings
 from kbatch.live.transport import TransportFactory
 from kbatch.log.conversions import joined_frames, record_batches
+from kbatch.log.missing import MissingOffsets
 from kbatch.log.read_arguments import SCAN_HINTS, ReadArguments, ViewOptions
 from kbatch.log.record_view import RecordView, value_columns_of
 from kbatch.log.topics import TopicChoice, TopicFilter
-from kbatch.options import Binary
+from kbatch.options import Binary, as_named
 from kbatch.records.arrow import requested_binary
 from kbatch.records.data import checked_columns
 from kbatch.table import RecordTable
@@ -44,7 +48,7 @@ __all__ = ["ConsumeOptions", "Consumer", "consume"]
 _DEFAULT_BYTES = 128 << 20
 
 
-class ConsumeOptions(ViewOptions, ClientArguments, total=False):
+class ConsumeOptions(ViewOptions, LiveArguments, ClientArguments, total=False):
     """The arguments of `consume`: those of reads, formats of values and keys, and the settings of Kafka's clients."""
 
 
@@ -86,6 +90,7 @@ class Consumer:
         self._names = columns
         self._values = values
         self._tables = live.tables()
+        self._async = AsyncTables(functools.partial(next, self._tables, None), live.close)
         self._finalizer = weakref.finalize(self, live.close)
 
     def __enter__(self) -> Self:
@@ -117,6 +122,16 @@ class Consumer:
         """
         follows = self._live.follows
         return {key: (start, None if follows else stop) for key, (start, stop) in self._live.ranges.items()}
+
+    @property
+    def metrics(self) -> ConsumerMetrics:
+        """What was fetched and returned so far: a snapshot."""
+        return self._live.metrics
+
+    @property
+    def missing_offsets(self) -> list[MissingOffsets]:
+        """The records that were gone before they were read, with ``fail_on_data_loss=False``."""
+        return list(self._live.loss.missing)
 
     @property
     def assignment(self) -> list[tuple[str, int]]:
@@ -177,6 +192,22 @@ class Consumer:
     def __next__(self) -> RecordTable:
         """Return the next table that has records or losses."""
         return next(self._tables)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self._async.leave(functools.partial(self.__exit__, kind))
+
+    def __aiter__(self) -> AsyncIterator[RecordTable]:
+        return self
+
+    async def __anext__(self) -> RecordTable:
+        """Return the next table that has records or losses, which a thread waits for.
+
+        If the task is cancelled meanwhile, the table is returned by the next call.
+        """
+        return await self._async.next_table()
 
     @property
     def schema(self) -> pyarrow.Schema:
@@ -325,6 +356,16 @@ def consume(
           noticed after ``metadata.max.age.ms`` and read from their beginning;
         - ``values``, ``value_schema``, ``schema_registry``, ``keys`` and so on of `kbatch.Log.to_arrow`, for the
           conversions. A schema of JSON has to be given, or be in the registry;
+        - ``flush_rows``, ``flush_bytes`` and ``flush_interval``: gather the records of small responses of a partition
+          in one table, until it has this number of records, its batches have this number of bytes, or the first record
+          has waited for this time, such as "500ms" or a number of seconds. Without ``flush_interval`` that is 1 s.
+          Default is a table for each response;
+        - ``fail_on_data_loss``, whether it is an error if records are gone before they are read. With False the read
+          goes on with those that remain: at the first one after retention has deleted others, at the end of what a new
+          leader has in common with the one before, and at the beginning of a topic that was made again
+          (`Consumer.missing_offsets`). Default is True;
+        - ``on_metrics``, a function that gets `Consumer.metrics` at most once per second, and at the end, in the thread
+          that reads;
         - ``max_bytes``, the approximate memory of the read with its receive buffers. Default is 128 MiB. A batch that
           is larger is read nevertheless. Tables that the caller keeps, and views of them, come on top.
 
@@ -359,6 +400,9 @@ def consume(
     check_types(consume, locals())
     given: dict[str, Any] = dict(options)
     client = {name: given.pop(name) for name in ClientArguments.__annotations__ if name in given}
+    live = {name: given.pop(name) for name in LiveArguments.__annotations__ if name in given}
+    on_metrics = live.pop("on_metrics", None)
+    flow: LiveOptions = as_named(lambda: LiveOptions(**live), {})
     settings = ClientSettings.of(config, **client)
     use = GroupUse.of(group, auto_commit, settings, given, is_assigned=partitions is not None)
     follows = "end" in given and given["end"] is None
@@ -395,7 +439,11 @@ def consume(
         logs = [] if is_member else chosen()
         watch = choose if follows and not is_member else None
         return Consumer(
-            LiveTables(cluster, logs, arguments, follows=follows, watch=watch, group=reading), columns, values
+            LiveTables(
+                cluster, logs, arguments, flow, on_metrics=on_metrics, follows=follows, watch=watch, group=reading
+            ),
+            columns,
+            values,
         )
     except BaseException:
         if reading is not None:

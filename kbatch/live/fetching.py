@@ -5,198 +5,28 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from kbatch.batches.framing import byte_array, scan_part
 from kbatch.error_codes import ErrorCode
-from kbatch.errors import KbatchError
-from kbatch.format import BatchStatus
 from kbatch.live.broker_connection import BrokerConnection
 from kbatch.live.broker_errors import BrokerConnectionError, BrokerError, refusal_error
 from kbatch.live.cluster import Cluster
-from kbatch.protocol.messages import message_class
+from kbatch.live.counters import FetchCounts
+from kbatch.live.fetch_progress import FetchProgress, ResponseContext
+from kbatch.live.fetch_sessions import SESSION_ERRORS, FetchSession
+from kbatch.live.fetch_state import RESPONSES, FetchEvent, FetchLimits, PartitionFetch, ResponseSlot
+from kbatch.protocol.api_keys import ApiKey
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.read.in_memory import decode_part
 
-__all__ = [
-    "NO_END",
-    "RESPONSES",
-    "BrokerFetcher",
-    "FetchEvent",
-    "FetchLimits",
-    "FetchedBatches",
-    "PartitionFetch",
-    "ResponseSlot",
-]
+__all__ = ["BrokerFetcher"]
 
-# The stop of a partition that is read without an end.
-NO_END = (1 << 63) - 1
-# From this version on topics have ids instead of names.
-_TOPIC_ID_VERSION = 13
-_NO_ID = uuid.UUID(int=0)
-# Responses of a broker that may be in memory: one is decoded, one waits for it, and one is received.
-RESPONSES = 3
-# The size of a response in addition to its records: fields of partitions, and lists of aborted transactions.
-_RESPONSE_FIELDS = 16 << 20
-# The smallest share of a partition in a response that is divided: the default of Kafka's clients.
-_MIN_PARTITION_BYTES = 1 << 20
 # How often a thread that waits for memory checks whether it was closed.
 _CLOSED_SECONDS = 0.2
 
 
-@dataclass(eq=False)
-class PartitionFetch:
-    """A partition that is read, and how far it is.
-
-    Attributes
-    ----------
-    topic, partition, topic_id
-    position : int
-        The next offset to fetch.
-    stop : int
-        The offset at which the read ends, exclusive.
-    leader_epoch : int
-        The epoch of the leader that gets the request.
-    last_epoch : int
-        The leader epoch of the last batch that was received, or -1.
-    may_begin_later : bool
-        Whether the read begins at the earliest record and has received none: retention may move the beginning.
-    is_stopped : bool
-        Whether the reader needs no more records: damage ended the read, or the partition was revoked.
-    needed_bytes : int
-        The size to request at least, after damage that no valid batch followed; otherwise 0.
-    waited : float
-        Seconds of requests and pauses without records since the last record.
-    lost : BrokerError or None
-        Why the partition has no broker to fetch from.
-    end_offset : int
-        The end of the records that can be read, by the last response, or -1: the high watermark, or under
-        read_committed the last stable offset.
-    """
-
-    topic: str
-    partition: int
-    topic_id: uuid.UUID
-    position: int
-    stop: int
-    leader_epoch: int = -1
-    last_epoch: int = -1
-    may_begin_later: bool = False
-    is_stopped: bool = False
-    needed_bytes: int = 0
-    waited: float = 0.0
-    lost: BrokerError | None = None
-    end_offset: int = -1
-
-    @property
-    def name(self) -> str:
-        """The name for messages."""
-        return f"{self.topic}-{self.partition}"
-
-
-class FetchLimits(NamedTuple):
-    """Sizes and times of fetches.
-
-    Attributes
-    ----------
-    response_bytes : int
-        The size of a response; a larger first batch is received nevertheless.
-    partition_bytes : int or None
-        The size of the records of a partition in a response; None divides the response among the partitions.
-    min_bytes, max_wait_ms : int
-        The broker waits for so many bytes, and at most this time.
-    timeout : float
-        Seconds without records after which a read that has an end fails.
-    """
-
-    response_bytes: int
-    partition_bytes: int | None
-    min_bytes: int
-    max_wait_ms: int
-    timeout: float
-
-
-class ResponseSlot:
-    """The memory of one response, given back when its last records are no longer used."""
-
-    __slots__ = ("_count", "_free", "_lock")
-
-    def __init__(self, free: threading.Semaphore) -> None:
-        self._free = free
-        self._count = 1
-        self._lock = threading.Lock()
-
-    def hold(self) -> None:
-        """Add a user."""
-        with self._lock:
-            self._count += 1
-
-    def release(self) -> None:
-        """Remove a user."""
-        with self._lock:
-            self._count -= 1
-            is_last = not self._count
-        if is_last:
-            self._free.release()
-
-
-class FetchedBatches(NamedTuple):
-    """The batches of a partition in a response.
-
-    Attributes
-    ----------
-    fetch : PartitionFetch
-    broker : str
-    data : ndarray of uint8
-        A part of the receive buffer.
-    start : int
-        The offset that was fetched. The first batch may begin before it.
-    aborted : list of (producer id, first offset), or None
-    slot : ResponseSlot
-    size : int
-        The bytes up to the end of the last valid batch.
-    following, epoch : int
-        The offset after that batch, and its leader epoch.
-    """
-
-    fetch: PartitionFetch
-    broker: str
-    data: npt.NDArray[np.uint8]
-    start: int
-    aborted: list[tuple[int, int]] | None
-    slot: ResponseSlot
-    size: int
-    following: int
-    epoch: int
-
-
-@dataclass
-class FetchEvent:
-    """What a thread reports.
-
-    Attributes
-    ----------
-    batches : list of FetchedBatches
-    finished, lost : list of PartitionFetch
-        Partitions that the thread no longer fetches: read to their end, and those that need new metadata.
-    error : BaseException or None
-        The thread has ended.
-    """
-
-    batches: list[FetchedBatches] = field(default_factory=list)
-    finished: list[PartitionFetch] = field(default_factory=list)
-    lost: list[PartitionFetch] = field(default_factory=list)
-    error: BaseException | None = None
-
-
 class BrokerFetcher(threading.Thread):
-    """Fetches the partitions that one broker leads.
+    """Fetches the partitions that are read from one broker.
 
     Parameters
     ----------
@@ -207,6 +37,7 @@ class BrokerFetcher(threading.Thread):
     sizes : FetchLimits
     options : DecodeOptions
         How the batches will be decoded.
+    counts : FetchCounts
     """
 
     def __init__(
@@ -216,6 +47,7 @@ class BrokerFetcher(threading.Thread):
         events: queue.SimpleQueue[FetchEvent],
         sizes: FetchLimits,
         options: DecodeOptions,
+        counts: FetchCounts,
     ) -> None:
         super().__init__(name=f"kbatch-fetch-{broker}", daemon=True)
         self._broker = broker
@@ -223,6 +55,9 @@ class BrokerFetcher(threading.Thread):
         self._events = events
         self._sizes = sizes
         self._options = options
+        self._counts = counts
+        self._session = FetchSession(sizes, options.isolation)
+        self._progress = FetchProgress(broker, sizes, options, counts)
         self._changed = threading.Condition()
         self._partitions: list[PartitionFetch] = []
         self._free = threading.Semaphore(RESPONSES)
@@ -272,35 +107,55 @@ class BrokerFetcher(threading.Thread):
     def _fetch(self, slot: ResponseSlot) -> None:
         """Send one request, and report what its response has."""
         begun = time.monotonic()
-        with self._changed:
-            stopped = [each for each in self._partitions if each.is_stopped]
-            partitions = self._partitions = [each for each in self._partitions if not each.is_stopped]
-        if stopped:
-            self._events.put(FetchEvent(finished=stopped))
+        partitions = self._wanted(begun)
         if not partitions:
             return
         try:
             connection = self._connected()
-            request, maximum = self._request(partitions)
+            maximum = self._session.highest_version(partitions)
+            request = self._session.request(partitions, connection.version_of(ApiKey.FETCH, maximum))
             connection.send(request, maximum=maximum, seconds=self._sizes.max_wait_ms / 1000)
-            response = connection.receive(max_size=self._max_size, limits=self._options.limits)
+            response = connection.receive(max_size=self._progress.max_size, limits=self._options.limits)
         except BrokerConnectionError as error:
             self._lose_all(error, time.monotonic() - begun)
             return
+        self._counts.fetches += 1
         if response.error_code:
-            refused = refusal_error(response.error_code, "fetch", broker=str(connection.server))
-            if not ErrorCode(response.error_code).retriable:
-                raise refused
-            self._lose_all(refused, time.monotonic() - begun)
-            return
-        self._report(response, partitions, connection, slot, time.monotonic() - begun)
+            self._refused(response.error_code, str(connection.server), time.monotonic() - begun)
+        else:
+            self._session.accept(response)
+            event = FetchEvent()
+            context = ResponseContext(str(connection.server), slot, event, time.monotonic() - begun)
+            self._report(response, partitions, context)
         if response.throttle_time_ms > 0:
             # The broker does not read the next request earlier (KIP-219).
+            self._counts.throttled_seconds += response.throttle_time_ms / 1000
             self._closed.wait(response.throttle_time_ms / 1000)
+
+    def _wanted(self, now: float) -> list[PartitionFetch]:
+        """Return the partitions to fetch, after those have left that were stopped, or go back to their leader."""
+        event = FetchEvent()
+        with self._changed:
+            for each in self._partitions:
+                if each.is_stopped:
+                    event.finished.append(each)
+                elif each.replica == self._broker and now >= each.replica_until:
+                    each.replica = -1
+                    event.moved.append(each)
+            if not event.is_empty:
+                gone = event.gone
+                self._partitions = [each for each in self._partitions if id(each) not in gone]
+            wanted = list(self._partitions)
+        if not event.is_empty:
+            self._events.put(event)
+        return wanted
 
     def _connected(self) -> BrokerConnection:
         if self._connection is None or self._connection.is_closed:
+            # No session outlasts its connection: a response that was lost may have changed it.
+            self._session.reset()
             connection = self._cluster._open_connection(self._broker)
+            self._counts.connections += 1
             with self._changed:
                 self._connection = connection
             if self._closed.is_set():
@@ -308,212 +163,65 @@ class BrokerFetcher(threading.Thread):
         assert self._connection is not None
         return self._connection
 
-    @property
-    def _max_size(self) -> int:
-        """The size of a response: its first batch may be larger than what is requested."""
-        largest = self._options.limits.max_batch_bytes or max(self._options.limits.max_decompressed_bytes, 64 << 20)
-        return min(self._sizes.response_bytes + largest + _RESPONSE_FIELDS, (1 << 31) - 1)
+    def _refused(self, code: int, server: str, seconds: float) -> None:
+        """Handle the error of a whole response."""
+        if code in SESSION_ERRORS and self._session.is_incremental:
+            self._counts.errors += 1
+            self._session.reset()
+            return
+        error = refusal_error(code, "fetch", broker=server)
+        if not ErrorCode(code).retriable:
+            raise error
+        self._session.reset()
+        self._lose_all(error, seconds)
 
     def _lose_all(self, error: BrokerError, seconds: float) -> None:
         """Report that all partitions need new metadata; they are no longer fetched here."""
         if self._closed.is_set():
             return
+        self._counts.errors += 1
         with self._changed:
             lost, self._partitions = self._partitions, []
         for each in lost:
+            each.replica = -1
             each.lost = error
             each.waited += seconds
         self._events.put(FetchEvent(lost=lost))
 
-    def _request(self, partitions: Sequence[PartitionFetch]) -> tuple[Any, int | None]:
-        """Return the request, and the highest version that can express it."""
-        cls: Any = message_class("FetchRequest")
-        topics: dict[str, Any] = {}
-        size = self._sizes.partition_bytes
-        if size is None:
-            shared = self._sizes.response_bytes // len(partitions)
-            size = max(shared, min(self._sizes.response_bytes, _MIN_PARTITION_BYTES))
-        for each in partitions:
-            topic = topics.setdefault(
-                each.topic, cls.FetchTopic(topic=each.topic, topic_id=each.topic_id, partitions=[])
-            )
-            topic.partitions.append(
-                cls.FetchPartition(
-                    partition=each.partition,
-                    current_leader_epoch=each.leader_epoch,
-                    fetch_offset=each.position,
-                    partition_max_bytes=max(size, each.needed_bytes),
-                )
-            )
-        request = cls(
-            max_wait_ms=self._sizes.max_wait_ms,
-            min_bytes=self._sizes.min_bytes,
-            max_bytes=max(self._sizes.response_bytes, *(each.needed_bytes for each in partitions)),
-            isolation_level=int(self._options.isolation == "read_committed"),
-            topics=list(topics.values()),
-        )
-        has_ids = all(each.topic_id != _NO_ID for each in partitions)
-        return request, None if has_ids else _TOPIC_ID_VERSION - 1
-
-    def _report(
-        self,
-        response: Any,
-        partitions: Sequence[PartitionFetch],
-        connection: BrokerConnection,
-        slot: ResponseSlot,
-        seconds: float,
-    ) -> None:
-        """Advance the partitions of a response, and report their batches."""
-        by_id = {(each.topic_id, each.partition): each for each in partitions}
-        by_name = {(each.topic, each.partition): each for each in partitions}
-        event = FetchEvent()
+    def _report(self, response: Any, partitions: Sequence[PartitionFetch], context: ResponseContext) -> None:
+        """Advance the partitions of a request, and report their batches."""
+        event = context.event
+        # A response has the names of all topics, or the ids of all of them.
+        by_key: dict[Any, PartitionFetch] = {}
+        if response.responses:
+            has_names = bool(response.responses[0].topic)
+            by_key = {(each.topic if has_names else each.topic_id, each.partition): each for each in partitions}
+        seen: set[int] = set()
         for topic in response.responses:
             for part in topic.partitions:
-                index = part.partition_index
-                fetch = by_name.get((topic.topic, index)) if topic.topic else by_id.get((topic.topic_id, index))
+                fetch = by_key.get((topic.topic or topic.topic_id, part.partition_index))
                 if fetch is None:
                     raise BrokerError(
-                        f"broker {connection.server}: the fetch response has {topic.topic or topic.topic_id}-{index}, "
-                        "which was not requested",
-                        broker=str(connection.server),
+                        f"broker {context.server}: the fetch response has "
+                        f"{topic.topic or topic.topic_id}-{part.partition_index}, which was not requested",
+                        broker=context.server,
                     )
-                self._advance(fetch, part, connection, slot, event, seconds)
+                seen.add(id(fetch))
+                is_first = fetch is partitions[0] and not self._session.is_incremental
+                self._progress.advance(fetch, part, context, is_first=is_first)
+        if len(seen) < len(partitions):
+            # In a session, partitions without news are left out.
+            for fetch in partitions:
+                if id(fetch) not in seen:
+                    self._progress.wait(fetch, context)
+        if not event.batches:
+            self._counts.empty_fetches += 1
+        gone = event.gone
+        fetched = {id(each.fetch) for each in event.batches}
         with self._changed:
-            gone = {*map(id, event.finished), *map(id, event.lost)}
-            fetched = {id(each.fetch) for each in event.batches}
             kept = [each for each in self._partitions if id(each) not in gone]
-            # A broker fills a response in the order of the request, so partitions that were empty come first.
+            # A broker fills a response in the order of the request, so partitions that were empty come first. In a
+            # session, it moves those with records behind the others itself.
             self._partitions = sorted(kept, key=lambda each: (not each.needed_bytes, id(each) in fetched))
-        if event.batches or event.finished or event.lost:
+        if not event.is_empty:
             self._events.put(event)
-
-    def _advance(
-        self,
-        fetch: PartitionFetch,
-        part: Any,
-        connection: BrokerConnection,
-        slot: ResponseSlot,
-        event: FetchEvent,
-        seconds: float,
-    ) -> None:
-        broker = str(connection.server)
-        if fetch.is_stopped:
-            # The next request leaves it out.
-            return
-        if part.error_code:
-            if self._recovers(fetch, part, broker):
-                event.lost.append(fetch)
-            return
-        is_committed = self._options.isolation == "read_committed"
-        fetch.end_offset = part.last_stable_offset if is_committed else part.high_watermark
-        data = byte_array(part.records if part.records is not None else b"")
-        if not len(data):
-            fetch.waited = fetch.waited + seconds if fetch.stop < NO_END else 0.0
-            if fetch.position < fetch.stop < NO_END and fetch.waited > self._sizes.timeout:
-                raise _no_progress(fetch, part, broker)
-            return
-        fetch.waited = 0.0
-        fetch.lost = None
-        framing = _framed(data, fetch.position, self._options)
-        following = self._following(fetch, part, data, framing, broker)
-        if following is None:
-            return
-        if framing.following is not None and self._options.on_error == "skip":
-            # Damage after the last valid batch is fetched again, with the batches after it.
-            data = data[: framing.end]
-        slot.hold()
-        aborted = part.aborted_transactions
-        listed = None if aborted is None else [(each.producer_id, each.first_offset) for each in aborted]
-        event.batches.append(
-            FetchedBatches(fetch, broker, data, fetch.position, listed, slot, framing.end, following, framing.epoch)
-        )
-        fetch.position = following
-        fetch.last_epoch = framing.epoch
-        fetch.may_begin_later = False
-        fetch.needed_bytes = 0
-        if fetch.position >= fetch.stop:
-            event.finished.append(fetch)
-
-    def _following(
-        self, fetch: PartitionFetch, part: Any, data: npt.NDArray[np.uint8], framing: _Framing, broker: str
-    ) -> int | None:
-        """Return the offset to fetch next; None if these batches have to be fetched again, with others after them."""
-        following, is_damaged = framing.following, framing.is_damaged
-        if is_damaged and self._options.on_error == "raise":
-            return fetch.position if following is None else following
-        if is_damaged and self._options.on_error == "stop":
-            return fetch.stop
-        if following is not None:
-            return following
-        if is_damaged and fetch.needed_bytes > len(data):
-            # The broker has no more batches, so that nothing after the damage can be read.
-            return int(max(part.high_watermark, fetch.position + 1))
-        if fetch.needed_bytes >= self._max_size or (not is_damaged and fetch is self._partitions[0]):
-            raise BrokerError(
-                f"broker {broker}, {fetch.name}: the response to a fetch of offset {fetch.position} has "
-                f"{len(data)} bytes and no valid batch from there on, so that the next offset is unknown; begin the "
-                "read at a later offset",
-                broker=broker,
-                topic=fetch.topic,
-                partition=fetch.partition,
-            )
-        if is_damaged:
-            # The header of a damaged batch may have a wrong offset. The next valid batch shows how far the damage is.
-            fetch.needed_bytes = min(max(4 * len(data), _MIN_PARTITION_BYTES), self._max_size)
-        return None
-
-    def _recovers(self, fetch: PartitionFetch, part: Any, broker: str) -> bool:
-        """Return whether an error of a partition needs new metadata; raise it if it is final."""
-        code = ErrorCode(part.error_code)
-        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            fetch.lost = refusal_error(code, f"fetch of offset {fetch.position}", broker=broker, topic=fetch.topic)
-            return True
-        error = refusal_error(
-            code, f"fetch of offset {fetch.position}", broker=broker, topic=fetch.topic, partition=fetch.partition
-        )
-        if not code.retriable:
-            raise error
-        fetch.lost = error
-        return True
-
-
-class _Framing(NamedTuple):
-    """Where the valid batches of a response end, the offset after them, and whether there is damage.
-
-    `epoch` is the leader epoch of the last valid batch, or -1.
-    """
-
-    end: int
-    following: int | None
-    is_damaged: bool
-    epoch: int = -1
-
-
-def _framed(data: npt.NDArray[np.uint8], position: int, options: DecodeOptions) -> _Framing:
-    """Find the last valid batch that ends after the offset `position`.
-
-    Under ``on_error="raise"`` decoding fails at damage, so that only lengths are verified here.
-    """
-    if options.on_error == "raise":
-        scanned = scan_part(data)
-        batches, is_damaged = scanned.batches, scanned.finding is not None
-    else:
-        framing = replace(options, framing_only=True, on_error="skip", start_offset=None, stop_offset=None, threads=1)
-        table = decode_part(data, framing)
-        batches, is_damaged = table.batches[BatchStatus.sound(table.batches["status"])], bool(table.losses)
-    if not len(batches) or batches["last_offset"][-1] < position:
-        return _Framing(0, None, is_damaged)
-    last = batches[-1]
-    end, following = int(last["position"] + last["size"]), int(last["last_offset"]) + 1
-    return _Framing(end, following, is_damaged, int(last["partition_leader_epoch"]))
-
-
-def _no_progress(fetch: PartitionFetch, part: Any, broker: str) -> KbatchError:
-    return BrokerError(
-        f"broker {broker}, {fetch.name}: no records from offset {fetch.position} on for {fetch.waited:.0f} s, although "
-        f"the read ends at {fetch.stop}; the high watermark is {part.high_watermark}, so the log was truncated or its "
-        "replicas are behind",
-        broker=broker,
-        topic=fetch.topic,
-        partition=fetch.partition,
-    )

@@ -6,16 +6,21 @@ import contextlib
 import queue
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from kbatch.backoff import Backoff
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionLeader, TopicMetadata, may_pass
-from kbatch.live.fetching import BrokerFetcher, FetchedBatches, FetchEvent, FetchLimits, PartitionFetch
+from kbatch.live.counters import ReadCounters
+from kbatch.live.data_loss import DataLoss
+from kbatch.live.fetch_state import NO_END, FetchedBatches, FetchEvent, FetchLimits, PartitionFetch
+from kbatch.live.fetching import BrokerFetcher
+from kbatch.live.gathering import BatchGathering
 from kbatch.read.decode_options import DecodeOptions
 
-__all__ = ["LiveRead", "PartitionChanges"]
+__all__ = ["LiveRead", "PartitionChanges", "ReadPolicy"]
 
 # How often a reader that waits for records checks for signals.
 _SIGNAL_SECONDS = 0.5
@@ -24,6 +29,8 @@ _UNKNOWN_SECONDS = 5.0
 # Seconds that `close` waits for the threads.
 _JOIN_SECONDS = 0.5
 _MAX_PAUSE_MS = 1000
+_OUT_OF_RANGE = ErrorCode.OFFSET_OUT_OF_RANGE
+_NO_LEADER = PartitionLeader(-1, -1)
 
 
 class PartitionChanges(Protocol):
@@ -41,6 +48,15 @@ class PartitionChanges(Protocol):
         """Whether the read ends when all its partitions are read."""
 
 
+@dataclass(frozen=True)
+class ReadPolicy:
+    """What the reads of a consumer have in common: when batches are complete, what a loss means, and the counters."""
+
+    gathering: BatchGathering
+    loss: DataLoss
+    counters: ReadCounters
+
+
 class LiveRead:
     """The batches of partitions, from their positions to their stops.
 
@@ -53,6 +69,7 @@ class LiveRead:
     sizes : FetchLimits
     options : DecodeOptions
         How the batches will be decoded.
+    policy : ReadPolicy
     changes : PartitionChanges, optional
     """
 
@@ -62,11 +79,13 @@ class LiveRead:
         fetches: Sequence[PartitionFetch],
         sizes: FetchLimits,
         options: DecodeOptions,
+        policy: ReadPolicy,
         changes: PartitionChanges | None = None,
     ) -> None:
         self._cluster = cluster
         self._sizes = sizes
         self._options = options
+        self._policy = policy
         self._events: queue.SimpleQueue[FetchEvent] = queue.SimpleQueue()
         self._fetchers: dict[int, BrokerFetcher] = {}
         self._lost = [each for each in fetches if each.position < each.stop]
@@ -130,20 +149,31 @@ class LiveRead:
                     # Another thread has closed the cluster too.
                     continue
                 raise
+            yield from self._one_by_one(self._policy.gathering.due())
             event = self._next_event()
             if event is None:
                 continue
             if event.error is not None:
+                yield from self._one_by_one(self._policy.gathering.rest())
                 raise event.error
+            # What was gathered of a partition is returned before anything else happens to it.
+            yield from self._one_by_one(self._policy.gathering.ready(event))
+            for each in event.moved:
+                self._give(each)
+            for each in event.stalled:
+                self._give_up(each)
             self._add_lost(event.lost)
-            self._unfinished -= len(event.finished)
-            # Batches are dropped one by one, so that their memory is free as soon as the consumer has dropped them.
-            event.batches.reverse()
-            while event.batches and not self._is_closed:
-                batches = event.batches.pop()
-                slot = batches.slot
-                yield batches
-                del batches
+            self._unfinished -= len(event.finished) + len(event.stalled)
+
+    def _one_by_one(self, found: list[FetchedBatches]) -> Iterator[FetchedBatches]:
+        """Yield batches so that their memory is free as soon as the consumer has dropped them."""
+        found.reverse()
+        while found and not self._is_closed:
+            batches = found.pop()
+            slot = batches.slot
+            yield batches
+            del batches
+            if slot is not None:
                 slot.release()
 
     def _next_event(self) -> FetchEvent | None:
@@ -151,6 +181,9 @@ class LiveRead:
         seconds = _SIGNAL_SECONDS
         if self._lost:
             seconds = min(max(self._relocate_at - time.monotonic(), 0.0), seconds)
+        left = self._policy.gathering.seconds_left()
+        if left is not None:
+            seconds = min(seconds, left)
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds) if seconds else self._events.get_nowait()
         return None
@@ -208,13 +241,8 @@ class LiveRead:
         """Give a partition to its leader's thread; return False if there is none now."""
         if topic is None:
             return False
-        if topic.id != fetch.topic_id:
-            raise BrokerError(
-                f"{fetch.topic}: the topic was deleted and made again during the read; begin a new read",
-                topic=fetch.topic,
-                partition=fetch.partition,
-                code=ErrorCode.UNKNOWN_TOPIC_ID,
-            )
+        if topic.id != fetch.topic_id and not self._begins_again(fetch, topic):
+            return False
         leader = topic.partitions.get(fetch.partition)
         if leader is None or leader.broker < 0:
             if fetch.lost is None:
@@ -225,18 +253,76 @@ class LiveRead:
                     code=ErrorCode.LEADER_NOT_AVAILABLE,
                 )
             return False
-        if fetch.lost is not None and fetch.lost.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._check_range(fetch)
         if leader.epoch != fetch.leader_epoch and fetch.last_epoch >= 0 and not self._agrees(fetch, leader):
             return False
+        if fetch.is_out_of_range:
+            self._check_range(fetch)
+            fetch.is_out_of_range = False
+        if fetch.position >= fetch.stop:
+            self._unfinished -= 1
+            return True
         fetch.leader_epoch = leader.epoch
-        fetcher = self._fetchers.get(leader.broker)
+        fetch.leader = leader.broker
+        self._give(fetch)
+        return True
+
+    def _give(self, fetch: PartitionFetch) -> None:
+        """Give a partition to the thread of its leader, or of the replica that the leader prefers (KIP-392)."""
+        if fetch.is_stopped:
+            self._unfinished -= 1
+            return
+        if fetch.replica not in self._cluster._brokers:
+            # It is the leader, or it has left.
+            fetch.replica = -1
+        broker = fetch.leader if fetch.replica < 0 else fetch.replica
+        fetcher = self._fetchers.get(broker)
         if fetcher is None:
-            fetcher = BrokerFetcher(leader.broker, self._cluster, self._events, self._sizes, self._options)
-            self._fetchers[leader.broker] = fetcher
+            counts = self._policy.counters.of_fetcher()
+            fetcher = BrokerFetcher(broker, self._cluster, self._events, self._sizes, self._options, counts)
+            self._fetchers[broker] = fetcher
             fetcher.start()
         fetcher.add([fetch])
+
+    def _begins_again(self, fetch: PartitionFetch, topic: TopicMetadata) -> bool:
+        """Begin with the first record of a topic that was made again; False if it lacks the partition now.
+
+        Raises
+        ------
+        BrokerError
+            If this is an error.
+        """
+        first = end = 0
+        if not self._policy.loss.fails:
+            if topic.partitions.get(fetch.partition, _NO_LEADER).broker < 0:
+                return False
+            first, end = self._offsets(fetch)
+        reason = "the topic was deleted and made again during the read"
+        last = None if fetch.stop >= NO_END else fetch.stop - 1
+        self._policy.loss.report(fetch, reason, ErrorCode.UNKNOWN_TOPIC_ID, position=first, last=last)
+        fetch.topic_id = topic.id
+        fetch.leader_epoch = fetch.last_epoch = fetch.replica = -1
+        fetch.is_out_of_range = False
+        fetch.may_begin_later = True
+        if fetch.stop < NO_END:
+            # The end of the read is an offset of the topic that is gone.
+            fetch.stop = min(fetch.stop, end)
         return True
+
+    def _offsets(self, fetch: PartitionFetch) -> tuple[int, int]:
+        """Return the first offset of a partition, and the offset after its last record."""
+        key = (fetch.topic, fetch.partition)
+        return self._cluster.offsets({key: EARLIEST})[key] or 0, self._cluster.offsets({key: LATEST})[key] or 0
+
+    def _give_up(self, fetch: PartitionFetch) -> None:
+        """Report the records up to the end of the read as missing, after a long time without any."""
+        self._policy.loss.report(
+            fetch,
+            f"no records from offset {fetch.position} on for {fetch.waited:.0f} s, although the read ends at "
+            f"{fetch.stop}; the high watermark is {fetch.high_watermark}, so the log was truncated or its replicas are "
+            "behind",
+            None,
+            position=fetch.stop,
+        )
 
     def _agrees(self, fetch: PartitionFetch, leader: PartitionLeader) -> bool:
         """Return whether a new leader has the batch before the position (KIP-320); False if it does not answer now.
@@ -248,41 +334,47 @@ class LiveRead:
         """
         key = (fetch.topic, fetch.partition)
         try:
-            end = self._cluster._epoch_end(key, leader, fetch.last_epoch)
+            found = self._cluster._epoch_end(key, leader, fetch.last_epoch)
         except BrokerError as error:
             if not may_pass(error):
                 raise
             fetch.lost = error
             return False
-        if end is None or end >= fetch.position:
+        if found is None or found.offset >= fetch.position:
             return True
-        raise BrokerError(
-            f"{fetch.name}: the records from offset {end} to {fetch.position}, exclusive, which were read, are no "
-            f"longer in the log: a leader without them was elected (leader epoch {leader.epoch}); begin a new read",
-            topic=fetch.topic,
-            partition=fetch.partition,
-            code=ErrorCode.FENCED_LEADER_EPOCH,
+        server = self._cluster._brokers.get(leader.broker)
+        self._policy.loss.report(
+            fetch,
+            f"the records from offset {found.offset} to {fetch.position}, exclusive, which were read, are no longer in "
+            f"the log: a leader without them was elected (leader epoch {leader.epoch})",
+            ErrorCode.FENCED_LEADER_EPOCH,
+            position=found.offset,
+            first=found.offset,
+            last=fetch.position - 1,
+            broker=None if server is None else str(server),
         )
+        fetch.last_epoch = found.epoch
+        return True
 
     def _check_range(self, fetch: PartitionFetch) -> None:
-        """Compare a position that the broker refused with the offsets of the partition; raise if records are gone."""
-        key = (fetch.topic, fetch.partition)
-        first = self._cluster.offsets({key: EARLIEST})[key] or 0
-        end = self._cluster.offsets({key: LATEST})[key] or 0
+        """Compare a position that the leader refused with the offsets of the partition.
+
+        Raises
+        ------
+        BrokerError
+            If records are gone.
+        """
+        first, end = self._offsets(fetch)
+        gone = f"offset {fetch.position}, which follows the records read so far, is gone: "
         if fetch.position < first:
             if fetch.may_begin_later:
                 fetch.position = first
                 return
             reason = f"the records before offset {first} were deleted by retention during the read"
+            self._policy.loss.report(fetch, gone + reason, _OUT_OF_RANGE, position=min(first, fetch.stop))
         elif fetch.position > end:
             reason = f"the log was truncated to offset {end} during the read"
-        else:
-            # The leader has caught up meanwhile.
-            return
-        raise BrokerError(
-            f"{fetch.name}: offset {fetch.position}, which follows the records read so far, is gone: {reason}; "
-            "begin a new read, with start= to choose where",
-            topic=fetch.topic,
-            partition=fetch.partition,
-            code=ErrorCode.OFFSET_OUT_OF_RANGE,
-        )
+            last = fetch.position - 1
+            self._policy.loss.report(fetch, gone + reason, _OUT_OF_RANGE, position=end, first=end, last=last)
+            # The epoch of the batch before this offset is unknown.
+            fetch.last_epoch = -1

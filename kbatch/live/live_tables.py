@@ -11,11 +11,15 @@ from kbatch.format import BatchStatus
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import Cluster, PartitionKey
 from kbatch.live.coordinator import CommittedOffset
-from kbatch.live.fetching import NO_END, RESPONSES, FetchedBatches, FetchLimits, PartitionFetch
+from kbatch.live.counters import ConsumerMetrics, MetricsCallback, ReadCounters
+from kbatch.live.data_loss import DataLoss
+from kbatch.live.fetch_state import NO_END, RESPONSES, FetchedBatches, FetchLimits, PartitionFetch
+from kbatch.live.gathering import BatchGathering
 from kbatch.live.group_reading import GroupReading
 from kbatch.live.group_state import MEMBERSHIP_ERRORS, GroupChange
+from kbatch.live.live_options import LiveOptions
 from kbatch.live.live_partitions import LivePartition, resolved_bounds
-from kbatch.live.live_read import LiveRead, PartitionChanges
+from kbatch.live.live_read import LiveRead, PartitionChanges, ReadPolicy
 from kbatch.log.conversions import last_rows, warn_if_after_end
 from kbatch.log.log_bounds import LogBound
 from kbatch.log.read_arguments import ReadArguments
@@ -45,6 +49,8 @@ class LiveTables:
     logs : list of LivePartition
     arguments : ReadArguments
         With `max_bytes` for everything: half of it is for responses, and a quarter for a table.
+    options : LiveOptions
+    on_metrics : callable, optional
     follows : bool
         Whether the read has no end.
     watch : callable, optional
@@ -57,6 +63,8 @@ class LiveTables:
     ranges : dict of (topic, partition) to (int, int)
     positions : dict of (topic, partition) to CommittedOffset
         The offset after the last batch of which all records were returned.
+    counters : ReadCounters
+    loss : DataLoss
     is_closed : bool
     holds_commits : bool
         Whether nothing is committed automatically, because the caller has not got the tables that were returned.
@@ -67,7 +75,9 @@ class LiveTables:
         cluster: Cluster,
         logs: list[LivePartition],
         arguments: ReadArguments,
+        options: LiveOptions,
         *,
+        on_metrics: MetricsCallback | None = None,
         follows: bool = False,
         watch: Callable[[Container[PartitionKey]], list[LivePartition]] | None = None,
         group: GroupReading | None = None,
@@ -98,6 +108,11 @@ class LiveTables:
             # Rows are chosen by these columns, so they are decoded even if the table does not have them.
             self._options = replace(self._options, columns=tuple(dict.fromkeys((*self._selected, *needed))))
         self._reads: list[LiveRead] = []
+        self.counters = ReadCounters(on_metrics)
+        self.loss = DataLoss(options.fail_on_data_loss, self.counters)
+        self.loss.moved = self._move
+        gathering = BatchGathering(options, max(arguments.max_bytes // 4, 1))
+        self._policy = ReadPolicy(gathering, self.loss, self.counters)
 
     def _add_logs(self, logs: Sequence[LivePartition], bounds: Sequence[tuple[LogBound, LogBound]]) -> None:
         """Add partitions, with the offsets at which their reads begin and end."""
@@ -133,6 +148,16 @@ class LiveTables:
             for key, fetch in self._fetches.items()
             if fetch.end_offset >= 0
         }
+
+    @property
+    def metrics(self) -> ConsumerMetrics:
+        """What was counted so far."""
+        return self.counters.snapshot(self.lag)
+
+    def _move(self, key: PartitionKey, offset: int) -> None:
+        """Note that the read of a partition goes on at another offset."""
+        if key in self.positions:
+            self.positions[key] = CommittedOffset(offset)
 
     def close(self) -> None:
         """End the read, leave the group, and close all connections."""
@@ -177,16 +202,19 @@ class LiveTables:
             if last is not None:
                 for table in self._last(last):
                     is_empty = is_empty and not len(table)
+                    self.counters.records += len(table)
                     yield table
                     del table
             if last is None or self._follows:
                 for table in self._within(self._rest(last is not None), self):
                     is_empty = is_empty and not len(table)
+                    self.counters.records += len(table)
                     yield table
                     del table
             if is_empty and self._group is None:
                 warn_if_after_end(self._logs, self._bounds)
             self.commit_automatically()
+            self.counters.report_if_due(lambda: self.lag, is_last=True)
             is_complete = self._group is not None
         finally:
             # A caller may commit after the last table.
@@ -210,6 +238,7 @@ class LiveTables:
 
     def _poll(self, read: LiveRead) -> None:
         self.commit_automatically()
+        self.counters.report_if_due(lambda: self.lag)
         member = None if self._group is None else self._group.member
         if member is not None:
             member.state.wake_reader = read.wake
@@ -232,6 +261,7 @@ class LiveTables:
     def _reassign(self, change: GroupChange, read: LiveRead) -> None:
         """Give up the partitions that are not assigned any more, and begin with those that are new."""
         assert self._group is not None
+        self.counters.rebalances += 1
         revoked = self._by_key.keys() - change.assigned
         read.drop(self._fetches[key] for key in revoked)
         if not change.is_lost:
@@ -278,7 +308,7 @@ class LiveTables:
         for key, (start, _) in ranges.items():
             if self.positions[key].offset != start:
                 self.positions[key] = CommittedOffset(start)
-        read = LiveRead(self._cluster, self._made_fetches(ranges), self._sizes, self._options, changes)
+        read = LiveRead(self._cluster, self._made_fetches(ranges), self._sizes, self._options, self._policy, changes)
         self._reads.append(read)
         for batches in read.batches():
             if batches.fetch.is_stopped:
@@ -303,6 +333,8 @@ class LiveTables:
             settings.fetch_min_bytes,
             settings.fetch_max_wait_ms,
             settings.default_api_timeout_ms / 1000,
+            settings.client_rack or "",
+            settings.metadata_max_age_ms / 1000,
         )
 
     def _decoded(

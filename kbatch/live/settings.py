@@ -77,7 +77,6 @@ _PEM_FILE = "put the PEM text into a file, and name it in"
 # Settings that other clients have and this one refuses, with what to use instead.
 _REFUSED = {
     "check.crcs": "use the argument crc",
-    "client.rack": "reads from the closest replica are not supported",
     "isolation.level": "use the argument isolation",
     "plugin.library.paths": "plug-ins of librdkafka are not supported; sasl_oauthbearer_token takes a function",
     "sasl.client.callback.handler.class": "classes of Java are not supported",
@@ -113,6 +112,7 @@ class ClientArguments(TypedDict, total=False):
 
     bootstrap_servers: str | Iterable[str]
     client_id: str
+    client_rack: str | None
     security_protocol: str
     sasl_mechanism: str
     sasl_username: str | None
@@ -216,6 +216,7 @@ class ClientSettings:
 
     bootstrap_servers: tuple[ServerAddress, ...]
     client_id: str = "kbatch"
+    client_rack: str | None = None
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str = ""
     sasl_username: str | None = None

@@ -1,0 +1,95 @@
+"""Records that are gone before a live read has them: an error, or a gap that is listed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+from kbatch.error_codes import ErrorCode
+from kbatch.live.broker_errors import BrokerError
+from kbatch.live.cluster import PartitionKey
+from kbatch.live.counters import ReadCounters
+from kbatch.live.fetch_state import PartitionFetch
+from kbatch.log.missing import MissingOffsets
+from kbatch.quantities import callers_stacklevel
+
+__all__ = ["DataLoss"]
+
+
+class DataLoss:
+    """What was lost during a read, and whether it ends with the first loss.
+
+    Parameters
+    ----------
+    fails : bool
+    counters : ReadCounters
+
+    Attributes
+    ----------
+    fails : bool
+    missing : list of MissingOffsets
+    moved : callable
+        Given a topic and partition, and the offset where the read goes on.
+    """
+
+    def __init__(self, fails: bool, counters: ReadCounters) -> None:
+        self.fails = fails
+        self._counters = counters
+        self.missing: list[MissingOffsets] = []
+        self.moved: Callable[[PartitionKey, int], None] = lambda key, offset: None
+
+    def report(
+        self,
+        fetch: PartitionFetch,
+        reason: str,
+        code: ErrorCode | None,
+        *,
+        position: int,
+        first: int | None = None,
+        last: int | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Raise an error, or warn and move a partition to the offset where its read goes on.
+
+        Parameters
+        ----------
+        fetch : PartitionFetch
+        reason : str
+            What is gone, and why.
+        code : ErrorCode or None
+        position : int
+            Where the read goes on.
+        first, last : int, optional
+            The offsets that are gone. Default is from the position of `fetch` to the one before `position`; the last
+            one is unknown if `position` is before it.
+        broker : str, optional
+            Default is the broker that refused the last fetch.
+
+        Raises
+        ------
+        BrokerError
+        """
+        if broker is None and fetch.lost is not None:
+            broker = fetch.lost.broker
+        place = fetch.name if broker is None else f"broker {broker}, {fetch.name}"
+        if self.fails:
+            raise BrokerError(
+                f"{place}: {reason}; begin a new read, or go on with the records that remain by "
+                "fail_on_data_loss=False",
+                broker=broker,
+                topic=fetch.topic,
+                partition=fetch.partition,
+                code=code,
+            )
+        first = fetch.position if first is None else first
+        if last is None and position > first:
+            last = position - 1
+        text = f"{place}: {reason}; the read goes on at offset {position}"
+        self.missing.append(MissingOffsets(fetch.topic, fetch.partition, first, last, text))
+        if last is not None:
+            self._counters.missing_offsets += last - first + 1
+        fetch.position = position
+        fetch.waited = 0.0
+        fetch.lost = None
+        self.moved((fetch.topic, fetch.partition), position)
+        warnings.warn(text, RuntimeWarning, stacklevel=callers_stacklevel())

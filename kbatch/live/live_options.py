@@ -1,0 +1,94 @@
+"""How a live read returns its records, and what it does about those that are gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from kbatch import options as opts
+from kbatch.arguments import check_fields
+from kbatch.live.counters import MetricsCallback
+from kbatch.options import ValueKind, option
+from kbatch.quantities import SizeLike, parse_duration
+
+__all__ = ["LiveArguments", "LiveOptions"]
+
+# How long records wait for others if only the size of a table is chosen.
+_DEFAULT_SECONDS = 1.0
+
+
+class LiveArguments(TypedDict, total=False):
+    """The arguments of `consume` that `LiveOptions` has, and the callback for counters."""
+
+    flush_rows: int | None
+    flush_bytes: SizeLike | None
+    flush_interval: float | str | None
+    fail_on_data_loss: bool
+    on_metrics: MetricsCallback | None
+
+
+def _check_seconds(value: float) -> None:
+    if not value >= 0:
+        raise ValueError(f"must not be negative, got {value}")
+
+
+@opts.documented
+@dataclass(frozen=True)
+class LiveOptions:
+    """How a live read returns its records, and what it does about those that are gone.
+
+    Attributes
+    ----------
+    {options}
+
+    Raises
+    ------
+    OptionError
+        For values that are not valid.
+
+    Examples
+    --------
+    >>> from kbatch.live.live_options import LiveOptions
+    >>> LiveOptions(flush_rows=1000).flush_seconds, LiveOptions(flush_interval="500ms").flush_seconds
+    (1.0, 0.5)
+    """
+
+    flush_rows: int | None = option(
+        opts.whole_number(1), None, flag="--flush-rows",
+        help="gather the records of small responses in one table until it has this number of records",
+    )  # fmt: skip
+    flush_bytes: int | None = option(
+        opts.size(), None, flag="--flush-size",
+        help="gather the records of small responses in one table until their batches have this number of bytes; at "
+        "most a quarter of the memory of the read",
+    )  # fmt: skip
+    flush_interval: float | None = option(
+        ValueKind(
+            parse_duration, "1s", _check_seconds, metavar="TIME", show=lambda value: f"{value:g}s", parses_values=True
+        ),
+        None, flag="--flush-interval",
+        help="gather the records of small responses in one table until the first of them has waited for this time, "
+        "such as 500ms or 5s. Without it, 1s if one of the other two is given; else each response is a table",
+    )  # fmt: skip
+    fail_on_data_loss: bool = option(
+        opts.BOOLEAN, True,
+        flag={
+            "--allow-missing-offsets": opts.switch_off(
+                "report records that are gone before they are read, instead of failing: deleted by retention or a "
+                "truncation, or with their topic. The exit status is then 3"
+            )
+        },
+        help="whether it is an error if records are gone before they are read: deleted by retention or a truncation, "
+        "or with their topic. With false they are reported, and the read goes on with those that remain",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        opts.check_options(self)
+        check_fields(self)
+
+    @property
+    def flush_seconds(self) -> float | None:
+        """How long records may wait for others, or None if each response is a table."""
+        if self.flush_interval is not None:
+            return self.flush_interval or None
+        return None if self.flush_rows is None and self.flush_bytes is None else _DEFAULT_SECONDS
