@@ -322,7 +322,12 @@ class LiveRead:
             "behind",
             None,
             position=fetch.stop,
+            broker=self._address(fetch.leader),
         )
+
+    def _address(self, broker: int) -> str | None:
+        server = self._cluster._brokers.get(broker)
+        return None if server is None else str(server)
 
     def _agrees(self, fetch: PartitionFetch, leader: PartitionLeader) -> bool:
         """Return whether a new leader has the batch before the position (KIP-320); False if it does not answer now.
@@ -342,7 +347,6 @@ class LiveRead:
             return False
         if found is None or found.offset >= fetch.position:
             return True
-        server = self._cluster._brokers.get(leader.broker)
         self._policy.loss.report(
             fetch,
             f"the records from offset {found.offset} to {fetch.position}, exclusive, which were read, are no longer in "
@@ -351,7 +355,7 @@ class LiveRead:
             position=found.offset,
             first=found.offset,
             last=fetch.position - 1,
-            broker=None if server is None else str(server),
+            broker=self._address(leader.broker),
         )
         fetch.last_epoch = found.epoch
         return True

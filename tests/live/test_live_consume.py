@@ -5,25 +5,17 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from live_reading import QUICK, change_error, consumed, offsets, partition
 from scripted_broker import Fault, ScriptedCluster, ScriptedPartition, ScriptedTransport
 
 import kbatch
 from kbatch.kernels.buffers import pool_stats
 from kbatch.live import BrokerConnectionError, BrokerError
 from kbatch.protocol import ApiKey
-
-# Faults are over within milliseconds, and what does not pass fails within a second.
-QUICK = {
-    "request_timeout_ms": 200,
-    "default_api_timeout_ms": 1000,
-    "reconnect_backoff_ms": 1,
-    "retry_backoff_ms": 1,
-    "fetch_max_wait_ms": 10,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -34,31 +26,6 @@ def _no_thread_is_left() -> Iterator[None]:
     while any(each.name.startswith("kbatch-fetch") for each in threading.enumerate()):
         assert time.monotonic() < deadline, "a fetch thread still runs"
         time.sleep(0.01)
-
-
-def partition(*sizes: int, leader: int = 1, **options: Any) -> ScriptedPartition:
-    """Return a partition with batches of so many records, whose values are their offsets."""
-    made = ScriptedPartition(leader=leader)
-    for size in sizes:
-        first = made.end
-        times = list(range(1000 + first, 1000 + first + size))
-        made.write([b"%d" % i for i in range(first, first + size)], timestamps=times, **options)
-    return made
-
-
-def consumed(cluster: ScriptedCluster, topics: Any = "orders", **options: Any) -> kbatch.Consumer:
-    settings = {"bootstrap_servers": "broker-1:9092", **QUICK}
-    return kbatch.consume(topics, transport=cluster.connect, **(settings | options))
-
-
-def offsets(tables: Any) -> dict[tuple[str, int], list[int]]:
-    """Return the offsets by partition; the values are checked."""
-    found: dict[tuple[str, int], list[int]] = {}
-    for table in tables:
-        numbers = table.records["offset"].tolist()
-        assert table.values() == [b"%d" % each for each in numbers]
-        found.setdefault((table.topic, table.partition), []).extend(numbers)
-    return found
 
 
 # -- what is read
@@ -274,16 +241,6 @@ def test_no_broker_is_one_error_that_names_all_of_them() -> None:
     with pytest.raises(BrokerConnectionError, match=r"broker-1:9092: .*refused.*broker-2:9092: .*refused"):
         consumed(cluster, bootstrap_servers=["broker-1:9092", "broker-2:9092"])
     assert time.monotonic() - began < 10
-
-
-def change_error(code: int) -> Callable[[Any], None]:
-    """Return a change that puts an error into the first partition of a fetch response."""
-
-    def change(response: Any) -> None:
-        part = response.responses[0].partitions[0]
-        part.error_code, part.records = code, b""
-
-    return change
 
 
 def test_a_new_leader_is_followed() -> None:

@@ -54,13 +54,17 @@ class Fault:
 
 @dataclass
 class ScriptedPartition:
-    """Batches with their base offsets; a leader; and what a broker states about the log."""
+    """Batches with their base offsets; a leader; and what a broker states about the log.
+
+    ``replicas`` has the ids of followers, and the offset after the last record that each of them has.
+    """
 
     batches: list[bytes] = field(default_factory=list)
     leader: int = 1
     epoch: int = 0
     start: int = 0
     aborted: list[tuple[int, int]] = field(default_factory=list)
+    replicas: dict[int, int] = field(default_factory=dict)
     stable: int | None = None
 
     @property
@@ -73,16 +77,29 @@ class ScriptedPartition:
         """Append one batch."""
         self.batches.append(kbatch.encode(values, base_offset=self.end, leader_epoch=self.epoch, **options))
 
-    def records(self, offset: int, size: int) -> bytes:
-        """Return batches from an offset on: at least one."""
+    def records(self, offset: int, size: int, end: int) -> bytes:
+        """Return batches from an offset on and before another one: at least one, if there is one."""
         found = b""
         for batch in self.batches:
-            if int(kbatch.scan(batch)["last_offset"][-1]) < offset:
+            last = int(kbatch.scan(batch)["last_offset"][-1])
+            if last < offset:
                 continue
+            if last >= end:
+                break
             if found and len(found) + len(batch) > size:
                 break
             found += batch
         return found
+
+
+@dataclass
+class ScriptedSession:
+    """A fetch session: its id, the expected epoch, its partitions in their order, and the news that were sent."""
+
+    number: int
+    epoch: int
+    parts: dict[Any, Any]
+    states: dict[Any, tuple[int, int]] = field(default_factory=dict)
 
 
 class ScriptedCluster:
@@ -91,7 +108,9 @@ class ScriptedCluster:
     `connect` is the argument ``transport``.
 
     ``faults`` has lists of faults by API, which the next responses get; ``requests`` are those received, as
-    (broker id, message); ``refused`` are the ids of brokers that accept no connection.
+    (broker id, message); ``refused`` are the ids of brokers that accept no connection. ``racks`` has the racks of
+    brokers: leaders send clients with a rack to their replica there (KIP-392). ``max_sessions`` is the number of fetch
+    sessions of a broker (KIP-227); ``sessions`` are those that are open.
     """
 
     def __init__(self, brokers: int = 1, **topics: list[ScriptedPartition]) -> None:
@@ -103,6 +122,11 @@ class ScriptedCluster:
         self.requests: list[tuple[int, Any]] = []
         self.refused: set[int] = set()
         self.open: list[ScriptedTransport] = []
+        self.racks: dict[int, str] = {}
+        self.max_sessions = 1000
+        self.sessions: dict[tuple[int, int], ScriptedSession] = {}
+        self.last_session = 0
+        self.throttle_ms = 0
         self.password: bytes | None = None
         self.session_ms = 0
         self.lock = threading.RLock()
@@ -199,38 +223,96 @@ class ScriptedCluster:
         return cls(topics=[cls.OffsetForLeaderTopicResult(topic=topic.topic, partitions=[found])])
 
     def _fetch(self, broker: int, message: Any, version: int) -> Any:
-        topics, rest = [], message.max_bytes
-        names = {topic_id: name for name, topic_id in self.ids.items()}
-        for topic in message.topics:
-            name = topic.topic or names.get(topic.topic_id)
-            found = []
-            for each in topic.partitions:
-                part = FetchResponse.PartitionData(partition_index=each.partition, records=b"")
-                found.append(part)
-                if name is None:
-                    part.error_code = 100
+        parts = {
+            (topic.topic, topic.topic_id, each.partition): each for topic in message.topics for each in topic.partitions
+        }
+        session: ScriptedSession | None = None
+        if version >= 7 and message.session_epoch >= 0:
+            session, code = self._session(broker, message, parts)
+            if code:
+                return FetchResponse(error_code=code)
+        is_incremental = session is not None and message.session_epoch > 0
+        asked = parts if session is None else session.parts
+        rest = message.max_bytes
+        answered: dict[tuple[str, Any], list[Any]] = {}
+        for key, each in list(asked.items()):
+            part = self._fetched(broker, key, each, message, rest)
+            rest -= len(part.records)
+            state = (part.high_watermark, part.log_start_offset)
+            if session is not None:
+                has_news = session.states.get(key) != state or part.error_code or part.preferred_read_replica >= 0
+                session.states[key] = state
+                if is_incremental and not (part.records or has_news):
                     continue
-                log = self.topics[name][each.partition]
-                part.high_watermark, part.log_start_offset = log.end, log.start
-                part.last_stable_offset = log.end if log.stable is None else log.stable
-                if log.leader != broker:
-                    part.error_code = 6
-                elif each.current_leader_epoch not in (-1, log.epoch):
-                    part.error_code = 74
-                elif not log.start <= each.fetch_offset <= log.end:
-                    part.error_code = 1
-                else:
-                    part.records = log.records(each.fetch_offset, min(each.partition_max_bytes, max(rest, 0)))
-                    rest -= len(part.records)
-                    if message.isolation_level:
-                        part.aborted_transactions = [
-                            FetchResponse.AbortedTransaction(producer_id=producer, first_offset=first)
-                            for producer, first in log.aborted
-                        ]
-            topics.append(
-                FetchResponse.FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=found)
-            )
-        return FetchResponse(responses=topics)
+                if part.records:
+                    # Partitions with records move behind the others.
+                    session.parts[key] = session.parts.pop(key)
+            answered.setdefault(key[:2], []).append(part)
+        return FetchResponse(
+            throttle_time_ms=self.throttle_ms,
+            session_id=0 if session is None else session.number,
+            responses=[
+                FetchResponse.FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=found)
+                for (topic, topic_id), found in answered.items()
+            ],
+        )
+
+    def _session(self, broker: int, message: Any, parts: dict[Any, Any]) -> tuple[ScriptedSession | None, int]:
+        """Return the session of a request, which it begins or changes, or the code of an error."""
+        if message.session_epoch == 0:
+            self.sessions.pop((broker, message.session_id), None)
+            if sum(each == broker for each, _ in self.sessions) >= self.max_sessions:
+                return None, 0
+            self.last_session += 1
+            made = ScriptedSession(self.last_session, 1, dict(parts))
+            self.sessions[broker, made.number] = made
+            return made, 0
+        session = self.sessions.get((broker, message.session_id))
+        if session is None:
+            return None, 70
+        if session.epoch != message.session_epoch:
+            return None, 71
+        session.epoch += 1
+        for topic in message.forgotten_topics_data:
+            for number in topic.partitions:
+                del session.parts[topic.topic, topic.topic_id, number]
+        session.parts.update(parts)
+        return session, 0
+
+    def _fetched(self, broker: int, key: tuple[str, Any, int], asked: Any, message: Any, rest: int) -> Any:
+        """Return the batches of a partition, or an error."""
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        part = FetchResponse.PartitionData(partition_index=key[2], records=b"")
+        name = key[0] or names.get(key[1])
+        if name is None:
+            part.error_code = 100
+            return part
+        log = self.topics[name][key[2]]
+        is_leader = log.leader == broker
+        end = log.end if is_leader else log.replicas.get(broker, 0)
+        part.high_watermark, part.log_start_offset = end, log.start
+        part.last_stable_offset = end if log.stable is None else log.stable
+        if not is_leader and (broker not in log.replicas or not message.rack_id):
+            part.error_code = 6
+        elif asked.current_leader_epoch not in (-1, log.epoch):
+            part.error_code = 74
+        elif not log.start <= asked.fetch_offset <= end:
+            part.error_code = 1
+        elif is_leader and (closest := self._closest(log, message.rack_id, asked.fetch_offset)) != broker:
+            part.preferred_read_replica = closest
+        else:
+            part.records = log.records(asked.fetch_offset, min(asked.partition_max_bytes, max(rest, 0)), end)
+            if message.isolation_level:
+                part.aborted_transactions = [
+                    FetchResponse.AbortedTransaction(producer_id=producer, first_offset=first)
+                    for producer, first in log.aborted
+                ]
+        return part
+
+    def _closest(self, log: ScriptedPartition, rack: str, offset: int) -> int:
+        """Return the replica in a rack that has an offset, by default the leader."""
+        found = [each for each, end in log.replicas.items() if rack and self.racks.get(each) == rack and end >= offset]
+        return found[0] if found and self.racks.get(log.leader) != rack else log.leader
 
     def _sasl_handshake(self, broker: int, message: Any, version: int) -> Any:
         mechanisms = ["PLAIN", "OAUTHBEARER"]
