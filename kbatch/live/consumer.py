@@ -18,7 +18,7 @@ from kbatch.extras import require
 from kbatch.format import VIEW_COLUMNS
 from kbatch.live.async_reading import AsyncTables
 from kbatch.live.cluster import Cluster
-from kbatch.live.counters import ConsumerMetrics
+from kbatch.live.counters import ConsumerMetrics, ReadCounters
 from kbatch.live.group_reading import STARTS, GroupReading, GroupUse
 from kbatch.live.live_options import LiveArguments, LiveOptions
 from kbatch.live.live_partitions import chosen_partitions
@@ -401,7 +401,7 @@ def consume(
     given: dict[str, Any] = dict(options)
     client = {name: given.pop(name) for name in ClientArguments.__annotations__ if name in given}
     live = {name: given.pop(name) for name in LiveArguments.__annotations__ if name in given}
-    on_metrics = live.pop("on_metrics", None)
+    counters = ReadCounters(live.pop("on_metrics", None))
     flow: LiveOptions = as_named(lambda: LiveOptions(**live), {})
     settings = ClientSettings.of(config, **client)
     use = GroupUse.of(group, auto_commit, settings, given, is_assigned=partitions is not None)
@@ -439,9 +439,7 @@ def consume(
         logs = [] if is_member else chosen()
         watch = choose if follows and not is_member else None
         return Consumer(
-            LiveTables(
-                cluster, logs, arguments, flow, on_metrics=on_metrics, follows=follows, watch=watch, group=reading
-            ),
+            LiveTables(cluster, logs, arguments, flow, counters, follows=follows, watch=watch, group=reading),
             columns,
             values,
         )

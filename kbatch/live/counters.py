@@ -84,6 +84,11 @@ class ReadCounters:
     callback : callable, optional
         Given a snapshot by the thread that reads, at most once per second, and at the end.
 
+    Raises
+    ------
+    TypeError
+        If it is not callable.
+
     Attributes
     ----------
     records, rebalances, missing_offsets : int
@@ -91,6 +96,10 @@ class ReadCounters:
     """
 
     def __init__(self, callback: MetricsCallback | None = None) -> None:
+        if callback is not None and not callable(callback):
+            raise TypeError(
+                f"on_metrics must be a function that takes ConsumerMetrics, or None, got {type(callback).__name__}"
+            )
         self.records = 0
         self.rebalances = 0
         self.missing_offsets = 0

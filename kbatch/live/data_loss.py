@@ -23,20 +23,20 @@ class DataLoss:
     ----------
     fails : bool
     counters : ReadCounters
+    moved : callable
+        Given a topic and partition, and the offset where the read goes on.
 
     Attributes
     ----------
     fails : bool
     missing : list of MissingOffsets
-    moved : callable
-        Given a topic and partition, and the offset where the read goes on.
     """
 
-    def __init__(self, fails: bool, counters: ReadCounters) -> None:
+    def __init__(self, fails: bool, counters: ReadCounters, moved: Callable[[PartitionKey, int], None]) -> None:
         self.fails = fails
         self._counters = counters
         self.missing: list[MissingOffsets] = []
-        self.moved: Callable[[PartitionKey, int], None] = lambda key, offset: None
+        self._moved = moved
 
     def report(
         self,
@@ -91,5 +91,5 @@ class DataLoss:
         fetch.position = position
         fetch.waited = 0.0
         fetch.lost = None
-        self.moved((fetch.topic, fetch.partition), position)
+        self._moved((fetch.topic, fetch.partition), position)
         warnings.warn(text, RuntimeWarning, stacklevel=callers_stacklevel())

@@ -11,7 +11,7 @@ from kbatch.format import BatchStatus
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import Cluster, PartitionKey
 from kbatch.live.coordinator import CommittedOffset
-from kbatch.live.counters import ConsumerMetrics, MetricsCallback, ReadCounters
+from kbatch.live.counters import ConsumerMetrics, ReadCounters
 from kbatch.live.data_loss import DataLoss
 from kbatch.live.fetch_state import NO_END, RESPONSES, FetchedBatches, FetchLimits, PartitionFetch
 from kbatch.live.gathering import BatchGathering
@@ -50,7 +50,7 @@ class LiveTables:
     arguments : ReadArguments
         With `max_bytes` for everything: half of it is for responses, and a quarter for a table.
     options : LiveOptions
-    on_metrics : callable, optional
+    counters : ReadCounters
     follows : bool
         Whether the read has no end.
     watch : callable, optional
@@ -76,8 +76,8 @@ class LiveTables:
         logs: list[LivePartition],
         arguments: ReadArguments,
         options: LiveOptions,
+        counters: ReadCounters,
         *,
-        on_metrics: MetricsCallback | None = None,
         follows: bool = False,
         watch: Callable[[Container[PartitionKey]], list[LivePartition]] | None = None,
         group: GroupReading | None = None,
@@ -108,11 +108,10 @@ class LiveTables:
             # Rows are chosen by these columns, so they are decoded even if the table does not have them.
             self._options = replace(self._options, columns=tuple(dict.fromkeys((*self._selected, *needed))))
         self._reads: list[LiveRead] = []
-        self.counters = ReadCounters(on_metrics)
-        self.loss = DataLoss(options.fail_on_data_loss, self.counters)
-        self.loss.moved = self._move
+        self.counters = counters
+        self.loss = DataLoss(options.fail_on_data_loss, counters, self._move)
         gathering = BatchGathering(options, max(arguments.max_bytes // 4, 1))
-        self._policy = ReadPolicy(gathering, self.loss, self.counters)
+        self._policy = ReadPolicy(gathering, self.loss, counters)
 
     def _add_logs(self, logs: Sequence[LivePartition], bounds: Sequence[tuple[LogBound, LogBound]]) -> None:
         """Add partitions, with the offsets at which their reads begin and end."""
