@@ -12,7 +12,7 @@ from kbatch.table import RecordTable
 
 __all__ = ["AsyncTables"]
 
-ResultT = TypeVar("ResultT")
+CalledT = TypeVar("CalledT")
 
 
 class AsyncTables:
@@ -71,9 +71,9 @@ class AsyncTables:
         await asyncio.wrap_future(_in_thread(exit_block))
 
 
-def _in_thread(function: Callable[[], ResultT]) -> Future[ResultT]:
+def _in_thread(function: Callable[[], CalledT]) -> Future[CalledT]:
     """Call a function in a thread of its own."""
-    future: Future[ResultT] = Future()
+    future: Future[CalledT] = Future()
 
     def run() -> None:
         # A thread that is waited for is not cancelled with its waiter.

@@ -6,14 +6,24 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kbatch
-from kbatch.live import AuthenticationError, BrokerConnectionError, BrokerError, ClientSettings, Cluster
+from kbatch.live import (
+    AuthenticationError,
+    BrokerConnectionError,
+    BrokerError,
+    ClientSettings,
+    Cluster,
+    Transport,
+    connect_socket,
+)
+from kbatch.live.fetch_sessions import FetchSession
+from kbatch.protocol import ApiKey, MessageSplitter, decode_request
 
 try:
     import confluent_kafka
@@ -133,6 +143,64 @@ def test_small_fetches_of_compressed_and_transactional_batches_repeat_and_lose_n
         ["codecs", "txn"], bootstrap_servers=ready.broker.bootstrap, isolation="read_committed", fetch_max_bytes=1
     )
     assert rows_by_partition(found) == expected
+
+
+class Recorded:
+    """A transport that keeps the fetch requests."""
+
+    def __init__(self, transport: Transport, requests: list[Any]) -> None:
+        self._transport = transport
+        self._requests = requests
+        self.receive_into, self.set_timeout = transport.receive_into, transport.set_timeout
+        self.close = transport.close
+
+    def send(self, parts: Sequence[Any]) -> None:
+        for data in MessageSplitter().feed(b"".join(parts)):
+            request: Any = decode_request(bytes(data))
+            if request.api_key == ApiKey.FETCH:
+                self._requests.append(request.message)
+        self._transport.send(parts)
+
+
+def fetches_of_a_read(ready: Ready) -> tuple[kbatch.Consumer, list[Any]]:
+    """Read a topic in small responses; return the consumer and the fetches."""
+    requests: list[Any] = []
+    consumer = kbatch.consume(
+        "plain",
+        bootstrap_servers=ready.broker.bootstrap,
+        fetch_max_bytes=1,
+        transport=lambda server, settings: Recorded(connect_socket(server, settings), requests),
+    )
+    assert sum(map(len, consumer)) == 4000
+    return consumer, requests
+
+
+def test_a_broker_answers_incremental_fetches_of_a_session(ready: Ready) -> None:
+    """KIP-227: the first request is a full one, the others have what changed, and the broker accepts all of them."""
+    consumer, requests = fetches_of_a_read(ready)
+    assert [each.session_epoch for each in requests] == list(range(len(requests)))
+    assert {each.session_id for each in requests[1:]} == {requests[1].session_id} != {0}
+    # A response has room for one batch, so that one partition changes at a time.
+    listed = [sum(len(topic.partitions) for topic in each.topics) for each in requests]
+    assert listed[0] == 2
+    assert set(listed[1:]) <= {0, 1}
+    assert consumer.metrics.errors == 0
+
+
+def test_after_a_session_that_the_broker_does_not_know_a_read_goes_on(
+    ready: Ready, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept = FetchSession.accept
+
+    def forget(self: FetchSession, response: Any) -> None:
+        accept(self, response)
+        if self._sent_epoch == 2:
+            self._id += 1
+
+    monkeypatch.setattr(FetchSession, "accept", forget)
+    consumer, requests = fetches_of_a_read(ready)
+    assert consumer.metrics.errors >= 1
+    assert [each.session_epoch for each in requests[:6]] == [0, 1, 2, 3, 0, 1]
 
 
 def test_times_and_offsets_choose_records(ready: Ready) -> None:
