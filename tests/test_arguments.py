@@ -59,6 +59,7 @@ NOT_CHECKED = {
     **dict.fromkeys(
         (
             "kbatch.Consumer",
+            "kbatch.live.ConsumerMetrics",
             "kbatch.live.PartitionLeader",
             "kbatch.live.ServerAddress",
             "kbatch.live.TopicMetadata",
