@@ -74,6 +74,7 @@ NOT_CHECKED = {
             "kbatch.log.Compaction",
             "kbatch.log.ComparedLog",
             "kbatch.log.ComparedRecord",
+            "kbatch.log.MissingOffsets",
             "kbatch.log.Comparison",
             "kbatch.log.Difference",
             "kbatch.log.Written",

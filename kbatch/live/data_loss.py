@@ -84,12 +84,16 @@ class DataLoss:
         first = fetch.position if first is None else first
         if last is None and position > first:
             last = position - 1
-        text = f"{place}: {reason}; the read goes on at offset {position}"
-        self.missing.append(MissingOffsets(fetch.topic, fetch.partition, first, last, text))
-        if last is not None:
-            self._counters.missing_offsets += last - first + 1
         fetch.position = position
         fetch.waited = 0.0
         fetch.lost = None
-        self._moved((fetch.topic, fetch.partition), position)
-        warnings.warn(text, RuntimeWarning, stacklevel=callers_stacklevel())
+        key = (fetch.topic, fetch.partition)
+        self._moved(key, position)
+        self.note(MissingOffsets(*key, first, last, f"{place}: {reason}; the read goes on at offset {position}"))
+
+    def note(self, missing: MissingOffsets) -> None:
+        """List and count offsets that are gone, and warn."""
+        self.missing.append(missing)
+        if missing.last_offset is not None:
+            self._counters.missing_offsets += missing.last_offset - missing.first_offset + 1
+        warnings.warn(missing.reason, RuntimeWarning, stacklevel=callers_stacklevel())

@@ -10,8 +10,10 @@ from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import LATEST, Cluster, PartitionKey
 from kbatch.live.coordinator import NO_MEMBERSHIP, CommittedOffset, GroupCoordinator
+from kbatch.live.data_loss import DataLoss
 from kbatch.live.group_state import MEMBERSHIP_ERRORS, GroupState, lost_error
 from kbatch.live.live_partitions import LivePartition
+from kbatch.log.missing import MissingOffsets
 
 __all__ = ["GroupCommits"]
 
@@ -43,7 +45,7 @@ class GroupCommits:
         self._coordinator.close()
 
     def starts(
-        self, logs: Collection[LivePartition], is_new: Callable[[PartitionKey], bool]
+        self, logs: Collection[LivePartition], is_new: Callable[[PartitionKey], bool], loss: DataLoss
     ) -> dict[PartitionKey, CommittedOffset]:
         """Return where partitions begin: at the committed offset, or as ``auto.offset.reset`` states.
 
@@ -52,6 +54,8 @@ class GroupCommits:
         logs : collection of LivePartition
         is_new : callable
             Whether a partition was made during the read: without a committed offset it begins with its first record.
+        loss : DataLoss
+            Whether a committed offset that is not in the log is an error, without ``auto.offset.reset``.
 
         Raises
         ------
@@ -68,7 +72,7 @@ class GroupCommits:
                 found[key] = CommittedOffset(self._without_commit(log, is_new(key)))
             else:
                 self._known[key] = each
-                found[key] = self._within(log, each)
+                found[key] = self._within(log, each, loss)
         return found
 
     def _without_commit(self, log: LivePartition, is_new: bool) -> int:
@@ -84,7 +88,7 @@ class GroupCommits:
             return log.start_offset
         return log.end_offset
 
-    def _within(self, log: LivePartition, committed: CommittedOffset) -> CommittedOffset:
+    def _within(self, log: LivePartition, committed: CommittedOffset, loss: DataLoss) -> CommittedOffset:
         """Return a committed offset, or the end of the log that ``auto.offset.reset`` names if the log lacks it."""
         key = (log.metadata.name, log.number)
         if log.start_offset <= committed.offset <= log.end_offset:
@@ -103,9 +107,15 @@ class GroupCommits:
             f"{key[0]}-{key[1]}: the committed offset {committed.offset} of group {self._group!r} is not in the log: "
             f"{reason}"
         )
+        if not self._is_reset_given and not loss.fails:
+            position = log.start_offset if is_below else end
+            gone = (committed.offset, position) if is_below else (position, committed.offset)
+            loss.note(MissingOffsets(*key, gone[0], gone[1] - 1, f"{text}; the read goes on at offset {position}"))
+            return CommittedOffset(position)
         if not self._is_reset_given or self._reset == "none":
             raise BrokerError(
-                f"{text}; set auto.offset.reset to earliest or latest to read on from there",
+                f"{text}; set auto.offset.reset to earliest or latest to read on from there, or go on with the records "
+                "that remain by fail_on_data_loss=False",
                 topic=key[0],
                 partition=key[1],
                 code=ErrorCode.OFFSET_OUT_OF_RANGE,

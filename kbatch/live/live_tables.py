@@ -96,6 +96,8 @@ class LiveTables:
         self._fetches: dict[PartitionKey, PartitionFetch] = {}
         self.ranges: dict[PartitionKey, tuple[int, int]] = {}
         self.positions: dict[PartitionKey, CommittedOffset] = {}
+        self.counters = counters
+        self.loss = DataLoss(options.fail_on_data_loss, counters, self._move)
         self._bounds = arguments.bounds(logs)
         self._add_logs(logs, self._bounds)
         if group is not None:
@@ -108,8 +110,6 @@ class LiveTables:
             # Rows are chosen by these columns, so they are decoded even if the table does not have them.
             self._options = replace(self._options, columns=tuple(dict.fromkeys((*self._selected, *needed))))
         self._reads: list[LiveRead] = []
-        self.counters = counters
-        self.loss = DataLoss(options.fail_on_data_loss, counters, self._move)
         gathering = BatchGathering(options, max(arguments.max_bytes // 4, 1))
         self._policy = ReadPolicy(gathering, self.loss, counters)
 
@@ -120,7 +120,7 @@ class LiveTables:
         group = self._group
         starts: Mapping[PartitionKey, CommittedOffset] = {}
         if group is not None and group.begins_committed:
-            starts = group.commits.starts(logs, group.is_new)
+            starts = group.commits.starts(logs, group.is_new, self.loss)
         for log, bound, (start, stop) in zip(logs, bounds, offsets, strict=True):
             key = (log.metadata.name, log.number)
             self._logs.append(log)

@@ -112,7 +112,6 @@ class ClientArguments(TypedDict, total=False):
 
     bootstrap_servers: str | Iterable[str]
     client_id: str
-    client_rack: str | None
     security_protocol: str
     sasl_mechanism: str
     sasl_username: str | None
@@ -155,6 +154,7 @@ class ClientArguments(TypedDict, total=False):
     max_poll_interval_ms: int
     auto_offset_reset: str | None
     enable_auto_commit: bool | None
+    client_rack: str | None
 
 
 class ServerAddress(NamedTuple):
@@ -216,7 +216,6 @@ class ClientSettings:
 
     bootstrap_servers: tuple[ServerAddress, ...]
     client_id: str = "kbatch"
-    client_rack: str | None = None
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str = ""
     sasl_username: str | None = None
@@ -258,6 +257,7 @@ class ClientSettings:
     max_poll_interval_ms: int = 300_000
     auto_offset_reset: str | None = None
     enable_auto_commit: bool | None = None
+    client_rack: str | None = None
 
     @classmethod
     def of(cls, config: str | os.PathLike[str] | Mapping[str, Any] | None = None, **arguments: Any) -> ClientSettings:

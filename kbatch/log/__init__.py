@@ -40,6 +40,7 @@ _NAMES = LazyNames(
         "kbatch.log.files.transaction_index": ("read_transaction_index",),
         "kbatch.log.log_list": ("LogList",),
         "kbatch.log.logs": ("Log",),
+        "kbatch.log.missing": ("MissingOffsets",),
         "kbatch.log.segment": ("Segment",),
         "kbatch.log.store.segment_file": ("Tail",),
         "kbatch.log.write.commit": (

@@ -22,6 +22,7 @@ from kbatch.log.files.properties import read_partition_metadata as read_partitio
 from kbatch.log.files.transaction_index import read_transaction_index as read_transaction_index
 from kbatch.log.log_list import LogList as LogList
 from kbatch.log.logs import Log as Log
+from kbatch.log.missing import MissingOffsets as MissingOffsets
 from kbatch.log.segment import Segment as Segment
 from kbatch.log.store.segment_file import Tail as Tail
 from kbatch.log.write.commit import Written as Written

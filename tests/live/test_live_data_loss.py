@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from group_members import KEYS, joined, written
 from live_reading import consumed, offsets, partition
 from scripted_broker import Fault, ScriptedCluster, ScriptedPartition
+from scripted_groups import GroupCluster
 
 import kbatch
 from kbatch.live import BrokerError
@@ -190,3 +192,30 @@ def test_a_topic_that_does_not_come_back_is_an_error_nevertheless() -> None:
     cluster.fail(ApiKey.METADATA, *[Fault(change=unknown)] * 50)
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
         list(consumer)
+
+
+@pytest.mark.parametrize(("committed", "start", "gap"), [(1, 2, (1, 1)), (9, 3, (3, 8))])
+def test_a_committed_offset_that_is_gone_is_a_gap_too(committed: int, start: int, gap: tuple[int, int]) -> None:
+    """Below the first record of the log, and above its end."""
+    cluster = GroupCluster(orders=[written(2, 1)])
+    made = cluster.topics["orders"][0]
+    made.start, made.batches = 2, made.batches[1:]
+    cluster.group().offsets[KEYS[0]] = (committed, -1)
+    consumer = joined(cluster, fail_on_data_loss=False, end="latest")
+    with consumer, pytest.warns(RuntimeWarning, match=rf"offset {committed} .*the read goes on at offset {start}"):
+        found = numbers(list(consumer))
+    assert found == list(range(start, 3))
+    assert missing(consumer) == [("orders", 0, *gap)]
+
+
+def test_a_group_commits_the_position_after_a_gap() -> None:
+    made = written(*[5] * 6)
+    cluster = GroupCluster(orders=[made])
+    cluster.fail(ApiKey.FETCH, Fault(), Fault(run=retained(made, 25)))
+    options: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_bytes": 1, "fail_on_data_loss": False}
+    with joined(cluster, **options, end=None, auto_commit=True) as consumer:
+        next(consumer)
+        with pytest.warns(RuntimeWarning, match="deleted by retention"):
+            next(consumer)
+        assert consumer.positions == {KEYS[0]: 30}
+    assert cluster.committed() == {KEYS[0]: 30}

@@ -9,8 +9,10 @@ import time
 from typing import Any
 
 import pytest
+from group_members import joined, written
 from live_reading import change_error, consumed, partition
 from scripted_broker import Fault, ScriptedCluster, ScriptedPartition
+from scripted_groups import GroupCluster
 
 import kbatch
 from kbatch.live import ConsumerMetrics
@@ -142,3 +144,10 @@ def test_an_exception_of_the_callback_ends_the_read(monkeypatch: pytest.MonkeyPa
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(TypeError, match="on_metrics"):
         kbatch.consume("orders", bootstrap_servers="x", on_metrics="print")  # type: ignore[arg-type]
+
+
+def test_rebalances_are_counted() -> None:
+    with joined(GroupCluster(orders=[written(3)]), end="latest") as consumer:
+        assert consumer.metrics.rebalances == 0
+        assert sum(map(len, consumer)) == 3
+        assert consumer.metrics.rebalances == 1

@@ -201,6 +201,11 @@ def live(path: Path) -> None:
     kbatch.consume("orders", bootstrap_servers="a", group_id="etl", partition_assignment_strategy=["range"])
     assert_type(member.commit(), None)
     assert_type((member.lag, member.positions), tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]])
+    assert_type((member.missing_offsets, member.metrics.lag[("a", 0)]), tuple[list[kbatch.log.MissingOffsets], int])
+    kbatch.consume(
+        "orders", bootstrap_servers="a", flush_rows=1, flush_bytes="1m", flush_interval="1s", client_rack="b"
+    )
+    kbatch.consume("orders", bootstrap_servers="a", on_metrics=print, fail_on_data_loss=False)
     assert_type(member.assignment, list[tuple[str, int]])
     settings = kbatch.live.ClientSettings.of({"bootstrap.servers": "a"}, client_id="b")
     with kbatch.live.Cluster(settings) as cluster:
