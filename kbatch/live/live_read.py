@@ -279,8 +279,11 @@ class LiveRead:
         if fetcher is None:
             counts = self._policy.counters.of_fetcher()
             fetcher = BrokerFetcher(broker, self._cluster, self._events, self._sizes, self._options, counts)
-            self._fetchers[broker] = fetcher
             fetcher.start()
+            self._fetchers[broker] = fetcher
+            if self._is_closed:
+                # By another thread, which may not have seen this one.
+                fetcher.close()
         fetcher.add([fetch])
 
     def _begins_again(self, fetch: PartitionFetch, topic: TopicMetadata) -> bool:
