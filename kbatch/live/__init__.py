@@ -6,6 +6,7 @@ for metadata and offsets.
 
 from kbatch.live.broker_errors import AuthenticationError, BrokerConnectionError, BrokerError
 from kbatch.live.cluster import Cluster, PartitionLeader, TopicMetadata
+from kbatch.live.cluster_source import ClusterSource
 from kbatch.live.counters import ConsumerMetrics
 from kbatch.live.settings import ClientSettings, ServerAddress
 from kbatch.live.tokens import BearerToken, TokenProvider
@@ -18,6 +19,7 @@ __all__ = [
     "BrokerError",
     "ClientSettings",
     "Cluster",
+    "ClusterSource",
     "ConsumerMetrics",
     "PartitionLeader",
     "ServerAddress",

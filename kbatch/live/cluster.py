@@ -15,7 +15,7 @@ from kbatch.live.broker_connection import BrokerConnection
 from kbatch.live.broker_errors import BrokerConnectionError, BrokerError, refusal_error
 from kbatch.live.sasl import token_provider
 from kbatch.live.settings import ClientSettings, ServerAddress
-from kbatch.live.transport import TransportFactory, connect_socket
+from kbatch.live.transport import TransportFactory, check_transport, connect_socket
 from kbatch.options import ISOLATION, Isolation, did_you_mean
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import message_class
@@ -93,10 +93,7 @@ class Cluster:
 
     def __init__(self, settings: ClientSettings, *, transport: TransportFactory | None = None) -> None:
         check_types(Cluster.__init__, locals())
-        if transport is not None and not callable(transport):
-            raise TypeError(
-                f"transport must be a function that opens a connection, or None, got {type(transport).__name__}"
-            )
+        check_transport(transport)
         self.settings = settings
         self._connect: TransportFactory = connect_socket if transport is None else transport
         self._tokens = token_provider(settings)

@@ -22,6 +22,7 @@ from kbatch.live.counters import ConsumerMetrics, ReadCounters
 from kbatch.live.group_reading import STARTS, GroupReading, GroupUse
 from kbatch.live.live_options import LiveArguments, LiveOptions
 from kbatch.live.live_partitions import chosen_partitions
+from kbatch.live.live_sampling import sample_partitions
 from kbatch.live.live_tables import LiveTables
 from kbatch.live.settings import ClientArguments, ClientSettings
 from kbatch.live.transport import TransportFactory
@@ -355,7 +356,8 @@ def consume(
           ends at the last stable offset. With ``end=None`` the default of ``start`` is "latest", and new partitions are
           noticed after ``metadata.max.age.ms`` and read from their beginning;
         - ``values``, ``value_schema``, ``schema_registry``, ``keys`` and so on of `kbatch.Log.to_arrow`, for the
-          conversions. A schema of JSON has to be given, or be in the registry;
+          conversions. A schema of JSON that is not given is inferred from a sample of the records that the partitions
+          have when `consume` is called;
         - ``flush_rows``, ``flush_bytes`` and ``flush_interval``: gather the records of small responses of a partition
           in one table, until it has this number of records, its batches have this number of bytes, or the first record
           has waited for this time, such as "500ms" or a number of seconds. Without ``flush_interval`` that is 1 s.
@@ -428,7 +430,9 @@ def consume(
     reading: GroupReading | None = None
     try:
         values = value_columns_of(
-            formats, _no_sample, arguments.decode.crc, lambda: [each.metadata.name for each in chosen()]
+            formats,
+            lambda on: sample_partitions(chosen(), on, arguments.decode.crc),
+            lambda: [each.metadata.name for each in chosen()],
         )
         if values is not None:
             arguments = arguments.replaced(columns=RecordView.of(columns, VIEW_COLUMNS, values=values).columns)
@@ -448,7 +452,3 @@ def consume(
             reading.close()
         cluster.close()
         raise
-
-
-def _no_sample() -> NoReturn:
-    raise ValueError("a live topic is not sampled for a schema of JSON: give value_schema or key_schema")

@@ -148,6 +148,7 @@ class FetchProgress:
         fetch.last_epoch = framing.epoch
         fetch.may_begin_later = False
         fetch.needed_bytes = 0
+        fetch.soft_bytes = min(4 * fetch.soft_bytes, NO_END)
         if fetch.position >= fetch.stop:
             context.event.finished.append(fetch)
 

@@ -71,7 +71,7 @@ class FetchSession:
             (each.topic, each.topic_id, each.partition): (
                 each.position,
                 each.leader_epoch,
-                max(size, each.needed_bytes),
+                max(min(size, each.soft_bytes), each.needed_bytes),
             )
             for each in partitions
         }

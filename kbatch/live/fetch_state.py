@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.live.broker_errors import BrokerError
+from kbatch.live.settings import ClientSettings
 
 __all__ = [
     "MIN_PARTITION_BYTES",
@@ -53,6 +54,8 @@ class PartitionFetch:
     needed_bytes : int
         The size to request at least, before other partitions, after a response without a whole valid batch; otherwise
         0.
+    soft_bytes : int
+        The size of the next response at most, which grows with each one: a reader may need few records.
     waited : float
         Seconds of requests and pauses without records since the last record.
     lost : BrokerError or None
@@ -80,6 +83,7 @@ class PartitionFetch:
     may_begin_later: bool = False
     is_stopped: bool = False
     needed_bytes: int = 0
+    soft_bytes: int = NO_END
     waited: float = 0.0
     lost: BrokerError | None = None
     is_out_of_range: bool = False
@@ -121,6 +125,19 @@ class FetchLimits(NamedTuple):
     timeout: float
     rack: str
     replica_seconds: float
+
+    @classmethod
+    def of(cls, settings: ClientSettings, response_bytes: int) -> FetchLimits:
+        """Return the limits that settings have; `response_bytes` is the default."""
+        return cls(
+            response_bytes if settings.fetch_max_bytes is None else settings.fetch_max_bytes,
+            settings.max_partition_fetch_bytes,
+            settings.fetch_min_bytes,
+            settings.fetch_max_wait_ms,
+            settings.default_api_timeout_ms / 1000,
+            settings.client_rack or "",
+            settings.metadata_max_age_ms / 1000,
+        )
 
 
 class ResponseSlot:

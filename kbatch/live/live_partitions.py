@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.live.broker_errors import refusal_error
 from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionKey, TopicMetadata
 from kbatch.log.log_bounds import LogBound, start_of, stop_of
 from kbatch.log.selection import LogChooser, Selection
+from kbatch.log.source import Excludes
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.options import Isolation
 from kbatch.protocol.messages import message_class
@@ -55,30 +59,36 @@ class LivePartition:
         """The largest timestamp of the last batch, which is fetched."""
         if self.end_offset <= self.start_offset:
             return None
+        batches = scan_part(self.fetched(self.end_offset - 1, _HEADER_BYTES, "fetch of the last batch")).batches
+        return int(batches["max_timestamp"][-1]) if len(batches) else None
+
+    def fetched(self, offset: int, size: int, action: str) -> npt.NDArray[np.uint8]:
+        """Return about `size` bytes of batches from an offset on, at least one batch; `action` is for messages.
+
+        Raises
+        ------
+        BrokerError, AuthenticationError
+        """
         cls: Any = message_class("FetchRequest")
-        part = cls.FetchPartition(
-            partition=self.number, fetch_offset=self.end_offset - 1, partition_max_bytes=_HEADER_BYTES
-        )
+        part = cls.FetchPartition(partition=self.number, fetch_offset=offset, partition_max_bytes=size)
         topic = cls.FetchTopic(topic=self.metadata.name, topic_id=self.metadata.id, partitions=[part])
-        message = cls(max_bytes=_HEADER_BYTES, min_bytes=0, topics=[topic])
+        message = cls(max_bytes=size, min_bytes=0, topics=[topic])
         response, broker = self.cluster._ask_leader((self.metadata.name, self.number), message)
         found = response.responses[0].partitions[0]
         if found.error_code:
-            raise refusal_error(
-                found.error_code, "fetch of the last batch", broker=broker, topic=self.topic, partition=self.number
-            )
-        batches = scan_part(byte_array(found.records or b"")).batches
-        return int(batches["max_timestamp"][-1]) if len(batches) else None
+            raise refusal_error(found.error_code, action, broker=broker, topic=self.topic, partition=self.number)
+        return byte_array(found.records or b"")
 
 
 def chosen_partitions(
     cluster: Cluster,
-    topics: TopicChoice,
+    topics: TopicChoice | None,
     partitions: Iterable[int] | None,
     isolation: Isolation,
     known: Container[PartitionKey] = (),
+    excludes: Excludes | None = None,
 ) -> list[LivePartition]:
-    """Return the partitions that a read chooses, by topic and number, without those that are `known`.
+    """Return the partitions that a read chooses, by topic and number, without those that are `known` or excluded.
 
     Raises
     ------
@@ -87,15 +97,17 @@ def chosen_partitions(
     ValueError
         If a glob matches no topic, or no topic has one of the partitions.
     """
-    choice = TopicFilter(topics)
+    choice = None if topics is None else TopicFilter(topics)
     numbers = partition_numbers(partitions)
     # Names alone need no listing of all topics, which ACLs may hide.
-    found = cluster.topics(None if choice.has_patterns else choice.names)
+    found = cluster.topics(None if choice is None or choice.has_patterns else choice.names)
     chooser = LogChooser(Selection(topics=topics, partitions=numbers), roots=())
     chosen = [(topic, number) for topic in found for number in topic.partitions if chooser(topic.name, number)]
     chooser.check()
     if numbers is not None and (missing := sorted(numbers - {number for _, number in chosen})):
         raise ValueError(f"no chosen topic has partition {missing[0]}")
+    if excludes is not None:
+        chosen = [(topic, number) for topic, number in chosen if not excludes(topic.name, number)]
     return located_partitions(
         cluster, [(topic, number) for topic, number in chosen if (topic.name, number) not in known], isolation
     )
@@ -123,8 +135,9 @@ def resolved_bounds(
     for log, (start, stop) in zip(logs, bounds, strict=True):
         first, last = start_of(log, start), stop_of(log, stop)
         first = log.start_offset if first is None else first
-        if start.timestamp is not None:
-            times[log.metadata.name, log.number] = max(start.timestamp, 0)
+        # A record without a timestamp has -1, which a broker does not look up.
+        if start.timestamp is not None and start.timestamp >= 0:
+            times[log.metadata.name, log.number] = start.timestamp
         found.append((max(first, log.start_offset), log.end_offset if last is None else min(last, log.end_offset)))
     if times:
         listed = cluster.offsets(times, isolation=isolation)

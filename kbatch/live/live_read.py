@@ -106,11 +106,16 @@ class LiveRead:
         for fetcher in fetchers:
             fetcher.join(max(deadline - time.monotonic(), 0.0))
 
-    def add(self, fetches: Iterable[PartitionFetch]) -> None:
-        """Read more partitions."""
+    @property
+    def unfinished(self) -> int:
+        """The number of partitions that are not read to their end."""
+        return self._unfinished
+
+    def add(self, fetches: Iterable[PartitionFetch], topic: TopicMetadata | None = None) -> None:
+        """Read more partitions, with `topic` of a topic of which the leaders are known."""
         found = [each for each in fetches if each.position < each.stop]
-        self._lost += found
         self._unfinished += len(found)
+        self._lost += [each for each in found if topic is None or not self._placed(each, topic)]
 
     def drop(self, fetches: Iterable[PartitionFetch]) -> None:
         """Read no more of some partitions; what was fetched of them is not returned."""

@@ -14,6 +14,7 @@ from kbatch.live.coordinator import CommittedOffset
 from kbatch.live.counters import ConsumerMetrics, ReadCounters
 from kbatch.live.data_loss import DataLoss
 from kbatch.live.fetch_state import NO_END, RESPONSES, FetchedBatches, FetchLimits, PartitionFetch
+from kbatch.live.fetched_tables import fetched_tables
 from kbatch.live.gathering import BatchGathering
 from kbatch.live.group_reading import GroupReading
 from kbatch.live.group_state import MEMBERSHIP_ERRORS, GroupChange
@@ -24,9 +25,6 @@ from kbatch.log.conversions import last_rows, warn_if_after_end
 from kbatch.log.log_bounds import LogBound
 from kbatch.log.read_arguments import ReadArguments
 from kbatch.log.row_filter import RowFilter
-from kbatch.read.committed import decide
-from kbatch.read.decode_options import DecodeOptions
-from kbatch.read.in_memory import decode_tables
 from kbatch.table import RecordTable
 
 __all__ = ["LiveTables"]
@@ -319,22 +317,12 @@ class LiveTables:
 
     @property
     def _sizes(self) -> FetchLimits:
-        settings = self._cluster.settings
         topics = [log.metadata for log in self._logs]
         if self._group is not None and self._group.subscription is not None:
             topics = self._group.subscription.topics
         leaders = {leader.broker for topic in topics for leader in topic.partitions.values()}
         size = max(self._arguments.max_bytes // 2 // (RESPONSES * max(len(leaders), 1)), _MIN_RESPONSE)
-        size = min(size, _MAX_RESPONSE)
-        return FetchLimits(
-            size if settings.fetch_max_bytes is None else settings.fetch_max_bytes,
-            settings.max_partition_fetch_bytes,
-            settings.fetch_min_bytes,
-            settings.fetch_max_wait_ms,
-            settings.default_api_timeout_ms / 1000,
-            settings.client_rack or "",
-            settings.metadata_max_age_ms / 1000,
-        )
+        return FetchLimits.of(self._cluster.settings, min(size, _MAX_RESPONSE))
 
     def _decoded(
         self, batches: FetchedBatches, read: LiveRead, changes: PartitionChanges | None
@@ -342,21 +330,15 @@ class LiveTables:
         """Decode the batches of a response."""
         fetch = batches.fetch
         key = (fetch.topic, fetch.partition)
-        stop = None if fetch.stop == NO_END else fetch.stop
-        options = replace(self._options, start_offset=batches.start, stop_offset=stop)
-        # A broker lists no transactions if none was aborted; markers would withhold those that end in a later response.
-        decided: DecodeOptions = decide(batches.data, options, batches.aborted or [])[0]
-        source = f"broker {batches.broker}, {fetch.name}"
         rows: RowFilter = self._rows[key]
-        made = decode_tables(batches.data, decided, source=source, max_bytes=max(self._arguments.max_bytes // 4, 1))
         consumed = 0
-        for table in made:
+        for table in fetched_tables(batches, self._options, self._arguments.max_bytes // 4):
             has_losses = bool(table.losses)
             consumed += table.consumed
-            is_last = has_losses and options.on_error == "stop"
+            is_last = has_losses and self._options.on_error == "stop"
             self.positions[key] = _position_after(table, batches, consumed, self.positions[key], is_last)
             if len(table) or has_losses:
-                chosen = rows.chosen(table._with(topic=fetch.topic, partition=fetch.partition))
+                chosen = rows.chosen(table)
                 del table
                 if len(chosen) or has_losses:
                     yield chosen if self._selected is None or not rows.columns else chosen.select(self._selected)
@@ -377,7 +359,8 @@ class LiveTables:
         found: dict[PartitionKey, list[RecordTable]] = {key: [] for key in self.ranges}
         rest = dict.fromkeys(self.ranges, count)
         stops = {key: stop for key, (start, stop) in self.ranges.items() if start < stop}
-        span = max(count, _SEARCHED_OFFSETS)
+        # Under "stop", damage decides which records are the last ones, so all of them are read.
+        span = max(count, _SEARCHED_OFFSETS) if self._options.on_error != "stop" else NO_END
         while stops:
             searched = {key: (max(self.ranges[key][0], stop - span), stop) for key, stop in stops.items()}
             tables: dict[PartitionKey, list[RecordTable]] = {key: [] for key in searched}

@@ -12,6 +12,7 @@ from kbatch.arguments import check_types
 from kbatch.live.client_config import jaas_options, read_config
 from kbatch.live.group_settings import assignor_names, checked_choice
 from kbatch.live.tokens import TokenProvider
+from kbatch.log.store.storage import CLUSTER_SCHEME, is_cluster_url
 from kbatch.options import did_you_mean
 from kbatch.settings_text import as_list, setting_value
 from kbatch.values.registry_settings import is_registry_setting
@@ -23,7 +24,6 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI")
 # What Java's clients need for AWS_MSK_IAM.
 _MSK_MODULE, _MSK_HANDLER = "IAMLoginModule", "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
-_URL_SCHEME = "kafka://"
 
 # Settings of librdkafka, and of older or newer clients in Java, that mean the same as another one.
 _ALIASES = {
@@ -177,8 +177,8 @@ def parse_servers(value: str | Iterable[str]) -> tuple[ServerAddress, ...]:
     """
     if not isinstance(value, str) and (isinstance(value, bytes) or not isinstance(value, Iterable)):
         raise TypeError(f"bootstrap_servers must be HOST:PORT or several of them, got {type(value).__name__}")
-    if isinstance(value, str) and value.startswith(_URL_SCHEME):
-        value = value.removeprefix(_URL_SCHEME).removesuffix("/")
+    if isinstance(value, str) and is_cluster_url(value):
+        value = value[len(CLUSTER_SCHEME) :].removesuffix("/")
         if re.search(r"[@?#/&]", value):
             raise ValueError(
                 "a kafka URL is kafka://HOST:PORT[,HOST:PORT] and has no settings, topics or passwords, because URLs "

@@ -16,7 +16,15 @@ from kbatch.live.broker_errors import AuthenticationError, BrokerConnectionError
 from kbatch.live.settings import ClientSettings, ServerAddress
 from kbatch.tls import client_context
 
-__all__ = ["SocketTransport", "Transport", "TransportFactory", "certificate_refusal", "connect_socket", "tls_context"]
+__all__ = [
+    "SocketTransport",
+    "Transport",
+    "TransportFactory",
+    "certificate_refusal",
+    "check_transport",
+    "connect_socket",
+    "tls_context",
+]
 
 # The largest number of buffers of one call of sendmsg on Linux and macOS.
 _MAX_PARTS = 1024
@@ -47,6 +55,14 @@ class TransportFactory(Protocol):
 
     def __call__(self, server: ServerAddress, settings: ClientSettings) -> Transport:
         """Return an open connection to a broker."""
+
+
+def check_transport(transport: TransportFactory | None) -> None:
+    """Raise TypeError unless an argument ``transport`` is a function or None."""
+    if transport is not None and not callable(transport):
+        raise TypeError(
+            f"transport must be a function that opens a connection, or None, got {type(transport).__name__}"
+        )
 
 
 class SocketTransport:

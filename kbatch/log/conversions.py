@@ -19,6 +19,7 @@ from kbatch.log.log_bounds import BoundedLog, LogBound
 from kbatch.log.ranges import LogSelection
 from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions, ViewOptions
 from kbatch.log.record_view import BadValues, RecordView, value_columns_of
+from kbatch.log.sampling import sample_logs, topics_of
 from kbatch.log.segment import Segment
 from kbatch.options import Binary
 from kbatch.quantities import callers_stacklevel
@@ -415,7 +416,11 @@ class Conversions(ABC):
         """Return the columns and the arguments of a read; all are checked at once."""
         formats = ValueOptions.of(options)
         arguments = ReadArguments.of(None, options)
-        values = value_columns_of(formats, self._logs_to_read, arguments.decode.crc)
+        values = value_columns_of(
+            formats,
+            lambda on: sample_logs(self._logs_to_read(), on, arguments.decode.crc),
+            lambda: topics_of(self._logs_to_read()),
+        )
         view = RecordView.of(columns, self._default_columns(), binary, values)
         return view, arguments.replaced(columns=view.columns)
 

@@ -17,7 +17,7 @@ from kbatch.log.segment import Segment, check_order, last_offset
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 
-__all__ = ["counted_options", "records_counted"]
+__all__ = ["adjacent_spans", "counted_options", "decided_by_headers", "records_counted"]
 
 
 def counted_options(options: DecodeOptions) -> DecodeOptions:
@@ -99,10 +99,10 @@ class _SegmentCount:
                 return 0
         last = last_offset(batches)
         self.reached = self.reached if last is None else last
-        is_whole, is_empty = _decided_by_headers(batches, self._options, self._rows)
+        is_whole, is_empty = decided_by_headers(batches, self._options, self._rows)
         count = int(batches["record_count"][is_whole & ~is_empty].sum(dtype=np.int64))
         unknown = batches[~(is_whole | is_empty) | (batches["size"] > self._max_size)]
-        return count + sum(self._decoded(*span) for span in _adjacent(unknown))
+        return count + sum(self._decoded(*span) for span in adjacent_spans(unknown))
 
     def _decoded(self, start: int, end: int) -> int:
         if start >= end:
@@ -111,7 +111,7 @@ class _SegmentCount:
         return _rows_of(map(self._rows.chosen, tables))
 
 
-def _decided_by_headers(
+def decided_by_headers(
     batches: npt.NDArray[np.void], options: DecodeOptions, rows: RowFilter
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return which batches give all their records, and which none; the headers do not decide about the others."""
@@ -144,7 +144,7 @@ def _decided_by_headers(
     return is_whole, is_empty
 
 
-def _adjacent(batches: npt.NDArray[np.void]) -> Iterator[tuple[int, int]]:
+def adjacent_spans(batches: npt.NDArray[np.void]) -> Iterator[tuple[int, int]]:
     """Yield the byte ranges of batches that follow each other."""
     if len(batches):
         ends = batches["position"] + batches["size"]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kbatch.escaping import counted, printable
 from kbatch.extras import require
 from kbatch.format import VIEW_COLUMNS
-from kbatch.log.sampling import NamedLog, sample_logs, topics_of
-from kbatch.options import Binary, Crc, On
+from kbatch.options import Binary, On
 from kbatch.quantities import callers_stacklevel
 from kbatch.records.arrow import to_arrow, view_schema
 from kbatch.records.data import checked_columns, checked_names
@@ -31,22 +30,16 @@ _MEMORY_ADVICE = "raise limits=kbatch.Limits(max_table_bytes=...), or lower max_
 
 
 def value_columns_of(
-    values: ValueOptions,
-    logs: Callable[[], Sequence[NamedLog]],
-    crc: Crc = "verify",
-    topics: Callable[[], Iterable[str]] | None = None,
+    values: ValueOptions, sample: Callable[[On], list[bytes]], topics: Callable[[], Iterable[str]]
 ) -> ValueColumns | None:
     """Return the typed columns that options request; None if there are none.
 
-    A schema of JSON that is not given is inferred once, from a sample of all records of the logs: the columns of
-    different selections of the same logs are the same. `topics` returns the topics for subjects of a schema
-    registry, by default those of the logs.
+    A schema of JSON that is not given is inferred once from a `sample` of all records, so that the columns of different
+    selections are the same. `topics` returns the topics for subjects of a schema registry.
     """
     if not values.parsed:
         return None
-    return ValueColumns(
-        values.parsers(lambda on: sample_logs(logs(), on, crc), topics=topics or (lambda: topics_of(logs())))
-    )
+    return ValueColumns(values.parsers(sample, topics=topics))
 
 
 class BadValues:

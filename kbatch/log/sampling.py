@@ -35,7 +35,7 @@ class SegmentedLog(Protocol):
         """The segments by offset."""
 
 
-class NamedLog(SegmentedLog, Protocol):
+class NamedLog(Protocol):
     """A log whose topic may be known."""
 
     @property

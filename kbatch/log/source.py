@@ -1,83 +1,118 @@
-"""What a scan needs of a source of records, and the source that is made of files.
+"""What a scan needs of a source of records, and the sources that are made of files.
 
 A source has topic-partitions. Of each it knows the first and the last offset, the last stable offset and the offset of
-a time, and it opens ranges of batches. A directory tree is a source, in a local file system or in an object store.
+a time, and it opens ranges of batches. A directory tree is a source, in a local file system or in an object store, and
+so is a cluster of brokers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
+from kbatch.bounds import Domain, Pruning
 from kbatch.errors import LogDirectoryError
 from kbatch.log.discovery import root_list
+from kbatch.log.log_bounds import BoundedLog, LogBound
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
-from kbatch.log.segment import Segment
+from kbatch.log.read_arguments import ReadArguments
+from kbatch.log.row_filter import RowFilter
 from kbatch.log.selection import LogChooser, Selection, choose_logs
-from kbatch.log.store.storage import is_url, locate
-from kbatch.quantities import TimeLike
-from kbatch.read.decode_options import Crc, OnError
-from kbatch.transactions import Transactions
+from kbatch.log.store.storage import locate
+from kbatch.options import On
+from kbatch.table import RecordTable
 
-__all__ = ["DirectoryTree", "LogSource", "OpenedLogs", "PartitionLog", "SourceLike", "source_of"]
+__all__ = [
+    "DirectoryTree",
+    "Excludes",
+    "LogSource",
+    "OpenSource",
+    "OpenedLogs",
+    "PlannedRange",
+    "RangeRequest",
+    "ReadAhead",
+    "SegmentSource",
+    "SourceLike",
+    "source_of",
+]
 
 # Whether no record of a topic-partition is needed, by its name.
 Excludes: TypeAlias = Callable[[str | None, int | None], bool]
 
 
-class PartitionLog(Protocol):
-    """The log of a topic-partition, as a scan plans and reads it; `kbatch.Log` is one.
+@dataclass(frozen=True)
+class RangeRequest:
+    """The records of one log that a scan needs.
 
     Attributes
     ----------
-    path : str
-        The name of the log in messages.
-    topic : str or None
-    partition : int or None
+    log : BoundedLog
+        Of the source.
+    start, stop : LogBound
+    rows : RowFilter
+        The choice by time and key within the offsets.
+    pruning : Pruning
+        The offsets and times that a condition excludes.
+    is_exact : bool
+        Whether the condition is true for all records that are not excluded.
+    is_empty : bool
+        Whether no record is needed.
+    may_have : callable, optional
+        Whether the condition can be true for a record with an offset in a range.
     """
 
-    path: str
-    topic: str | None
-    partition: int | None
+    log: Any
+    start: LogBound
+    stop: LogBound
+    rows: RowFilter
+    pruning: Pruning = field(default_factory=Pruning)
+    is_exact: bool = False
+    is_empty: bool = False
+    may_have: Callable[[Domain], bool] | None = None
+
+
+class PlannedRange(Protocol):
+    """What a source reads for a request."""
 
     @property
-    def segments(self) -> Sequence[Segment]:
-        """Ranges of batches, in order of their offsets."""
-
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset."""
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last complete batch."""
-
-    def transactions(self, *, crc: Crc = "verify", on_error: OnError = "raise") -> Transactions:
-        """Return the transactions and the last stable offset."""
-
-    def offset_for_timestamp(
-        self,
-        timestamp: TimeLike,
-        *,
-        start_offset: int | None = None,
-        crc: Crc = "verify",
-        on_error: OnError = "raise",
-    ) -> int | None:
-        """Return the offset of the first record with a timestamp or a later one."""
+    def request(self) -> RangeRequest:
+        """The request."""
 
 
-@runtime_checkable
-class LogSource(Protocol):
-    """Where the records of a scan are."""
+class ReadAhead(NamedTuple):
+    """How far a read is ahead of its consumer.
 
-    def logs(self, selection: Selection, excludes: Excludes | None = None) -> Sequence[Log]:
+    Attributes
+    ----------
+    threads : int
+        Those that plan and decode.
+    logs, tasks : int
+        The number of logs that are planned, and of tasks that are decoded, at the same time.
+    """
+
+    threads: int
+    logs: int
+    tasks: int
+
+
+class OpenSource(Protocol):
+    """A source during one request of records; what it has opened is closed at the end of the context.
+
+    Its tasks are independent of each other: each is decoded by one thread at a time, and several at the same time.
+    """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def logs(self, selection: Selection, excludes: Excludes | None = None) -> Sequence[BoundedLog]:
         """Return the logs that a selection chooses, in order of topic and partition, as they are now.
 
         Parameters
@@ -87,11 +122,53 @@ class LogSource(Protocol):
             Called with a topic and a partition: whether no record of it is needed, so that the log is not opened.
         """
 
+    def plan(self, request: RangeRequest) -> Any:
+        """Return the `PlannedRange` of a request; threads plan several at the same time."""
+
+    def ahead(self, logs: Sequence[Any], *, reverse: bool) -> ReadAhead:
+        """Return how far ahead of its consumer a read of logs is."""
+
+    def tasks(self, planned: Iterable[Any], *, reverse: bool) -> Iterator[tuple[Any, Any]]:
+        """Yield the range and the work of each task, in the order of the records or in the opposite one."""
+
+    def tables(self, planned: Any, work: Any, columns: tuple[str, ...], *, reverse: bool) -> Iterator[RecordTable]:
+        """Yield the tables of a task with some columns, in the order of the records or in the opposite one."""
+
+    def counts(self, requests: Sequence[RangeRequest]) -> list[int | None]:
+        """Return the number of records of each request whose condition is exact; None if they have to be decoded."""
+
+    def sampled(self, logs: Sequence[Any], on: On) -> list[bytes]:
+        """Return keys or values from places spread over the logs, to infer a schema."""
+
+    def explained(self, planned: Sequence[Any]) -> Iterator[str]:
+        """Yield the lines of `kbatch.Scan.explain` about the ranges."""
+
+
+@runtime_checkable
+class LogSource(Protocol):
+    """Where the records of a scan are."""
+
+    def open(self, arguments: ReadArguments) -> OpenSource:
+        """Return the source as it is now, for one request of records."""
+
     def describe(self) -> str:
         """Return what the source is, for people."""
 
 
-SourceLike: TypeAlias = "str | os.PathLike[str] | Log | LogList | LogSource | Iterable[str | os.PathLike[str]]"
+@runtime_checkable
+class SegmentSource(Protocol):
+    """Where the segments of logs are; scans plan and decode them (`kbatch.scans.file_source`)."""
+
+    def logs(self, selection: Selection, excludes: Excludes | None = None) -> Sequence[Log]:
+        """Return the logs that a selection chooses; see `OpenSource.logs`."""
+
+    def describe(self) -> str:
+        """Return what the source is, for people."""
+
+
+SourceLike: TypeAlias = (
+    "str | os.PathLike[str] | Log | LogList | SegmentSource | LogSource | Iterable[str | os.PathLike[str]]"
+)
 
 
 class DirectoryTree:
@@ -115,13 +192,12 @@ class DirectoryTree:
         self._paths = [os.fspath(path) for path in paths]
         self._options = dict(storage_options or {})
         for path in self._paths:
-            if not is_url(path):
-                storage, text = locate(path, self._options)
-                if storage.find(text) is None:
-                    raise LogDirectoryError(f"{text}: no such file or directory", source=text)
+            storage, text = locate(path, self._options)
+            if not storage.remote and storage.find(text) is None:
+                raise LogDirectoryError(f"{text}: no such file or directory", source=text)
 
     def logs(self, selection: Selection, excludes: Excludes | None = None) -> Sequence[Log]:
-        """Open the logs that a selection chooses; see `LogSource.logs`."""
+        """Open the logs that a selection chooses; see `OpenSource.logs`."""
         return _sorted(choose_logs(self._paths, selection, self._options, excludes=excludes))
 
     def describe(self) -> str:
@@ -141,7 +217,7 @@ class OpenedLogs:
         self._logs = list(logs)
 
     def logs(self, selection: Selection, excludes: Excludes | None = None) -> Sequence[Log]:
-        """Return the logs that a selection chooses; see `LogSource.logs`."""
+        """Return the logs that a selection chooses; see `OpenSource.logs`."""
         chooser = LogChooser(selection, excludes)
         chosen = [log for log in self._logs if chooser(log.topic, log.partition)]
         chooser.check()
@@ -152,8 +228,8 @@ class OpenedLogs:
         return self._logs[0].path if len(self._logs) == 1 else f"{len(self._logs)} logs"
 
 
-def source_of(given: SourceLike, storage_options: Mapping[str, str] | None = None) -> LogSource:
-    """Return the source that a caller means: paths and URLs, a log, a list of logs, or a source.
+def source_of(given: SourceLike, storage_options: Mapping[str, str] | None = None) -> SegmentSource:
+    """Return the segments that a caller means: paths and URLs, a log, a list of logs, or a source of segments.
 
     Raises
     ------
@@ -166,7 +242,7 @@ def source_of(given: SourceLike, storage_options: Mapping[str, str] | None = Non
         return OpenedLogs([given])
     if isinstance(given, LogList):
         return OpenedLogs(given)
-    if isinstance(given, LogSource):
+    if isinstance(given, SegmentSource):
         return given
     if isinstance(given, list | tuple) and given and all(isinstance(each, Log) for each in given):
         return OpenedLogs(given)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
 
@@ -13,9 +14,11 @@ from kbatch.format import VIEW_COLUMNS
 from kbatch.log.read_arguments import SCAN_HINTS, ReadArguments, ViewOptions
 from kbatch.log.record_view import RecordView
 from kbatch.log.selection import Selection
-from kbatch.log.source import SourceLike, source_of
+from kbatch.log.source import LogSource, SourceLike, source_of
+from kbatch.log.store.storage import is_cluster_url
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.scans.explaining import explained
+from kbatch.scans.file_source import FileSource
 from kbatch.scans.polars_expressions import is_polars_expression, to_arrow_expression
 from kbatch.scans.polars_scan import lazy_frame
 from kbatch.scans.scan_reading import Reading
@@ -34,9 +37,9 @@ __all__ = ["Scan", "scan_logs"]
 class Scan(ScannedRecords):
     """The records of logs as a lazy table: nothing is read before records are requested. `scan_logs` makes it.
 
-    A scan is immutable: `filter` and `select` return another one. Each request of records lists directories again, and
-    reads them in its own threads, ahead of the consumer and in bounded memory. Records are in the order of topic,
-    partition and offset.
+    A scan is immutable: `filter` and `select` return another one. Each request of records lists directories again, or
+    asks the cluster, and reads in its own threads, ahead of the consumer and in bounded memory. Records are in the
+    order of topic, partition and offset.
 
     Any library that takes an Arrow stream takes a scan: ``pyarrow.table(scan)``, ``polars.DataFrame(scan)``. `lazy` and
     `dataset` are tables that Polars and DuckDB query with their own filters and columns pushed down.
@@ -157,7 +160,12 @@ class Scan(ScannedRecords):
         return f"<Scan of {self._reading.source.describe()}: {', '.join(self._names)}{shown}>"
 
 
-@suggests_names(SCAN_HINTS)
+# The settings of a cluster that its URL cannot have.
+_CLUSTER_SETTINGS = ("bootstrap_servers", "security_protocol", "sasl_mechanism", "sasl_username", "sasl_password")
+_SETTINGS_HINT = "use config={...}, or give kbatch.live.ClusterSource(kbatch.live.ClientSettings.of(...)) as the source"
+
+
+@suggests_names({**SCAN_HINTS, **dict.fromkeys((*_CLUSTER_SETTINGS, "ssl_ca_location", "client_id"), _SETTINGS_HINT)})
 def scan_logs(
     source: SourceLike,
     *,
@@ -165,15 +173,16 @@ def scan_logs(
     partitions: Iterable[int] | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     **options: Unpack[ViewOptions],
 ) -> Scan:
     """Return the records of logs as a lazy table.
 
     Parameters
     ----------
-    source : str or path, iterable of them, Log, LogList, or LogSource
+    source : str or path, iterable of them, Log, LogList, or kbatch.live.ClusterSource
         Log directories, topic-partition directories and ``.log`` files, by path or URL, which each read lists again; or
-        logs that are open already.
+        logs that are open already; or a cluster, by a URL ``kafka://HOST:PORT[,HOST:PORT]`` without settings.
     topics : str, re.Pattern, or iterable of them, optional
         As for `kbatch.find_logs`. Internal topics under a directory, such as ``__consumer_offsets``, are read only if
         a name is given here, or the path of the topic-partition.
@@ -184,6 +193,9 @@ def scan_logs(
         a format of values also fields, such as ``value.user.id``: engines then request them one by one.
     storage_options : mapping of str to str, optional
         For URLs; see `kbatch.log.store.storage.filesystem`.
+    config : str, path or mapping, optional
+        For a cluster, the settings of Kafka's clients as for `kbatch.consume`: a file such as ``client.properties``, or
+        a mapping. `kbatch.live.ClusterSource` takes them as keyword arguments.
     **options
         Those of `kbatch.Log.to_arrow`, such as ``start``, ``end``, ``last``, ``key``, ``isolation`` and ``on_error``.
         Times before now are taken when `scan_logs` is called. ``threads`` is the number of threads that decode; default
@@ -219,9 +231,26 @@ def scan_logs(
         topics=topics,
         partitions=partition_numbers(partitions),
     )
-    reading = Reading(source_of(source, storage_options), selection, arguments)
+    reading = Reading(_scanned_source(source, storage_options, config), selection, arguments)
     if not formats.parsed:
         return Scan(reading, RecordView.of(columns, VIEW_COLUMNS).columns)
-    values = TypedValues(formats, lambda: [each.log for each in reading.chosen()], arguments.decode.crc)
+    values = TypedValues(formats, reading.sampled, reading.topics)
     scan = Scan(reading, values.names, values)
     return scan if columns is None else scan.select(columns)
+
+
+def _scanned_source(
+    given: SourceLike,
+    storage_options: Mapping[str, str] | None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+) -> LogSource:
+    """Return the source that a caller means. Modules of live topics are imported only for a cluster."""
+    if isinstance(given, str) and is_cluster_url(given):
+        from kbatch.live import ClientSettings, ClusterSource
+
+        if storage_options is not None:
+            raise ValueError("storage_options are for URLs of files; config has the settings of a cluster")
+        return ClusterSource(ClientSettings.of(config, bootstrap_servers=given))
+    if config is not None:
+        raise ValueError("config has the settings of a cluster, whose source is kafka://HOST:PORT[,HOST:PORT]")
+    return given if isinstance(given, LogSource) else FileSource(source_of(given, storage_options))

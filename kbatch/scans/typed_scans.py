@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from kbatch.format import VIEW_COLUMNS
-from kbatch.log import Log
 from kbatch.log.record_view import value_columns_of
-from kbatch.options import Crc
+from kbatch.options import On
 from kbatch.value_options import ValueOptions
 from kbatch.values.parsed import bad_types
 from kbatch.values.typed_columns import ValueColumns
@@ -22,15 +21,16 @@ class TypedValues:
     Parameters
     ----------
     formats : ValueOptions
-    logs : callable
-        Returns the logs that the arguments of the scan choose, of which a sample is taken to infer a schema.
-    crc : {"verify", "mark", "skip"}
+    sample, topics : callable
+        As for `value_columns_of`.
     """
 
-    def __init__(self, formats: ValueOptions, logs: Callable[[], Sequence[Log]], crc: Crc) -> None:
+    def __init__(
+        self, formats: ValueOptions, sample: Callable[[On], list[bytes]], topics: Callable[[], Iterable[str]]
+    ) -> None:
         self.formats = formats
-        self._logs = logs
-        self._crc = crc
+        self._sample = sample
+        self._topics = topics
         self._lock = threading.Lock()
         self._columns: ValueColumns | None = None
 
@@ -50,5 +50,5 @@ class TypedValues:
         """
         with self._lock:
             if self._columns is None:
-                self._columns = value_columns_of(self.formats, self._logs, self._crc)
+                self._columns = value_columns_of(self.formats, self._sample, self._topics)
             return self._columns

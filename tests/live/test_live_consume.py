@@ -168,15 +168,23 @@ def test_conversions_return_all_records_with_topic_and_partition() -> None:
     assert made().reader().read_all().schema == made().schema
 
 
-def test_values_have_types_and_a_schema_of_json_is_not_inferred() -> None:
+def test_values_have_the_types_of_a_schema_that_is_given_or_inferred() -> None:
     pytest.importorskip("pyarrow")
     made = ScriptedPartition()
     made.write([b'{"id": 7}'])
     cluster = ScriptedCluster(orders=[made])
     table = consumed(cluster, values="json", value_schema="id bigint", columns=["value.id"]).to_arrow()
     assert table.to_pydict() == {"value.id": [7]}
-    with pytest.raises(ValueError, match="give value_schema"):
-        consumed(cluster, values="json")
+    later = ScriptedPartition()
+    later.write([b'{"id": 8, "name": "x"}'])
+    later.write([b'{"id": 9}'])
+    cluster = ScriptedCluster(orders=[made, ScriptedPartition(), later])
+    table = consumed(cluster, values="json", columns=["value.id", "value.name"]).to_arrow()
+    assert sorted(table.to_pylist(), key=lambda row: row["value.id"]) == [
+        {"value.id": 7, "value.name": None},
+        {"value.id": 8, "value.name": "x"},
+        {"value.id": 9, "value.name": None},
+    ]
 
 
 # -- faults

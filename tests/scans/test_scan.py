@@ -22,9 +22,10 @@ import kbatch
 from kbatch.errors import LogDirectoryError
 from kbatch.format import VIEW_COLUMNS
 from kbatch.log.selection import Selection, choose_logs
-from kbatch.log.source import DirectoryTree, LogSource, PartitionLog
+from kbatch.log.source import DirectoryTree, LogSource, SegmentSource
 from kbatch.records.arrow import view_schema
 from kbatch.scans import polars_scan
+from kbatch.scans.file_source import FileSource
 from kbatch.scans.polars_expressions import to_arrow_expression
 
 LOGS = Path(__file__).parents[1] / "golden" / "logs"
@@ -200,7 +201,7 @@ def test_each_request_sees_the_logs_of_that_time(tmp_path: Path) -> None:
     assert scan.count() > before == opened.count()
 
 
-def test_a_source_of_another_kind_is_scanned() -> None:
+def test_a_source_of_segments_of_another_kind_is_scanned() -> None:
     class Some:
         def logs(self, selection: Selection, excludes: Any = None) -> Sequence[kbatch.Log]:
             return choose_logs([str(LOGS / "txn-0")], selection, excludes=excludes)
@@ -208,11 +209,10 @@ def test_a_source_of_another_kind_is_scanned() -> None:
         def describe(self) -> str:
             return "some logs"
 
-    source: LogSource = Some()
+    source: SegmentSource = Some()
     assert kbatch.scan_logs(source).count() == 337
-    log: PartitionLog = kbatch.Log(LOGS / "txn-0")
-    assert log.end_offset == 371
-    assert isinstance(DirectoryTree([LOGS]), LogSource)
+    assert isinstance(FileSource(DirectoryTree([LOGS])), LogSource)
+    assert kbatch.scan_logs(FileSource(source)).count() == 337
     assert "some logs" in repr(kbatch.scan_logs(source).filter(OFFSET > 5))
 
 

@@ -18,7 +18,7 @@ from log_batches import NOW
 import kbatch
 from kbatch.log import LogWriter
 from kbatch.log.store.segment_file import SegmentFile
-from kbatch.scans import scan_reading
+from kbatch.scans import file_source
 from kbatch.scans.expression_filter import ExpressionFilter
 
 TOPIC, OFFSET, TIME, KEY = (pc.field(name) for name in ("topic", "offset", "timestamp", "key"))
@@ -147,7 +147,7 @@ def test_a_consumer_of_few_records_reads_few_bytes(root: Path, opened: Opened, f
 
 
 def test_counts_without_a_filter_decode_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_reading, "task_tables", None)
+    monkeypatch.setattr(file_source, "task_tables", None)
     scan = kbatch.scan_logs(root)
     assert scan.count() == 2 * RECORDS
     assert scan.lazy().select(pl.len()).collect().item() == 2 * RECORDS

@@ -16,7 +16,7 @@ import pytest
 from value_tables import write_log
 
 import kbatch
-from kbatch.log import record_view
+from kbatch.scans import file_source
 from kbatch.values import JsonParser
 
 SCHEMA = {"id": "bigint", "user": {"name": "string", "age": "int"}, "tags": "array<string>"}
@@ -172,13 +172,13 @@ def test_only_the_fields_of_a_query_are_parsed(root: Path, fields: list[list[str
 
 def test_a_schema_is_inferred_once_and_when_it_is_needed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    original = record_view.sample_logs
+    original = file_source.sample_logs
 
     def counting(*arguments: Any) -> list[bytes]:
         calls.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(record_view, "sample_logs", counting)
+    monkeypatch.setattr(file_source, "sample_logs", counting)
     scan = kbatch.scan_logs(root, values="json", topics="orders")
     assert calls == []
     narrow = scan.filter(pc.field("partition") == 1)

@@ -22,6 +22,7 @@ import kbatch.live
 import kbatch.log
 import kbatch.protocol
 import kbatch.values
+from kbatch.log.read_arguments import ReadArguments
 
 TEXT = [b'{"a": 1}'] * 3
 DATA = kbatch.encode(TEXT, keys=[b"k"] * 3, timestamps=1000, headers=[[("h", b"v")]] * 3)
@@ -168,6 +169,12 @@ def _live_cases() -> None:
     _case("kbatch.consume", kbatch.consume, **live)
     settings = kbatch.live.ClientSettings.of(bootstrap_servers="broker-1")
     _case("kbatch.live.Cluster", kbatch.live.Cluster, settings=lambda: settings, transport=live["transport"])
+    _case("kbatch.live.ClusterSource", kbatch.live.ClusterSource, settings=lambda: settings)
+    _method(
+        "kbatch.live.ClusterSource.open",
+        lambda: kbatch.live.ClusterSource(settings),
+        arguments=lambda: ReadArguments.of(None, {}),
+    )
     _method("kbatch.live.Cluster.topics", lambda: kbatch.live.Cluster(settings, transport=live["transport"]()))
     _method(
         "kbatch.live.Cluster.offsets",

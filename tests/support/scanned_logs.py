@@ -30,10 +30,14 @@ class ScannedLogs:
     size: int = 0
     is_damaged: bool = False
     logs: list[Path] = field(default_factory=list)
+    # By topic, of each partition the batches with their first offset and the offset after the last one.
+    batches: dict[str, list[list[tuple[bytes, int, int]]]] = field(default_factory=dict)
 
 
-def scanned_logs(root: Path, seed: int, *, damage: float = 0.0) -> ScannedLogs:
+def scanned_logs(root: Path, seed: int, *, damage: float = 0.0, lengths: bool = True) -> ScannedLogs:
     """Write logs of several segments; with a chance of `damage`, bytes of a batch other than its base offset change.
+
+    `lengths` is whether its length may change too.
 
     No checksum covers a base offset, and seeks rely on ascending offsets. The last batch of a log remains good, since
     bounds that count from the end rely on its header.
@@ -45,6 +49,8 @@ def scanned_logs(root: Path, seed: int, *, damage: float = 0.0) -> ScannedLogs:
             offset, undecided = 0, set[int]()
             directory = root / f"{topic}-{partition}"
             made.logs.append(directory)
+            written: list[tuple[bytes, int, int]] = []
+            made.batches.setdefault(topic, []).append(written)
             for segment in range(SEGMENTS):
                 base, batches, number = offset, [], draw.randint(1, BATCHES)
                 for place in range(number):
@@ -52,8 +58,9 @@ def scanned_logs(root: Path, seed: int, *, damage: float = 0.0) -> ScannedLogs:
                     is_last = (segment, place) == (SEGMENTS - 1, number - 1)
                     if draw.random() < damage and not is_last:
                         made.is_damaged = True
-                        batch = _changed(draw, batch)
+                        batch = _changed(draw, batch, lengths)
                     batches.append(batch)
+                    written.append((batch, offset, offset + count_of))
                     offset += count_of + (draw.randint(1, 4) if draw.random() < 0.1 else 0)
                 write_segment(directory, base, batches, indexes=draw.random() < 0.6)
                 made.size += sum(map(len, batches))
@@ -88,12 +95,14 @@ def _batch(draw: random.Random, offset: int, undecided: set[int]) -> tuple[bytes
     return batch, count
 
 
-def _changed(draw: random.Random, batch: bytes) -> bytes:
+def _changed(draw: random.Random, batch: bytes, lengths: bool) -> bytes:
     content = bytearray(batch)
     at = draw.randrange(8, len(content))
     for place in range(at, min(len(content), at + draw.choice([1, 1, 4, 40]))):
         content[place] ^= draw.randrange(1, 256)
-    if content[8:12] != batch[8:12]:
+    if not lengths:
+        content[8:12] = batch[8:12]
+    elif content[8:12] != batch[8:12]:
         # A length that reaches far beyond the file only takes longer to find.
         content[8:12] = struct.pack(">i", struct.unpack(">i", content[8:12])[0] % 1000)
     return bytes(content)

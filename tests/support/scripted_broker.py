@@ -77,6 +77,16 @@ class ScriptedPartition:
         """Append one batch."""
         self.batches.append(kbatch.encode(values, base_offset=self.end, leader_epoch=self.epoch, **options))
 
+    def offset_at(self, time: int) -> int:
+        """Return the offset of the first record with a timestamp or a later one, or -1."""
+        table = kbatch.decode(b"".join(self.batches))
+        late = table.records["offset"][table.records["timestamp"] >= time]
+        return int(late[0]) if len(late) else -1
+
+    def aborted_from(self, offset: int) -> list[tuple[int, int]]:
+        """Return the aborted transactions that reach an offset or a later one."""
+        return self.aborted
+
     def records(self, offset: int, size: int, end: int) -> bytes:
         """Return batches from an offset on and before another one: at least one, if there is one."""
         found = b""
@@ -194,9 +204,7 @@ class ScriptedCluster:
                 if each.timestamp == -2:
                     offset = log.start
                 elif each.timestamp >= 0:
-                    table = kbatch.decode(b"".join(log.batches))
-                    late = table.records["offset"][table.records["timestamp"] >= each.timestamp]
-                    offset = int(late[0]) if len(late) else -1
+                    offset = log.offset_at(each.timestamp)
                 code = 0 if log.leader == broker else 6
                 found.append(
                     cls.ListOffsetsPartitionResponse(
@@ -305,7 +313,7 @@ class ScriptedCluster:
             if message.isolation_level:
                 part.aborted_transactions = [
                     FetchResponse.AbortedTransaction(producer_id=producer, first_offset=first)
-                    for producer, first in log.aborted
+                    for producer, first in log.aborted_from(asked.fetch_offset)
                 ]
         return part
 

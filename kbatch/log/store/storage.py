@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow.fs
 
 __all__ = [
+    "CLUSTER_SCHEME",
     "LOCAL",
     "Entry",
     "RemoteFile",
@@ -38,6 +39,7 @@ __all__ = [
     "absolute",
     "filesystem",
     "identity",
+    "is_cluster_url",
     "is_url",
     "locate",
 ]
@@ -45,6 +47,8 @@ __all__ = [
 # Smallest request to a remote file, in bytes: the request itself costs more than the transfer of this many bytes.
 MIN_REQUEST = 64 << 10
 
+# The scheme of the URL of a cluster of brokers.
+CLUSTER_SCHEME = "kafka://"
 _URL = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]+)://(?P<authority>[^/]*)(?P<path>.*)", re.DOTALL)
 _FILE_URL = re.compile(r"file:(?://(?=/))?")
 # s3a and s3n are Hadoop's names.
@@ -54,6 +58,11 @@ _S3_FLAGS = {"anonymous", "force_virtual_addressing", "background_writes", "allo
 _S3_NUMBERS = {"request_timeout", "connect_timeout"}
 # The storage option that allows symbolic links inside local directories.
 _FOLLOW_LINKS = "follow_links"
+
+
+def is_cluster_url(path: str) -> bool:
+    """Whether a text is the URL of a Kafka cluster, ``kafka://HOST:PORT[,HOST:PORT]``."""
+    return path[: len(CLUSTER_SCHEME)].lower() == CLUSTER_SCHEME
 
 
 def is_url(path: str) -> bool:
@@ -404,6 +413,11 @@ def locate(path: str | os.PathLike[str], options: Mapping[str, str] | None = Non
     if not text or "\0" in text:
         problem = "contains a null byte" if text else "is empty"
         raise LogDirectoryError(f"the path {text!r} {problem}", source=text)
+    if is_cluster_url(text):
+        raise LogDirectoryError(
+            "a kafka:// URL names a cluster, which kbatch.consume and kbatch.scan_logs read, the latter as its only "
+            "source; here a log directory, a topic-partition directory or a '.log' file is needed"
+        )
     if is_url(text):
         return Storage(options, remote=True), text
     text = _FILE_URL.sub("", text, count=1) if text.startswith("file:/") else text

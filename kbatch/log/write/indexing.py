@@ -125,7 +125,7 @@ def index_logs(
 
     Parameters
     ----------
-    source : str or path, iterable of them, Log, LogList, or LogSource
+    source : str or path, iterable of them, Log, or LogList
         As for `kbatch.scan_logs`.
     index : str or path, optional
         The directory of the index, which is created. Default is ``kbatch/key-index`` in the user's cache directory,
