@@ -38,6 +38,13 @@ class MissingOffsets(NamedTuple):
         None if the read asks for all records from `first_offset` on, and the log ends before it.
     reason : str
         A sentence with the offset that the read asks for, and the first and last one available.
+
+    Examples
+    --------
+    >>> from kbatch.log import MissingOffsets
+    >>> gap = MissingOffsets("orders", 0, 17, 19, "offset 17 was deleted by retention")
+    >>> gap.last_offset - gap.first_offset + 1
+    3
     """
 
     topic: str | None
