@@ -74,19 +74,32 @@ class DecodedValues:
         The bytes of a bad value are in the field ``value_bad``, cut to `max_bytes`, and the reason is in
         ``value_error``.
         """
+        found = self._parsed(table, on)
+        if found is None:
+            return None
+        values, schema_ids, errors = found
+        for row, number in enumerate(schema_ids):
+            if number is not None:
+                values[row] += f', "{on}_schema_id": {number}'
+        for row, error in errors:
+            values[row] += _bad_fields(table, on, row, error, max_bytes)
+        return values
+
+    def values(self, table: RecordTable, on: On) -> list[str] | None:
+        """Return for each record the JSON of its key or value; None if the side is not decoded."""
+        found = self._parsed(table, on)
+        return None if found is None else found[0]
+
+    def _parsed(self, table: RecordTable, on: On) -> tuple[list[str], list[int | None], list[tuple[int, str]]] | None:
+        """Return the JSON and the schema id of each record, and the records that are bad, with the reasons."""
         if on in self.texts:
-            return _json_texts(table, on, max_bytes)
+            return _json_texts(table, on)
         if on not in self.parsers:
             return None
         raw = to_arrow(table, columns=[on]).column(0)
         parsed = parse_column(self.parsers[on], raw.chunks)
-        found = _json_values(one_array(parsed.values))
-        for row, number in enumerate(parsed.schema_ids.to_pylist()):
-            if number is not None:
-                found[row] += f', "{on}_schema_id": {number}'
-        for row, error in zip(parsed.bad.tolist(), parsed.errors, strict=True):
-            found[row] += _bad_fields(table, on, row, error, max_bytes)
-        return found
+        bad = list(zip(parsed.bad.tolist(), parsed.errors, strict=True))
+        return _json_values(one_array(parsed.values)), parsed.schema_ids.to_pylist(), bad
 
 
 def _bad_fields(table: RecordTable, on: On, row: int, error: str, max_bytes: int | None) -> str:
@@ -95,24 +108,24 @@ def _bad_fields(table: RecordTable, on: On, row: int, error: str, max_bytes: int
     return f', "{on}_bad": {shown}, "{on}_error": {quoted(error)}'
 
 
-def _json_texts(table: RecordTable, on: On, max_bytes: int | None) -> list[str]:
-    """Return JSON values on one line each, with all their digits."""
+def _json_texts(table: RecordTable, on: On) -> tuple[list[str], list[int | None], list[tuple[int, str]]]:
+    """Return JSON values on one line each, with all their digits, and those that are bad."""
     get = table.key if on == "key" else table.value
-    found = []
+    found: list[str] = []
+    bad: list[tuple[int, str]] = []
     for row in range(len(table)):
         data = get(row)
-        if data is None:
-            found.append("null")
-            continue
-        try:
-            text = data.decode()
-            check_json(text)
-        except ValueError as error:
-            found.append("null" + _bad_fields(table, on, row, str(error), max_bytes))
-            continue
+        text = "null"
+        if data is not None:
+            try:
+                text = data.decode()
+                check_json(text)
+            except ValueError as error:
+                text = "null"
+                bad.append((row, str(error)))
         # These characters are only between tokens.
         found.append(text.strip(" \n\r\t").translate(_LINE_BREAKS))
-    return found
+    return found, [], bad
 
 
 def _json_values(array: Any) -> list[str]:

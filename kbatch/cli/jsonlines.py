@@ -18,7 +18,7 @@ from kbatch.options import On
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 
-__all__ = ["batch_lines", "entry_lines", "loss_line", "place_of", "record_lines"]
+__all__ = ["batch_lines", "entry_lines", "loss_line", "place_of", "record_lines", "value_lines"]
 
 _STATUS = [status.name.lower() for status in BatchStatus]
 # The number of records formatted at a time.
@@ -26,8 +26,8 @@ _FORMATTED_RECORDS = 4096
 _JSON_FLAGS = ("false", "true")
 
 
-def place_of(topic: str | None, partition: int | None, file: str) -> str:
-    """Return the fields that begin each line of a file, as JSON without braces.
+def place_of(topic: str | None, partition: int | None, file: str | None) -> str:
+    """Return the fields that begin each line of a file, or of a live topic without one, as JSON without braces.
 
     Examples
     --------
@@ -35,11 +35,17 @@ def place_of(topic: str | None, partition: int | None, file: str) -> str:
     "topic": "orders", "partition": 0, "file": "00000000000000000000.log"
     """
     shown = ("null", "null") if topic is None else (quoted(topic), partition)
-    return f'"topic": {shown[0]}, "partition": {shown[1]}, "file": {quoted(file)}'
+    name = "" if file is None else f', "file": {quoted(file)}'
+    return f'"topic": {shown[0]}, "partition": {shown[1]}{name}'
 
 
-def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], place: str, errors: dict[int, str]) -> Iterator[str]:
-    """Yield one line per batch in `rows`, with the fields of `place_of`; `errors` has descriptions by position."""
+def batch_lines(
+    table: RecordTable, rows: npt.NDArray[np.intp], place: str, errors: dict[int, str], *, in_file: bool = True
+) -> Iterator[str]:
+    """Yield one line per batch in `rows`, with the fields of `place_of`; `errors` has descriptions by position.
+
+    Without `in_file`, positions are left out: they are those in the response of a broker.
+    """
     batches = table.batches[rows]
     new = batches["magic"] == 2
     for row, codec, kind, is_new, sequence in zip(
@@ -52,7 +58,7 @@ def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], place: str, erro
             base_sequence, epoch, position, size, crc, attributes, magic, status,
         ) = row  # fmt: skip
         line = (
-            f'{{{place}, "position": {position}, "size": {size}, "magic": {magic}, '
+            f'{{{place}{_position(position, in_file)}, "size": {size}, "magic": {magic}, '
             f'"base_offset": {_known(base_offset, is_new or count >= 0)}, "last_offset": {last_offset}, '
             f'"count": {_known(count, count >= 0 or is_new)}, "codec": "{codec}", "crc": {crc}, '
             f'"status": "{_STATUS[status]}", "timestamp_type": "{TIMESTAMP_TYPES[kind]}", '
@@ -72,12 +78,20 @@ def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], place: str, erro
 
 
 def record_lines(
-    table: RecordTable, place: str, max_bytes: int | None, decoded: DecodedValues | None = None
+    table: RecordTable,
+    place: str,
+    max_bytes: int | None,
+    decoded: DecodedValues | None = None,
+    *,
+    in_file: bool = True,
 ) -> Iterator[str]:
-    """Yield one line per record; keys, values and header values that are not decoded are cut to `max_bytes`."""
+    """Yield one line per record; keys, values and header values that are not decoded are cut to `max_bytes`.
+
+    Without `in_file`, positions are left out.
+    """
     batches = table.batches
     kinds = [f'"{TIMESTAMP_TYPES[kind]}"' for kind in timestamp_types(batches).tolist()]
-    positions = batches["position"].tolist()
+    positions = [_position(each, in_file) for each in batches["position"].tolist()]
     control = ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0) & (batches["magic"] == 2)
     has_control = bool(control[table.records["batch"]].any())
     for start in range(0, len(table), _FORMATTED_RECORDS):
@@ -95,7 +109,7 @@ def record_lines(
         ):
             time = "null" if timestamp == -1 else timestamp
             line = (
-                f'{{{place}, "position": {positions[batch]}, "offset": {offset}, "timestamp": {time}, '
+                f'{{{place}{positions[batch]}, "offset": {offset}, "timestamp": {time}, '
                 f'"timestamp_type": {kinds[batch]}, "key": {key}, "value": {value}, "headers": [{headers[i]}]'
             )
             if has_control and control[batch]:
@@ -104,10 +118,18 @@ def record_lines(
             yield line + "}"
 
 
-def loss_line(loss: Loss, place: str) -> str:
+def value_lines(table: RecordTable, decoded: DecodedValues | None = None) -> Iterator[bytes]:
+    """Yield the bytes of each value, empty for null, or the JSON of decoded values."""
+    made = None if decoded is None else decoded.values(table, "value")
+    yield from (
+        (each or b"" for each in record_values(table.records, table.data)) if made is None else map(str.encode, made)
+    )
+
+
+def loss_line(loss: Loss, place: str, *, in_file: bool = True) -> str:
     """Return a line for bytes that cannot be framed as batches."""
     return (
-        f'{{{place}, "position": {loss.position}, "size": {loss.length}, "status": "lost", '
+        f'{{{place}{_position(loss.position, in_file)}, "size": {loss.length}, "status": "lost", '
         f'"error": {quoted(loss.reason)}}}'
     )
 
@@ -118,6 +140,10 @@ def entry_lines(place: str, entries: npt.NDArray[np.void]) -> Iterator[str]:
     for row in entries:
         fields = json.dumps(dict(zip(names, row.tolist(), strict=True)), ensure_ascii=False)
         yield f"{{{place}, {fields[1:]}"
+
+
+def _position(position: int, in_file: bool) -> str:
+    return f', "position": {position}' if in_file else ""
 
 
 def _known(number: int, known: bool) -> int | str:

@@ -11,7 +11,21 @@ from itertools import chain
 from typing import Any
 
 from kbatch import __version__
-from kbatch.cli import compact, completion, convert, diff, dump, export, follow, help, index, recompress, stats, verify
+from kbatch.cli import (
+    compact,
+    completion,
+    consume,
+    convert,
+    diff,
+    dump,
+    export,
+    follow,
+    help,
+    index,
+    recompress,
+    stats,
+    verify,
+)
 from kbatch.cli.command_parser import CommandParser
 from kbatch.cli.flags import UsageError
 from kbatch.cli.terminal import print_errors
@@ -38,13 +52,26 @@ def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     """Return the parser of the command line, and the parsers of its commands by name."""
     parser = CommandParser(
         prog="kbatch",
-        description="List, check, compare and rewrite Kafka's log files, and convert them to Parquet.",
+        description="List, check, compare and rewrite Kafka's log files, convert them to Parquet, and read live topics.",
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"kbatch {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.set_defaults(parsers=(parser, commands.choices))
-    for command in (export, follow, dump, verify, stats, diff, convert, recompress, compact, index, completion):
+    for command in (
+        export,
+        follow,
+        consume,
+        dump,
+        verify,
+        stats,
+        diff,
+        convert,
+        recompress,
+        compact,
+        index,
+        completion,
+    ):
         command.add_parser(commands)
     help.add_parser(commands)
     return parser, commands.choices

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kbatch.escaping import counted, is_printable, printable
+from kbatch.interrupts import HeldInterrupts
 from kbatch.unfinished import forget_unfinished, register_unfinished
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ __all__ = [
     "summary_dict",
     "table_lines",
     "write_lines",
+    "write_values",
 ]
 
 # The number of byte ranges that text lists; JSON lists all.
@@ -82,13 +84,30 @@ def write_lines(lines: Iterable[str], escape: Callable[[str], str]) -> None:
         Escapes a line if there is an unprintable character in its chunk, other than a tab.
     """
     lines = iter(lines)
-    out = sys.stdout.buffer
     while chunk := list(islice(lines, _LINES_PER_WRITE)):
         chunk.append("")
         text = "\n".join(chunk)
         if not is_printable(text):
             text = "\n".join(map(escape, chunk))
-        out.write(text.encode())
+        _write_whole(text.encode())
+
+
+def write_values(values: Iterable[bytes]) -> None:
+    """Write many values to standard output, each on a line; they are escaped only for a terminal."""
+    if sys.stdout.isatty():
+        write_lines((printable(each.decode("utf-8", "surrogateescape")) for each in values), printable)
+        return
+    values = iter(values)
+    while chunk := list(islice(values, _LINES_PER_WRITE)):
+        chunk.append(b"")
+        _write_whole(b"\n".join(chunk))
+
+
+def _write_whole(data: bytes) -> None:
+    """Write whole lines: Ctrl-C ends the command after them."""
+    with HeldInterrupts():
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 class ProgressLine:
@@ -98,10 +117,12 @@ class ProgressLine:
     ----------
     first : str
         The text until `show` is called.
+    is_wanted : bool
+        Whether to write on a terminal at all.
     """
 
-    def __init__(self, first: str = "") -> None:
-        self._shown = sys.stderr.isatty()
+    def __init__(self, first: str = "", *, is_wanted: bool = True) -> None:
+        self._shown = is_wanted and sys.stderr.isatty()
         self._first = first
         self._text = ""
         self._began: float | None = None
@@ -130,6 +151,11 @@ class ProgressLine:
             if done < total:
                 parts.append(f"{_duration(round(seconds * (total - done) / done))} left")
         self.write(_with_bar(done, total, parts))
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the line is written."""
+        return self._shown
 
     def restart(self) -> None:
         """Begin to count the time of `show_bytes` again."""
