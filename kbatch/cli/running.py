@@ -24,6 +24,7 @@ from kbatch.cli import (
     index,
     recompress,
     stats,
+    topics,
     verify,
 )
 from kbatch.cli.command_parser import CommandParser
@@ -52,7 +53,7 @@ def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     """Return the parser of the command line, and the parsers of its commands by name."""
     parser = CommandParser(
         prog="kbatch",
-        description="List, check, compare and rewrite Kafka's log files, convert them to Parquet, and read live topics.",
+        description="List, check, compare and rewrite Kafka's log files and live topics, and convert them to Parquet.",
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"kbatch {__version__}")
@@ -62,6 +63,7 @@ def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
         export,
         follow,
         consume,
+        topics,
         dump,
         verify,
         stats,

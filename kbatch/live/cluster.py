@@ -133,6 +133,11 @@ class Cluster:
             raise BrokerConnectionError(f"broker {broker}: the cluster does not list it now; check that it runs")
         return BrokerConnection(server, self.settings, self._connect, self._tokens)
 
+    def _broker_ids(self) -> list[int]:
+        """Return the ids of the brokers in the last metadata."""
+        with self._lock:
+            return sorted(self._brokers)
+
     def topics(self, names: Iterable[str] | None = None) -> list[TopicMetadata]:
         """Return topics with their partitions and leaders, by name.
 
@@ -262,6 +267,11 @@ class Cluster:
             connection = self._connection(topic.partitions[partition[1]].broker)
             # From version 13 on, Fetch has ids instead of names.
             return connection.request(message, maximum=None if has_id else 12), str(connection.server)
+
+    def _ask_broker(self, broker: int, ask: Callable[[BrokerConnection], AnswerT]) -> AnswerT:
+        """Ask the broker with this id, by the connection for requests other than fetches."""
+        with self._lock:
+            return ask(self._connection(broker))
 
     def _epoch_end(self, key: PartitionKey, leader: PartitionLeader, epoch: int) -> EpochEnd | None:
         """Return the last leader epoch up to `epoch` in the log of a leader, and its end; None if it is unknown.

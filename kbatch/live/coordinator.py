@@ -16,7 +16,14 @@ from kbatch.live.settings import ServerAddress
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import message_class
 
-__all__ = ["NO_MEMBERSHIP", "CommittedOffset", "CoordinatorAnswer", "GroupCoordinator", "Membership"]
+__all__ = [
+    "NO_MEMBERSHIP",
+    "CommittedOffset",
+    "CoordinatorAnswer",
+    "GroupCoordinator",
+    "Membership",
+    "committed_answer",
+]
 
 # From these versions on, requests have lists of groups, or ids instead of names of topics.
 _COORDINATOR_LISTS, _OFFSET_FETCH_GROUPS = 4, 8
@@ -140,22 +147,10 @@ class GroupCoordinator:
             if not by_topic:
                 return {}
 
-        def ask(connection: BrokerConnection) -> CoordinatorAnswer:
-            version = connection.version_of(ApiKey.OFFSET_FETCH, _MAX_OFFSET_FETCH)
-            response = connection.request(_offset_fetch(self.group, by_topic, version), maximum=_MAX_OFFSET_FETCH)
-            found = response.groups[0] if version >= _OFFSET_FETCH_GROUPS else response
-            codes = [found.error_code, *(part.error_code for topic in found.topics for part in topic.partitions)]
-            return CoordinatorAnswer(found, next(filter(None, codes), 0))
-
-        found = self.attempt(ask, "OffsetFetch")
-        return {
-            (topic.name, part.partition_index): CommittedOffset(
-                part.committed_offset, part.committed_leader_epoch, part.metadata or ""
-            )
-            for topic in found.topics
-            for part in topic.partitions
-            if part.committed_offset >= 0
-        }
+        found: dict[PartitionKey, CommittedOffset] = self.attempt(
+            lambda connection: committed_answer(connection, self.group, by_topic), "OffsetFetch"
+        )
+        return found
 
     def commit(self, offsets: Mapping[PartitionKey, CommittedOffset], membership: Membership = NO_MEMBERSHIP) -> None:
         """Commit offsets (OffsetCommit).
@@ -270,6 +265,28 @@ class GroupCoordinator:
                 raise error
             if self._closed.wait(backoff.next_seconds()):
                 raise error
+
+
+def committed_answer(
+    connection: BrokerConnection, group: str, by_topic: Mapping[str, list[int]] | None = None
+) -> CoordinatorAnswer:
+    """Ask a coordinator for the committed offsets of a group: the result is a `CommittedOffset` by partition.
+
+    Without topics, these are all partitions that have a committed offset.
+    """
+    version = connection.version_of(ApiKey.OFFSET_FETCH, _MAX_OFFSET_FETCH)
+    response = connection.request(_offset_fetch(group, by_topic, version), maximum=_MAX_OFFSET_FETCH)
+    found = response.groups[0] if version >= _OFFSET_FETCH_GROUPS else response
+    codes = [found.error_code, *(part.error_code for topic in found.topics for part in topic.partitions)]
+    offsets = {
+        (topic.name, part.partition_index): CommittedOffset(
+            part.committed_offset, part.committed_leader_epoch, part.metadata or ""
+        )
+        for topic in found.topics
+        for part in topic.partitions
+        if part.committed_offset >= 0
+    }
+    return CoordinatorAnswer(offsets, next(filter(None, codes), 0))
 
 
 def _offset_fetch(group: str, by_topic: Mapping[str, list[int]] | None, version: int) -> Any:
