@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.flags import NAME_AND_VALUE, UsageError, add_flags, given_options
+from kbatch.cli.terminal import print_errors
 from kbatch.options import ValueKind, documented, option, options_of
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ __all__ = [
     "as_config",
     "given_settings",
     "live_brokers",
+    "warnings_as_lines",
 ]
 
 # For the epilog of each command that reads a cluster.
@@ -150,3 +154,14 @@ def live_brokers(paths: Sequence[str], arguments: argparse.Namespace) -> str | N
                 raise UsageError(f"{flag} belongs to a cluster, {KAFKA_URL}HOST:PORT, not to files")
         return None
     return found[0]
+
+
+@contextmanager
+def warnings_as_lines(command: str) -> Iterator[None]:
+    """Print the warnings in the block, each as a line on standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RuntimeWarning)
+        # The parser of the arguments has printed the warnings about times.
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: print_errors(f"kbatch {command}: {message}")
+        yield

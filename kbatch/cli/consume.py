@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from kbatch.cli.broker_flags import CLIENT_SETTINGS, KAFKA_URL, add_broker_flags, as_config, given_settings
+from kbatch.cli.broker_flags import (
+    CLIENT_SETTINGS,
+    KAFKA_URL,
+    add_broker_flags,
+    as_config,
+    given_settings,
+    warnings_as_lines,
+)
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import UsageError, add_flags, given_options, given_values, usage
 from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
-from kbatch.cli.terminal import print_errors
 from kbatch.cli.value_flags import add_value_arguments, value_options
 from kbatch.options import (
     BOOLEAN,
@@ -32,7 +35,7 @@ from kbatch.plan.read_options import ReadOptions
 if TYPE_CHECKING:
     from kbatch.log.topics import TopicChoice
 
-__all__ = ["add_parser", "run", "warnings_as_lines"]
+__all__ = ["add_parser", "run"]
 
 _DESCRIPTION = """\
 Write the records of live topics as JSON lines, or their values alone: from an offset or time to the end that the topics
@@ -230,14 +233,3 @@ def _read_options(flags: ConsumeFlags, selection: SelectionFlags) -> dict[str, A
         "include_control": flags.control,
         "on_error": flags.on_error,
     }
-
-
-@contextmanager
-def warnings_as_lines(command: str) -> Iterator[None]:
-    """Print the warnings in the block, each as a line on standard error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", RuntimeWarning)
-        # The parser of the arguments has printed the warnings about times.
-        warnings.simplefilter("ignore", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: print_errors(f"kbatch {command}: {message}")
-        yield

@@ -8,15 +8,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from kbatch.cli.broker_flags import (
+    CLIENT_SETTINGS,
+    add_broker_flags,
+    as_config,
+    given_settings,
+    live_brokers,
+    live_topics,
+    warnings_as_lines,
+)
 from kbatch.cli.command_parser import add_command
-from kbatch.cli.flags import STORAGE, UsageError, add_flags, given_options, given_storage, usage
+from kbatch.cli.flags import STORAGE, UsageError, add_flags, given_options, given_storage, given_values, usage
 from kbatch.cli.selection_flags import INDEX, RANGES, SelectionFlags, add_selection, given_index, given_selection
 from kbatch.cli.value_flags import add_value_arguments, value_options
 from kbatch.options import BOOLEAN, ValueKind, choice, documented, option, options_of, size, whole_number
 
 if TYPE_CHECKING:
-    from kbatch.cli.decoded_values import DecodedValues
+    from kbatch.cli.dump_listing import Listing
     from kbatch.cli.inputs import Input
+    from kbatch.live import ClientSettings
     from kbatch.value_options import ValueOptions
 
 __all__ = ["add_parser", "run"]
@@ -27,7 +37,8 @@ Kafka's kafka-dump-log.
 
 PATH is an auxiliary file of a segment (.index, .timeindex, .txnindex, .snapshot), a topic-partition directory (all its
 segments), a broker's log directory (all its topic-partitions), or a segment: any other file. - is standard input, a
-stream of batches such as a segment.
+stream of batches such as a segment. kafka://HOST:PORT is a live cluster, whose topics are fetched to the end that they
+have now; kbatch consume follows them.
 
 Damage is reported on standard error, and the listing resumes at the next good batch.
 """
@@ -48,6 +59,7 @@ examples:
   kbatch dump --values json --tail 5 data/orders-0 | jq .value.id
   kbatch dump --format kafka --print-data-log data/orders-0/00000000000000000000.log
   kbatch dump data/orders-0/00000000000000000000.timeindex
+  kbatch dump --topic orders --tail 10 kafka://localhost:9092 --config client.properties
   kbatch dump --protocol requests.bin responses.bin              the messages of a captured connection
 
 {RANGES}
@@ -65,6 +77,11 @@ standard input:
   is a message, with its fields by name and its record batches decoded. A response has the version of the request with
   the same correlation id. A message whose API or version is not known has "body", its bytes after the header.
 
+kafka://HOST:PORT:
+  Lines have no file and no position. Batches without records, which compaction leaves, are not listed. --isolation
+  read_committed lists records up to the last stable offset, with the exit status 0. --format kafka, --protocol and the
+  index of keys belong to files.
+
 bytes in JSON:
   A key, a value or a header is a string if its bytes are UTF-8 without control characters other than tabs and line
   breaks, {{"base64": "..."}} if they are not, and null for null. With --max-bytes-shown, longer ones are cut to
@@ -81,7 +98,7 @@ bytes in JSON:
   files are listed, but not compared with the log (`kbatch verify` compares them); and standard error has no
   "-1 is followed by ..." for a segment that does not begin at offset 0.
 
-"""
+{CLIENT_SETTINGS}"""
 
 
 _STATUSES = {
@@ -161,7 +178,7 @@ def add_parser(commands: Any) -> None:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="segment, auxiliary file of one, or directory; a URL of one; or - for standard input",
+        help="segment, auxiliary file of one, or directory; a URL of one; kafka://HOST:PORT; or - for standard input",
     )
     flags = {each.name: each for each in options_of(DumpFlags)}
     group = parser.add_argument_group("which records")
@@ -169,11 +186,13 @@ def add_parser(commands: Any) -> None:
     add_flags(group, INDEX)
     add_flags(group, [flags.pop(name) for name in ("tail", "producer", "max_records")])
     add_value_arguments(parser.add_argument_group("formats of keys and values"), _DECODED_VALUES)
+    add_broker_flags(parser.add_argument_group("cluster"), without_servers=True)
     add_flags(parser, [*STORAGE, *flags.values()])
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from kbatch.cli.decoded_values import DecodedValues
     from kbatch.cli.dump_listing import Listing
     from kbatch.cli.inputs import find_inputs
 
@@ -182,12 +201,25 @@ def run(arguments: argparse.Namespace) -> int:
     flags, selection = given_options(DumpFlags, arguments), given_selection(arguments)
     with usage():
         formats = value_options(arguments)
+    url = live_brokers(arguments.paths, arguments)
     if flags.protocol:
+        if url is not None:
+            raise UsageError(f"--protocol belongs to files, not to a cluster, {url}")
         return _run_protocol(arguments.paths, flags, selection, formats)
     if formats.parsed and flags.format == "kafka":
         raise UsageError("--values and --keys print JSON, not --format kafka")
-    inputs = find_inputs(arguments.paths, selection, given_storage(arguments), streams=True)
-    decoded = _decoded_values(formats, inputs)
+    inputs: Sequence[Input] = ()
+    settings: ClientSettings | None = None
+    if url is None:
+        inputs = find_inputs(arguments.paths, selection, given_storage(arguments), streams=True)
+    else:
+        settings = given_settings(arguments, url)
+
+    def topics() -> list[str]:
+        if settings is not None:
+            return live_topics(settings, selection.topics or "*")
+        return [topic for each in inputs if (topic := each.topic_partition[0]) is not None]
+
     listing = Listing(
         selection=selection,
         records=flags.records,
@@ -198,32 +230,52 @@ def run(arguments: argparse.Namespace) -> int:
         producer=flags.producer,
         remaining=flags.max_records,
         max_shown=flags.max_bytes_shown,
-        decoded=decoded,
-        index=given_index(arguments),
+        decoded=DecodedValues.of(formats, topics) if formats.parsed else None,
+        index=given_index(arguments) if url is None else None,
     )
-    if "-" in arguments.paths and listing.needs_end:
-        raise UsageError("--tail and negative offsets need the end of a log, which standard input (-) does not have")
     try:
-        for each in inputs:
-            if each.kind == "log":
-                listing.log(each)
-            elif each.kind == "stream":
-                listing.stream(each)
-            else:
-                listing.side_file(each)
+        if settings is None:
+            _list_files(listing, arguments, inputs)
+        else:
+            _list_cluster(listing, settings, arguments, flags)
     finally:
         sys.stdout.flush()
     listing.print_gaps()
     return 3 if listing.damaged else 4 if listing.withheld else 0
 
 
-def _decoded_values(formats: ValueOptions, inputs: Sequence[Input]) -> DecodedValues | None:
-    from kbatch.cli.decoded_values import DecodedValues
+def _list_files(listing: Listing, arguments: argparse.Namespace, inputs: Sequence[Input]) -> None:
+    if "-" in arguments.paths and listing.needs_end:
+        raise UsageError("--tail and negative offsets need the end of a log, which standard input (-) does not have")
+    for each in inputs:
+        if each.kind == "log":
+            listing.log(each)
+        elif each.kind == "stream":
+            listing.stream(each)
+        else:
+            listing.side_file(each)
 
-    def topics() -> list[str]:
-        return [topic for each in inputs if (topic := each.topic_partition[0]) is not None]
 
-    return DecodedValues.of(formats, topics) if formats.parsed else None
+def _list_cluster(listing: Listing, settings: ClientSettings, arguments: argparse.Namespace, flags: DumpFlags) -> None:
+    import kbatch
+
+    refused = {
+        "--format kafka": flags.format == "kafka",
+        "--print-data-log": flags.print_data_log,
+        "--index and --no-index": given_values(INDEX, arguments)[0],
+        "--storage-option": given_storage(arguments),
+    }
+    for flag, value in refused.items():
+        if value:
+            raise UsageError(f"{flag} belongs to files, not to a cluster")
+    selection = listing.selection
+    if flags.tail is not None and (flags.producer is not None or len(selection.key) > 1):
+        raise UsageError(f"--tail with --producer or several --key belongs to files, not to a cluster")
+    with (
+        warnings_as_lines("dump"),
+        kbatch.consume(selection.topics or "*", config=as_config(settings), **listing.read_options) as consumer,
+    ):
+        listing.live(consumer)
 
 
 def _run_protocol(paths: list[str], flags: DumpFlags, selection: SelectionFlags, formats: ValueOptions) -> int:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,17 +43,18 @@ _CHUNK_BYTES = 1 << 20
 
 
 class _Source(NamedTuple):
-    """Where batches come from, a segment or a stream without one, and how they are decoded."""
+    """Where batches come from, a segment, or a stream or a live partition without one, and how they are decoded."""
 
     path: str
     topic: str | None
     partition: int | None
     options: DecodeOptions
     segment: Segment | None = None
+    in_file: bool = True
 
     @property
     def place(self) -> str:
-        return jsonlines.place_of(self.topic, self.partition, self.path)
+        return jsonlines.place_of(self.topic, self.partition, self.path if self.in_file else None)
 
 
 @dataclass(kw_only=True)
@@ -129,6 +130,37 @@ class Listing:
         reached, batches_end = self._list(source, self._arriving(each.path, source.options))
         if self.remaining != 0:
             self._write_invalid(source, reached - batches_end)
+
+    def live(self, consumer: Iterable[RecordTable]) -> None:
+        """List the batches of live partitions as they are fetched."""
+        for table in consumer:
+            name = f"{table.topic}-{table.partition}"
+            source = _Source(name, table.topic, table.partition, self._options, in_file=False)
+            self._list(source, iter((table,)))
+            if self.remaining == 0:
+                break
+            del table
+
+    @property
+    def read_options(self) -> dict[str, Any]:
+        """The arguments of `kbatch.consume` for `live`."""
+        chosen, options = self.selection, self._options
+        columns = None if self.records or self._filters.by_record else ["offset"]
+        return {
+            "partitions": chosen.partitions,
+            "columns": columns,
+            "start_offset": chosen.start_offset,
+            "stop_offset": chosen.stop_offset,
+            "start_timestamp": chosen.start_timestamp,
+            "stop_timestamp": chosen.stop_timestamp,
+            "last": self.tail,
+            # Other keys are chosen from the tables.
+            "key": chosen.key[0] if len(chosen.key) == 1 else None,
+            "isolation": options.isolation,
+            "include_control": options.include_control,
+            "crc": options.crc,
+            "on_error": options.on_error,
+        }
 
     def _arriving(self, path: str, options: DecodeOptions) -> Iterator[RecordTable]:
         """Decode standard input. An incomplete batch at its end is reported, and is not a loss."""
@@ -207,6 +239,9 @@ class Listing:
             errors = self._report_damage(source, table)
             chosen = self._filters.records(table)
             rows = self._filters.batches(chosen)
+            if not source.in_file:
+                # Brokers send them only with others.
+                rows = rows[table.batches["record_count"][rows] != 0]
             if self.remaining is not None:
                 chosen, rows = self._limit(chosen, rows)
             self._write(self._lines(source, chosen, rows, errors))
@@ -240,17 +275,17 @@ class Listing:
             holds = self._checksums(source, table)
             yield from kafkatext.lines(table, rows, holds, records=self.records, data=self.data)
         elif self.records:
-            yield from jsonlines.record_lines(table, source.place, self.max_shown, self.decoded)
+            yield from jsonlines.record_lines(table, source.place, self.max_shown, self.decoded, in_file=source.in_file)
         else:
             framed = set(table.batches["position"].tolist())
             lost = [loss for loss in table.losses if loss.position not in framed]
             done = 0
             for loss in lost:
                 upto = int(np.searchsorted(table.batches["position"][rows], loss.position))
-                yield from jsonlines.batch_lines(table, rows[done:upto], source.place, errors)
-                yield jsonlines.loss_line(loss, source.place)
+                yield from jsonlines.batch_lines(table, rows[done:upto], source.place, errors, in_file=source.in_file)
+                yield jsonlines.loss_line(loss, source.place, in_file=source.in_file)
                 done = max(done, upto)
-            yield from jsonlines.batch_lines(table, rows[done:], source.place, errors)
+            yield from jsonlines.batch_lines(table, rows[done:], source.place, errors, in_file=source.in_file)
 
     def _checksums(self, source: _Source, table: RecordTable) -> npt.NDArray[np.bool_]:
         """Whether the checksum of each batch holds; it is unknown for a batch with another fault, and computed here."""
@@ -274,7 +309,8 @@ class Listing:
             size = f" ({counted(loss.length, 'byte')})" if loss.length else ""
             found[loss.position] = f"{loss.reason}{size}", loss.base_offset
         for position, (text, base_offset) in sorted(found.items()):
-            self._warn(source.path, position, text if base_offset is None else f"base offset {base_offset}: {text}")
+            where = position if source.in_file else None
+            self._warn(source.path, where, text if base_offset is None else f"base offset {base_offset}: {text}")
             self.damaged = True
         return {position: text for position, (text, _) in found.items()}
 
@@ -346,8 +382,9 @@ class Listing:
     def _write(self, lines: Iterable[str]) -> None:
         write_lines(lines, printable if self.kafka else escaped_json)
 
-    def _warn(self, path: str, position: int, text: str) -> None:
-        print_errors(f"kbatch dump: {path}: byte {position}: {text}")
+    def _warn(self, path: str, position: int | None, text: str) -> None:
+        place = path if position is None else f"{path}: byte {position}"
+        print_errors(f"kbatch dump: {place}: {text}")
 
 
 _KAFKA_ENTRIES = {

@@ -21,7 +21,7 @@ from kbatch.interrupts import HeldInterrupts
 from kbatch.unfinished import forget_unfinished, register_unfinished
 
 if TYPE_CHECKING:
-    from kbatch.log.logs import Log
+    from kbatch.log.log_bounds import BoundedLog
     from kbatch.records.loss_list import Loss
 
 __all__ = [
@@ -312,7 +312,7 @@ def summary_dict(
     return {"command": command, "exit_status": status, "damaged": damaged, **totals, "logs": logs}
 
 
-def log_dict(log: Log | None, path: str, **fields: Any) -> dict[str, Any]:
+def log_dict(log: BoundedLog | None, path: str, **fields: Any) -> dict[str, Any]:
     """Return the entry of a log: ``name``, ``path``, ``topic``, ``partition`` and the fields of the command."""
     topic, partition = (None, None) if log is None else (log.topic, log.partition)
     name = path if topic is None else f"{topic}-{partition}"

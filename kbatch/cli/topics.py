@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _topic_table(topics: list[ListedTopic]) -> list[str]:
-    rows = [("topic", "partitions", "replicas", "offsets", "size", "")]
+    rows: list[tuple[str, ...]] = [("topic", "partitions", "replicas", "offsets", "size", "")]
     for topic in topics:
         parts = topic.partitions
         rows.append(

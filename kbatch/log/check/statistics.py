@@ -29,7 +29,7 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionTracker
 
-__all__ = ["PERCENTILES", "Distribution", "LogStatistics", "log_statistics"]
+__all__ = ["PERCENTILES", "Distribution", "LogCounter", "LogStatistics", "log_statistics"]
 
 PERCENTILES = (50, 90, 99)
 # Numbers below this have one slot each; larger ones share a slot with numbers that have the same leading bits.
@@ -115,7 +115,9 @@ class LogStatistics:
 
     Attributes
     ----------
-    segments, bytes : int
+    segments : int or None
+        None for a live topic, whose segments are not known.
+    bytes : int
     batches, control_batches : int
     damaged_batches : int or None
         Batches that are damaged, or have a damaged message inside; None without decoding. They count in `batches`, but
@@ -149,7 +151,8 @@ class LogStatistics:
 
     def __init__(self, *, decoded: bool) -> None:
         self.decoded = decoded
-        self.segments = self.bytes = 0
+        self.segments: int | None = None
+        self.bytes = 0
         self.batches = self.control_batches = self.empty_batches = self.transactional_batches = 0
         self.damaged_batches: int | None = 0 if decoded else None
         self.records = self.uncounted_batches = 0
@@ -365,44 +368,73 @@ def log_statistics(
     >>> statistics.committed, statistics.aborted, statistics.open
     (20, 13, 2)
     """
-    statistics = LogStatistics(decoded=not headers_only)
-    options = DecodeOptions(
-        include_control=True,
-        on_error="skip",
-        limits=limits if limits is not None else Limits(),
-        framing_only=headers_only,
-        crc="skip" if headers_only else "verify",
-    )
-    tracker = TransactionTracker(limits=options.limits, max_bytes=table_limit(options.limits))
-    markers = 0
+    counter = LogCounter(headers_only=headers_only, limits=limits)
+    statistics, options = counter.statistics, counter.options
+    statistics.segments = len(segments)
     done = 0
     gaps = SegmentGaps(segments)
     for number, segment in enumerate(segments):
-        statistics.segments += 1
         statistics.bytes += segment.size
         offsets_end = SegmentEnd(segment.base_offset)
         for table in read_tables(segment, 0, segment.size, options, TABLE_BYTES):
             batches = table.batches
-            good = batches[BatchStatus.sound(batches["status"])]
             offsets_end.add(table)
-            statistics.add_batches(good)
-            if headers_only:
-                statistics.losses += len(table.losses)
-                statistics.lost_bytes += int(table.losses.lengths.sum())
-            else:
-                statistics.add_table(table)
-            kinds = good["attributes"] & (ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL)
-            if len(good) and kinds[good["magic"] == 2].any():
-                start = int(good["position"][0])
-                window = segment.window(start, int(good["position"][-1] + good["size"][-1]))
-                tracker.add(window, good, start)
-                control = (good["magic"] == 2) & ((good["attributes"] & ATTRIBUTE_CONTROL) != 0)
-                markers += int((control & (good["producer_id"] >= 0) & (good["record_count"] > 0)).sum())
+            counter.add(table, segment.window)
             if progress is not None and len(batches):
                 progress(done + int(batches["position"][-1] + batches["size"][-1]))
         statistics.add_gaps(gaps.after(number, offsets_end, None, None))
         done += segment.size
-    result = tracker.result()
-    statistics.aborted, statistics.open_transactions = len(result.aborted), result.open
-    statistics.committed = max(markers - len(tracker.abort_markers[0]), 0)
-    return statistics
+    return counter.result()
+
+
+class LogCounter:
+    """Counts the tables of one log, in the order of their batches.
+
+    Parameters
+    ----------
+    headers_only : bool
+    limits : Limits, optional
+
+    Attributes
+    ----------
+    statistics : LogStatistics
+    options : DecodeOptions
+        How the tables are decoded.
+    """
+
+    def __init__(self, *, headers_only: bool, limits: Limits | None = None) -> None:
+        self.statistics = LogStatistics(decoded=not headers_only)
+        self.options = DecodeOptions(
+            include_control=True,
+            on_error="skip",
+            limits=limits if limits is not None else Limits(),
+            framing_only=headers_only,
+            crc="skip" if headers_only else "verify",
+        )
+        self._tracker = TransactionTracker(limits=self.options.limits, max_bytes=table_limit(self.options.limits))
+        self._markers = 0
+
+    def add(self, table: RecordTable, window: Callable[[int, int], npt.NDArray[np.uint8]]) -> None:
+        """Count a table; `window` returns the bytes between two positions of the source."""
+        batches = table.batches
+        good = batches[BatchStatus.sound(batches["status"])]
+        statistics = self.statistics
+        statistics.add_batches(good)
+        if self.options.framing_only:
+            statistics.losses += len(table.losses)
+            statistics.lost_bytes += int(table.losses.lengths.sum())
+        else:
+            statistics.add_table(table)
+        kinds = good["attributes"] & (ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL)
+        if len(good) and kinds[good["magic"] == 2].any():
+            start = int(good["position"][0])
+            self._tracker.add(window(start, int(good["position"][-1] + good["size"][-1])), good, start)
+            control = (good["magic"] == 2) & ((good["attributes"] & ATTRIBUTE_CONTROL) != 0)
+            self._markers += int((control & (good["producer_id"] >= 0) & (good["record_count"] > 0)).sum())
+
+    def result(self) -> LogStatistics:
+        """Return the statistics after the last table."""
+        result = self._tracker.result()
+        self.statistics.aborted, self.statistics.open_transactions = len(result.aborted), result.open
+        self.statistics.committed = max(self._markers - len(self._tracker.abort_markers[0]), 0)
+        return self.statistics
