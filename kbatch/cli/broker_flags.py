@@ -38,7 +38,7 @@ settings:
 
 KAFKA_URL = "kafka://"
 # How messages of `ClientSettings` name what the command line has.
-_ARGUMENTS = {
+_FLAG_NAMES = {
     "bootstrap_servers": "--bootstrap-server",
     "use the argument isolation": "use --isolation",
     "as keyword arguments or with config=": "with --config",
@@ -113,7 +113,7 @@ def given_settings(arguments: argparse.Namespace, servers: str | None = None) ->
         return ClientSettings.of(config, **given)
     except (TypeError, ValueError) as error:
         message = str(error)
-        for argument, flag in _ARGUMENTS.items():
+        for argument, flag in _FLAG_NAMES.items():
             message = message.replace(argument, flag)
         raise UsageError(message) from None
 

@@ -15,7 +15,7 @@ from kbatch.cli.broker_flags import (
     warnings_as_lines,
 )
 from kbatch.cli.command_parser import add_command
-from kbatch.cli.flags import UsageError, add_flags, given_options, given_values, usage
+from kbatch.cli.flags import JSON_LINES, UsageError, add_flags, given_options, given_values, usage
 from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
 from kbatch.cli.value_flags import add_value_arguments, value_options
 from kbatch.options import (
@@ -85,9 +85,7 @@ _STATUSES = {
     3: "done, but with damage, which is reported on standard error and left out (--on-error skip or stop)",
 }
 
-_FORMAT = choice("json", "value")
-# As in every other command.
-_JSON_LINES = ValueKind(lambda text: "json", "true", help="print JSON lines, which is the default", is_switch=True)
+_LINE_FORMAT = choice("json", "value")
 _DECODED = (
     "Write decoded values (keys) as JSON in place of their bytes. json without a schema\nwrites values as they are."
 )
@@ -115,7 +113,7 @@ class ConsumeFlags:
         help="join this group, and commit what is written; see below",
     )  # fmt: skip
     format: Literal["json", "value"] = option(
-        _FORMAT, "json", flag={"--format": _FORMAT, "--json": _JSON_LINES},
+        _LINE_FORMAT, "json", flag={"--format": _LINE_FORMAT, "--json": JSON_LINES},
         help="JSON lines, or values alone, each followed by a line break",
     )  # fmt: skip
     control: bool = option(BOOLEAN, False, flag="--control", help="also write control records (transaction markers)")

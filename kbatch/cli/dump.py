@@ -18,10 +18,19 @@ from kbatch.cli.broker_flags import (
     warnings_as_lines,
 )
 from kbatch.cli.command_parser import add_command
-from kbatch.cli.flags import STORAGE, UsageError, add_flags, given_options, given_storage, given_values, usage
+from kbatch.cli.flags import (
+    JSON_LINES,
+    STORAGE,
+    UsageError,
+    add_flags,
+    given_options,
+    given_storage,
+    given_values,
+    usage,
+)
 from kbatch.cli.selection_flags import INDEX, RANGES, SelectionFlags, add_selection, given_index, given_selection
 from kbatch.cli.value_flags import add_value_arguments, value_options
-from kbatch.options import BOOLEAN, ValueKind, choice, documented, option, options_of, size, whole_number
+from kbatch.options import BOOLEAN, choice, documented, option, options_of, size, whole_number
 
 if TYPE_CHECKING:
     from kbatch.cli.dump_listing import Listing
@@ -109,8 +118,6 @@ _STATUSES = {
 
 
 _FORMAT = choice("json", "kafka")
-# `--json` as in every other command.
-_JSON_LINES = ValueKind(lambda text: "json", "true", help="print JSON lines, which is the default", is_switch=True)
 
 
 _DECODED_VALUES = (
@@ -135,7 +142,7 @@ class DumpFlags:
     )  # fmt: skip
     records: bool = option(BOOLEAN, False, flag="--records", help="print one line per record, not per batch")
     format: Literal["json", "kafka"] = option(
-        _FORMAT, "json", flag={"--format": _FORMAT, "--json": _JSON_LINES}, help="format of the lines"
+        _FORMAT, "json", flag={"--format": _FORMAT, "--json": JSON_LINES}, help="format of the lines"
     )
     print_data_log: bool = option(
         BOOLEAN, False, flag="--print-data-log",

@@ -15,6 +15,7 @@ from kbatch.options import BOOLEAN, Option, ValueKind, as_named, option, options
 
 __all__ = [
     "JSON",
+    "JSON_LINES",
     "NAME_AND_VALUE",
     "STORAGE",
     "UsageError",
@@ -140,6 +141,8 @@ class CommonFlags:
     json: bool = option(BOOLEAN, False, flag="--json", help="print the result as one JSON document")
 
 
+# `--json`, as in every other command, of those that print JSON lines.
+JSON_LINES = ValueKind(lambda text: "json", "true", help="print JSON lines, which is the default", is_switch=True)
 STORAGE, JSON = ([each] for each in options_of(CommonFlags))
 
 

@@ -24,7 +24,7 @@ from kbatch.cli import (
     index,
     recompress,
     stats,
-    topics,
+    topic_listing,
     verify,
 )
 from kbatch.cli.command_parser import CommandParser
@@ -63,7 +63,7 @@ def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
         export,
         follow,
         consume,
-        topics,
+        topic_listing,
         dump,
         verify,
         stats,

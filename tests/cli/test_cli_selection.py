@@ -12,7 +12,20 @@ import kbatch
 from kbatch.cli import main
 from kbatch.cli.running import make_parser
 
-COMMANDS = {"export", "follow", "dump", "verify", "stats", "diff", "convert", "recompress", "compact", "index"}
+COMMANDS = {
+    "export",
+    "follow",
+    "dump",
+    "verify",
+    "stats",
+    "diff",
+    "convert",
+    "recompress",
+    "compact",
+    "index",
+    "consume",
+    "topics",
+}
 FLAGS = {
     "--topic": "txn",
     "--partition": "0",
@@ -23,7 +36,14 @@ FLAGS = {
 }
 # The flags that a command takes; it refuses the others.
 WHOLE = {"--topic", "--partition"}
-TAKES = {"export": {*FLAGS}, "follow": {*FLAGS}, "dump": {*FLAGS}, "diff": {*FLAGS} - {"--key"}}
+TAKES = {
+    "export": {*FLAGS},
+    "follow": {*FLAGS},
+    "dump": {*FLAGS},
+    "diff": {*FLAGS} - {"--key"},
+    "consume": {*FLAGS} - {"--topic"},
+    "topics": set(),
+}
 WRITERS = {"convert": [], "recompress": ["--codec", "none"], "compact": []}
 
 

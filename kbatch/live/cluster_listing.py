@@ -128,7 +128,7 @@ class ClusterListing:
     Examples
     --------
     >>> from kbatch.live import ClientSettings, Cluster
-    >>> from kbatch.live.listing import ClusterListing
+    >>> from kbatch.live.cluster_listing import ClusterListing
     >>> with Cluster(ClientSettings.of(bootstrap_servers="localhost:9092")) as cluster:  # doctest: +SKIP
     ...     [topic.name for topic in ClusterListing(cluster).topics]
     ['orders']

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from kbatch.cli.broker_flags import CLIENT_SETTINGS, KAFKA_URL, add_broker_flags, given_settings
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, UsageError, add_flags, given_options
+from kbatch.cli.selection_flags import add_selection
 from kbatch.cli.terminal import counted, fitted, format_size, print_errors, print_lines, print_summary, table_lines
 from kbatch.options import BOOLEAN, documented, option, options_of
 
 if TYPE_CHECKING:
-    from kbatch.live.listing import ListedGroup, ListedPartition, ListedTopic
+    from kbatch.live.cluster_listing import ListedGroup, ListedPartition, ListedTopic
 
 __all__ = ["add_parser", "run"]
 
@@ -75,12 +76,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("topics", metavar="TOPIC", nargs="*", help="name or glob of topics (default: all)")
     add_broker_flags(parser.add_argument_group("cluster"))
     add_flags(parser, [*options_of(TopicsFlags), *JSON])
+    add_selection(parser, reason="it lists whole topics, and the arguments TOPIC choose them")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.live import Cluster
-    from kbatch.live.listing import ClusterListing
+    from kbatch.live.cluster_listing import ClusterListing
 
     flags = given_options(TopicsFlags, arguments)
     if any(each.startswith(KAFKA_URL) for each in arguments.topics):
@@ -112,7 +114,7 @@ def _topic_table(topics: list[ListedTopic]) -> list[str]:
                 f"{len(parts):,}",
                 _extremes(len(each.replicas) for each in parts),
                 _number(_sum(each.offsets for each in parts)),
-                _size(_sum(each.size for each in parts)),
+                _size_text(_sum(each.size for each in parts)),
                 _problems(parts),
             )
         )
@@ -143,7 +145,7 @@ def _partition_table(topics: list[ListedTopic]) -> list[str]:
             _offset(each.first),
             _offset(each.end),
             _number(each.offsets),
-            _size(each.size),
+            _size_text(each.size),
         ]
         rows.append([*cells[:6], _offset(each.stable), *cells[6:]] if has_open else cells)
     if has_open:
@@ -166,10 +168,10 @@ def _group_lines(group: ListedGroup) -> Iterator[str]:
 
 
 def _topic_dict(topic: ListedTopic) -> dict[str, Any]:
-    return {**topic._asdict(), "partitions": [_partition_dict(each) for each in topic.partitions]}
+    return {**topic._asdict(), "partitions": [_listed_partition(each) for each in topic.partitions]}
 
 
-def _partition_dict(each: ListedPartition) -> dict[str, Any]:
+def _listed_partition(each: ListedPartition) -> dict[str, Any]:
     return {**each._asdict(), "offsets": each.offsets}
 
 
@@ -205,5 +207,5 @@ def _number(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
 
-def _size(size: int | None) -> str:
+def _size_text(size: int | None) -> str:
     return "-" if size is None else format_size(size)
