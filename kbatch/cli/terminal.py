@@ -105,9 +105,13 @@ def write_values(values: Iterable[bytes]) -> None:
 
 def _write_whole(data: bytes) -> None:
     """Write whole lines: Ctrl-C ends the command after them."""
+    out = sys.stdout.buffer
     with HeldInterrupts():
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        rest = memoryview(data)
+        while len(rest):
+            # A signal makes a write to a full pipe return early.
+            rest = rest[out.write(rest) :]
+        out.flush()
 
 
 class ProgressLine:

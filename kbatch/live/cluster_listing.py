@@ -317,7 +317,7 @@ class ClusterListing:
 
     def _refused(self, code: int, group: str, broker: str, message: str | None) -> None:
         if code != ErrorCode.GROUP_ID_NOT_FOUND:
-            self._note(str(refusal_error(code, f"group {group!r}", broker=broker, message=message)))
+            self._note(str(refusal_error(code, f"description of group {group!r}", broker=broker, message=message)))
 
 
 def _member_text(member: Any) -> str:
