@@ -37,7 +37,7 @@ columns:
   offsets   the offsets from the first to the end; a log with gaps, such as a compacted one, has fewer records
   end       the offset after the last record
   stable    the last stable offset, if a transaction is open: read_committed reads up to here
-  in sync   the replicas in sync with the leader
+  isr       the replicas in sync with the leader
   size      the bytes of the leaders' logs; - if the principal lacks the ACL DESCRIBE on the cluster
   lag       the offsets from the committed one to the end
 
@@ -125,15 +125,15 @@ def _topic_table(topics: list[ListedTopic]) -> list[str]:
 
 def _problems(parts: list[ListedPartition]) -> str:
     without = sum(each.leader is None for each in parts)
-    behind = sum(len(each.in_sync) < len(each.replicas) for each in parts)
-    texts = [f"{without:,} without leader"] if without else []
+    behind = sum(each.leader is not None and len(each.in_sync) < len(each.replicas) for each in parts)
+    texts = [f"{without:,} offline"] if without else []
     return ", ".join([*texts, *([f"{behind:,} not in sync"] if behind else [])])
 
 
 def _partition_table(topics: list[ListedTopic]) -> list[str]:
     parts = [each for topic in topics for each in topic.partitions]
     has_open = any(each.stable != each.end for each in parts)
-    titles = ["topic-partition", "leader", "replicas", "in sync", "first", "end", "offsets", "size"]
+    titles = ["topic-partition", "leader", "replicas", "isr", "first", "end", "offsets", "size"]
     rows = []
     for each in parts:
         is_whole = set(each.in_sync) == set(each.replicas)

@@ -190,9 +190,9 @@ def test_topics_that_are_named_are_one_line_for_each_partition(topics: Run, clus
     _, lines, _ = topics("orders")
     sizes = [sum(map(len, each.batches)) for each in cluster.topics["orders"]]
     assert lines == [
-        "topic-partition  leader  replicas  in sync  first  end  offsets     size",
-        f"orders-0              1  1,2       all          0   10       10  {sizes[0] / 1024:.1f} KiB",
-        f"orders-1              2  1,2       2            0   20       20  {sizes[1] / 1024:.1f} KiB",
+        "topic-partition  leader  replicas  isr  first  end  offsets     size",
+        f"orders-0              1  1,2       all      0   10       10  {sizes[0] / 1024:.1f} KiB",
+        f"orders-1              2  1,2       2        0   20       20  {sizes[1] / 1024:.1f} KiB",
     ]
     _, lines, _ = topics("pay*")
     assert "stable" in lines[0]
@@ -204,7 +204,7 @@ def test_a_partition_without_leader_has_no_offsets(topics: Run, cluster: ListedC
     cluster.topics["orders"][1].leader = -1
     _, lines, _ = topics("orders")
     assert lines[2].split() == ["orders-1", "none", "1,2", "none", "-", "-", "-", "-"]
-    assert topics()[1][1] == "orders             2         2        -          -  1 without leader, 1 not in sync"
+    assert topics()[1][1] == "orders             2         2        -          -  1 offline"
 
 
 def test_groups_have_members_committed_offsets_and_lag(topics: Run) -> None:
