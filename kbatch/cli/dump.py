@@ -269,7 +269,7 @@ def _list_cluster(listing: Listing, settings: ClientSettings, arguments: argpars
     refused = {
         "--format kafka": flags.format == "kafka",
         "--print-data-log": flags.print_data_log,
-        "--index and --no-index": given_values(INDEX, arguments)[0],
+        "--index or --no-index": given_values(INDEX, arguments)[0],
         "--storage-option": given_storage(arguments),
     }
     for flag, value in refused.items():

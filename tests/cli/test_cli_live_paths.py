@@ -1,0 +1,185 @@
+"""`kbatch dump` and `kbatch stats` of a cluster: the same lines and statistics as of its log directories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from golden_logs import LOGS
+from scripted_broker import ScriptedCluster, ScriptedPartition
+
+import kbatch
+from kbatch.cli import main
+
+URL = "kafka://localhost"
+TOPICS = ["txn", "codec-zstd", "mixed", "compact-src"]
+
+
+def partition_of(directory: Any) -> ScriptedPartition:
+    """Return a partition with the batches of a log."""
+    data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+    rows = kbatch.scan(data)
+    batches = [data[row["position"] : row["position"] + row["size"]] for row in rows]
+    return ScriptedPartition(batches, start=int(rows["base_offset"][0]))
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
+    made = ScriptedCluster(**{name.replace("-", "_"): [partition_of(LOGS / f"{name}-0")] for name in TOPICS})
+    monkeypatch.setattr("kbatch.live.cluster.connect_socket", made.connect)
+    return made
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(cluster: ScriptedCluster, capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
+    def made(*arguments: Any) -> tuple[int, str, str]:
+        try:
+            status = main(list(map(str, arguments)))
+        except SystemExit as end:
+            status = int(end.code or 0)
+        captured = capsysbinary.readouterr()
+        return status, captured.out.decode(), captured.err.decode()
+
+    return made
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    """Return the lines without the fields of files."""
+    lines = list(map(json.loads, text.splitlines()))
+    for line in lines:
+        line.pop("file", None)
+        line.pop("position", None)
+    return lines
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--records"],
+        ["--records", "--control"],
+        ["--records", "--offsets", "5:30"],
+        ["--records", "--offsets", "-7:", "--max-records", "3"],
+        ["--tail", "4"],
+        ["--records", "--key", "key-3", "--key", "key-4"],
+        ["--key", "key-3"],
+        ["--producer", "4001"],
+        ["--records", "--times", "2023-11-14T22:13:21Z:2023-11-14T22:13:50Z"],
+        ["--max-records", "2"],
+        ["--records", "--max-bytes-shown", "2"],
+        ["--values", "string", "--tail", "2"],
+    ],
+    ids=" ".join,
+)
+def test_a_listing_is_that_of_the_log_directory(run: Run, topic: str, arguments: list[str]) -> None:
+    status, out, err = run("dump", *arguments, "--topic", topic, URL)
+    assert (status, err) == (0, "")
+    _, expected, _ = run("dump", *arguments, LOGS / f"{topic}-0")
+    assert lines_of(out) == [line for line in lines_of(expected) if line.get("count") != 0]
+    assert '"file"' not in out
+    assert '"position"' not in out
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("arguments", [[], ["--headers-only"]], ids=["decoded", "headers"])
+def test_statistics_are_those_of_the_log_directory(run: Run, topic: str, arguments: list[str]) -> None:
+    found = [
+        json.loads(run("stats", "--json", *arguments, *given)[1])
+        for given in (("--topic", topic, URL), (LOGS / f"{topic}-0",))
+    ]
+    (live,), (of_files,) = (document["logs"] for document in found)
+    assert (live.pop("path"), live.pop("segments")) == (URL, None)
+    del of_files["path"], of_files["segments"]
+    for name, codec in of_files["codecs"].items():
+        # It is approximate, and responses have other bounds than tables of files.
+        plain = live["codecs"][name].pop("plain_bytes"), codec.pop("plain_bytes")
+        assert plain == (None, None) or plain[0] == pytest.approx(plain[1], abs=len(TOPICS))
+    assert live == of_files
+
+
+def test_statistics_have_one_line_for_each_partition(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, err = run("stats", "--details", URL)
+    lines = out.splitlines()
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in lines[:6]] == [
+        "topic-partition",
+        *sorted(f"{each}-0" for each in TOPICS),
+        "all",
+    ]
+    assert "segments" not in lines[0]
+    assert "codec zstd" in out
+
+
+def test_batches_after_the_end_of_the_read_are_not_counted(run: Run, cluster: ScriptedCluster) -> None:
+    log = cluster.topics["codec-zstd"][0]
+    whole = log.batches
+    _, before, _ = run("stats", "--json", "--headers-only", "--topic", "codec-zstd", URL)
+    end = log.end
+
+    class Growing(ScriptedPartition):
+        """Has another batch after its offsets were listed."""
+
+        @property
+        def end(self) -> int:
+            return end
+
+    cluster.topics["codec-zstd"] = [Growing([*whole, kbatch.encode([b"later"], base_offset=end)], start=log.start)]
+    _, after, _ = run("stats", "--json", "--headers-only", "--topic", "codec-zstd", URL)
+    assert json.loads(after) == json.loads(before)
+
+
+def test_damage_is_reported_with_its_offset(run: Run, cluster: ScriptedCluster) -> None:
+    batches = cluster.topics["codec-zstd"][0].batches
+    # A bit of the checksum, which follows 17 bytes.
+    batches[1] = batches[1][:17] + bytes([batches[1][17] ^ 1]) + batches[1][18:]
+    offset = int(kbatch.scan(batches[1])["base_offset"][0])
+    status, out, err = run("dump", "--topic", "codec-zstd", URL)
+    assert status == 3
+    assert lines_of(out)[1]["status"] == "bad_crc"
+    assert err.startswith(f"kbatch dump: codec-zstd-0: base offset {offset}: wrong checksum 0x")
+    status, out, err = run("dump", "--records", "--topic", "codec-zstd", URL)
+    assert status == 3
+    assert f"base offset {offset}: " in err
+    status, out, _ = run("stats", "--json", "--topic", "codec-zstd", URL)
+    assert (status, json.loads(out)["logs"][0]["damaged_batches"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dump", "--format", "kafka", URL], "--format kafka belongs to files, not to a cluster"),
+        (["dump", "--protocol", URL], "--protocol belongs to files, not to a cluster"),
+        (["dump", "--no-index", URL], "--index or --no-index belongs to files, not to a cluster"),
+        (["dump", "--storage-option", "a=b", URL], "--storage-option belongs to files, not to a cluster"),
+        (["dump", "--tail", "1", "--producer", "1", URL], "--tail with --producer or several --key belongs to files"),
+        (["dump", URL, "x"], "a cluster (kafka://HOST:PORT) is read without other paths"),
+        (["stats", URL, "x"], "a cluster (kafka://HOST:PORT) is read without other paths"),
+        (["stats", "--storage-option", "a=b", URL], "--storage-option belongs to files, not to a cluster"),
+        (["dump", "--config", "x", str(LOGS)], "--config belongs to a cluster, kafka://HOST:PORT, not to files"),
+        (["stats", "--setting", "a=b", str(LOGS)], "--setting belongs to a cluster, kafka://HOST:PORT, not to files"),
+        (["dump", "kafka://me:secret@host"], "a kafka URL is kafka://HOST:PORT[,HOST:PORT] and has no settings"),
+    ],
+    ids=lambda value: " ".join(value[:-1]) if isinstance(value, list) else None,
+)
+def test_what_belongs_to_files_or_to_a_cluster_is_refused_elsewhere(
+    run: Run, arguments: list[str], message: str
+) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert f"error: {message}" in err
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize("command", ["dump", "stats"])
+def test_a_topic_that_does_not_exist_is_an_error_of_one_line(run: Run, command: str) -> None:
+    status, out, err = run(command, "--topic", "mixd", URL)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"kbatch {command}: broker localhost:9092: there is no topic 'mixd', did you mean 'mixed'?")
+    assert len(err.splitlines()) == 1
