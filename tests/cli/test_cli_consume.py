@@ -17,7 +17,6 @@ import pytest
 from scripted_broker import ScriptedCluster, ScriptedPartition
 from served_cluster import served
 
-import kbatch
 from kbatch.cli import main
 
 QUICK = ["--setting", "fetch.max.wait.ms=10", "--setting", "default.api.timeout.ms=1000"]
