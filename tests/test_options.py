@@ -17,8 +17,10 @@ import kbatch
 import kbatch.cli
 import kbatch.log
 from kbatch.cli import export
+from kbatch.cli.broker_flags import BrokerFlags
 from kbatch.cli.command_parser import CommandParser
 from kbatch.cli.compact import CompactFlags
+from kbatch.cli.consume import ConsumeFlags
 from kbatch.cli.convert import ConvertFlags
 from kbatch.cli.diff import DiffFlags
 from kbatch.cli.flags import add_flags, given_values
@@ -333,7 +335,7 @@ def test_docstrings_have_all_options(cls: type[Any]) -> None:
 
 def python_names(title: str, offered: Iterable[Any]) -> dict[str, tuple[str, ...]]:
     """Return the arguments of `kbatch.export` for each option; none for options that it does not have."""
-    if title in ("Streams", "Writing logs"):
+    if title in ("Streams", "Writing logs", "Live clusters", "Records of live topics"):
         return {}
     names = {
         "starting": ("start", "start_offset", "start_timestamp"),
@@ -385,6 +387,18 @@ def page() -> str:
         ),
         ("Files of an export", "`kbatch export` and `kbatch follow`.", options_of(WriteOptions)),
         ("Exports that follow", "`kbatch follow`.", options_of(FollowOptions)),
+        (
+            "Live clusters",
+            "`kbatch consume` and `kbatch topics`; `kbatch dump` and `kbatch stats` of `kafka://HOST:PORT` have "
+            "`--config` and\n`--setting`. See [A live cluster](command-line.md#a-live-cluster).",
+            options_of(BrokerFlags),
+        ),
+        (
+            "Records of live topics",
+            "`kbatch consume`, which also has the flags of a [selection](command-line.md#selection), and the options "
+            "of keys and values.",
+            options_of(ConsumeFlags),
+        ),
     ):
         parts.append(f"\n## {title}\n\n{text}\n\n{table_of(offered, python_names(title, offered))}")
     parts.append(

@@ -71,7 +71,7 @@ class BrokerFlags:
     )  # fmt: skip
     config: str | None = option(
         ValueKind(str, "client.properties", metavar="FILE"), None, flag="--config",
-        help="file of settings of Kafka's clients, such as client.properties; see 'settings' below",
+        help="file of settings of Kafka's clients, such as client.properties",
     )  # fmt: skip
     settings: tuple[tuple[str, str], ...] | None = option(
         NAME_AND_VALUE, None, flag="--setting",

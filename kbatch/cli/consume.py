@@ -107,10 +107,10 @@ class ConsumeFlags:
     {options}
     """
 
-    follow: bool = option(BOOLEAN, False, flag="--follow", help="wait for new records, until Ctrl-C; see below")
+    follow: bool = option(BOOLEAN, False, flag="--follow", help="wait for new records, until Ctrl-C")
     group: str | None = option(
         ValueKind(str, "etl", _check_group, metavar="NAME"), None, flag="--group",
-        help="join this group, and commit what is written; see below",
+        help="join this group, and commit what is written",
     )  # fmt: skip
     format: Literal["json", "value"] = option(
         _LINE_FORMAT, "json", flag={"--format": _LINE_FORMAT, "--json": JSON_LINES},

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +75,10 @@ def run(capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
     return made
 
 
+def place_of(line: dict[str, Any]) -> tuple[int, int]:
+    return line["partition"], line.get("offset", line.get("base_offset"))
+
+
 def lines_of(text: str) -> list[dict[str, Any]]:
     lines = list(map(json.loads, text.splitlines()))
     for line in lines:
@@ -101,8 +104,7 @@ def test_a_listing_is_that_of_the_log_directory(broker: Broker, run: Run, argume
     for topic in TOPICS:
         found = lines_of(run("dump", *arguments, "--topic", topic, f"kafka://{broker.bootstrap}"))
         expected = lines_of(run("dump", *arguments, "--topic", topic, broker.log_dir))
-        place = lambda line: (line["partition"], line.get("offset", line.get("base_offset")))  # noqa: E731
-        assert sorted(found, key=place) == sorted(expected, key=place)
+        assert sorted(found, key=place_of) == sorted(expected, key=place_of)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--headers-only"]])
@@ -121,7 +123,7 @@ def test_statistics_are_those_of_the_log_directory(broker: Broker, run: Run, arg
     assert found[0] == found[1]
 
 
-def test_a_group_reads_each_record_once_and_its_lag_is_listed(broker: Broker, tmp_path: Path) -> None:
+def test_a_group_reads_each_record_once_and_its_lag_is_listed(broker: Broker) -> None:
     """The command is stopped by Ctrl-C, which leaves the group; the next one resumes."""
     command = [sys.executable, "-m", "kbatch", "consume", "orders", "--group", "etl", "--format", "value"]
     command += ["--bootstrap-server", broker.bootstrap, "--follow", "--setting", "auto.offset.reset=earliest"]
