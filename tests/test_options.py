@@ -390,7 +390,7 @@ def page() -> str:
         (
             "Live clusters",
             "`kbatch consume` and `kbatch topics`; `kbatch dump` and `kbatch stats` of `kafka://HOST:PORT` have "
-            "`--config` and\n`--setting`. See [A live cluster](command-line.md#a-live-cluster).",
+            "`--config` and\n`--setting`. See [A live cluster](live-commands.md#a-live-cluster).",
             options_of(BrokerFlags),
         ),
         (
