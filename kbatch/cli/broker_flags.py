@@ -16,6 +16,7 @@ from kbatch.options import ValueKind, documented, option, options_of
 
 if TYPE_CHECKING:
     from kbatch.live import ClientSettings
+    from kbatch.log.topics import TopicChoice
 
 __all__ = [
     "CLIENT_SETTINGS",
@@ -25,6 +26,7 @@ __all__ = [
     "as_config",
     "given_settings",
     "live_brokers",
+    "live_topics",
     "warnings_as_lines",
 ]
 
@@ -131,6 +133,15 @@ def as_config(settings: ClientSettings, group: str | None = None) -> dict[str, A
         for name in ("auto_offset_reset", "enable_auto_commit"):
             given.pop(name, None)
     return given
+
+
+def live_topics(settings: ClientSettings, topics: TopicChoice) -> list[str]:
+    """Return the names of the topics of a read."""
+    from kbatch.live import Cluster
+    from kbatch.live.subscription import TopicSubscription
+
+    with Cluster(settings) as cluster:
+        return [topic.name for topic in TopicSubscription(cluster, topics).topics]
 
 
 def live_brokers(paths: Sequence[str], arguments: argparse.Namespace) -> str | None:

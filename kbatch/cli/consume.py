@@ -12,6 +12,7 @@ from kbatch.cli.broker_flags import (
     add_broker_flags,
     as_config,
     given_settings,
+    live_topics,
     warnings_as_lines,
 )
 from kbatch.cli.command_parser import add_command
@@ -175,7 +176,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--keys and --max-bytes-shown belong to --format json")
     lines = ConsumeLines(
         values_only=flags.format == "value",
-        decoded=DecodedValues.of(formats) if formats.parsed else None,
+        decoded=DecodedValues.of(formats, lambda: live_topics(settings, topics)) if formats.parsed else None,
         max_shown=flags.max_bytes_shown,
         remaining=flags.max_records,
     )

@@ -277,7 +277,7 @@ def _list_cluster(listing: Listing, settings: ClientSettings, arguments: argpars
             raise UsageError(f"{flag} belongs to files, not to a cluster")
     selection = listing.selection
     if flags.tail is not None and (flags.producer is not None or len(selection.key) > 1):
-        raise UsageError(f"--tail with --producer or several --key belongs to files, not to a cluster")
+        raise UsageError("--tail with --producer or several --key belongs to files, not to a cluster")
     with (
         warnings_as_lines("dump"),
         kbatch.consume(selection.topics or "*", config=as_config(settings), **listing.read_options) as consumer,
