@@ -53,7 +53,7 @@ def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     """Return the parser of the command line, and the parsers of its commands by name."""
     parser = CommandParser(
         prog="kbatch",
-        description="List, check, compare and rewrite Kafka's log files and live topics, and convert them to Parquet.",
+        description="Read Kafka's log files and live topics: list, check, compare, rewrite, or convert to Parquet.",
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"kbatch {__version__}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from scripted_broker import ScriptedCluster, ScriptedPartition
+from scripted_groups import GroupCluster
 from served_cluster import served
 
 from kbatch.cli import main
@@ -204,6 +205,53 @@ def test_damage_is_an_error_or_is_skipped_and_listed(consume: Run, cluster: Scri
     assert (status, offsets(out)) == (3, [(0, 2), (1, 0), (1, 1)])
     assert err.startswith("kbatch consume: orders-0: base offset 0: ")
     assert len(err.splitlines()) == 1
+
+
+# -- groups
+
+
+@pytest.fixture
+def coordinated(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
+    made = GroupCluster(orders=[partition([b"0", b"1"], [b"2"]), partition([b"3"])])
+    monkeypatch.setattr("kbatch.live.cluster.connect_socket", made.connect)
+    return made
+
+
+GROUP = ("orders", "--group", "etl", "--format", "value")
+
+
+def test_a_group_commits_what_is_written_and_resumes_after_it(consume: Run, coordinated: GroupCluster) -> None:
+    status, out, err = consume(*GROUP)
+    assert (status, sorted(out.splitlines()), err) == (0, ["0", "1", "2", "3"], "")
+    assert coordinated.committed() == {("orders", 0): 3, ("orders", 1): 1}
+    assert not coordinated.group().members
+    coordinated.topics["orders"][1].write([b"4"])
+    assert consume(*GROUP) == (0, "4\n", "")
+
+
+def test_a_setting_leaves_the_offsets_of_a_group(consume: Run, coordinated: GroupCluster) -> None:
+    for _ in range(2):
+        status, out, _ = consume(*GROUP, "--setting", "enable.auto.commit=false")
+        assert (status, len(out.splitlines())) == (0, 4)
+    assert coordinated.committed() == {}
+
+
+def test_partitions_are_committed_without_a_membership(consume: Run, coordinated: GroupCluster) -> None:
+    assert consume(*GROUP, "--partition", "0", "--offsets", "1:2") == (0, "1\n", "")
+    assert coordinated.committed() == {("orders", 0): 2}
+    assert coordinated.group().made == 0
+
+
+def test_lines_that_could_not_be_written_are_not_committed(
+    consume: Run, coordinated: GroupCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("kbatch.cli.consume_lines.write_values", fail)
+    status, _, err = consume(*GROUP)
+    assert (status, err) == (1, "kbatch consume: No space left on device\n")
+    assert set(coordinated.committed().values()) == {0}
 
 
 # -- other processes
