@@ -138,6 +138,11 @@ class Cluster:
         with self._lock:
             return sorted(self._brokers)
 
+    def _ask_broker(self, broker: int, ask: Callable[[BrokerConnection], AnswerT]) -> AnswerT:
+        """Ask the broker with this id, by the connection for requests other than fetches."""
+        with self._lock:
+            return ask(self._connection(broker))
+
     def topics(self, names: Iterable[str] | None = None) -> list[TopicMetadata]:
         """Return topics with their partitions and leaders, by name.
 
@@ -267,11 +272,6 @@ class Cluster:
             connection = self._connection(topic.partitions[partition[1]].broker)
             # From version 13 on, Fetch has ids instead of names.
             return connection.request(message, maximum=None if has_id else 12), str(connection.server)
-
-    def _ask_broker(self, broker: int, ask: Callable[[BrokerConnection], AnswerT]) -> AnswerT:
-        """Ask the broker with this id, by the connection for requests other than fetches."""
-        with self._lock:
-            return ask(self._connection(broker))
 
     def _epoch_end(self, key: PartitionKey, leader: PartitionLeader, epoch: int) -> EpochEnd | None:
         """Return the last leader epoch up to `epoch` in the log of a leader, and its end; None if it is unknown.

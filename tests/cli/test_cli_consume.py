@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from scripted_broker import ScriptedCluster, ScriptedPartition
 from scripted_groups import GroupCluster
-from served_cluster import served
+from socket_broker import served
 
 from kbatch.cli import main
 

@@ -131,7 +131,6 @@ class ScriptedCluster:
         self.faults: dict[ApiKey, deque[Fault]] = {}
         self.requests: list[tuple[int, Any]] = []
         self.refused: set[int] = set()
-        self.addresses: dict[int, tuple[str, int]] = {}
         self.open: list[ScriptedTransport] = []
         self.racks: dict[int, str] = {}
         self.max_sessions = 1000
@@ -180,10 +179,7 @@ class ScriptedCluster:
 
     def _metadata(self, broker: int, message: Any, version: int) -> Any:
         cls = MetadataResponse
-        nodes = []
-        for each in self.brokers:
-            host, port = self.addresses.get(each, (f"broker-{each}", 9092))
-            nodes.append(cls.MetadataResponseBroker(node_id=each, host=host, port=port))
+        nodes = [cls.MetadataResponseBroker(node_id=each, host=f"broker-{each}", port=9092) for each in self.brokers]
         names = list(self.topics) if message.topics is None else [each.name for each in message.topics]
         topics = []
         for name in names:
