@@ -13,10 +13,8 @@ from kbatch.batches.framing import max_entry_size, scan_part
 from kbatch.bounds import Bound
 from kbatch.live.cluster import Cluster, PartitionKey
 from kbatch.live.counters import ReadCounters
-from kbatch.live.data_loss import DataLoss
 from kbatch.live.fetch_state import RESPONSES, FetchedBatches, FetchLimits, PartitionFetch
 from kbatch.live.fetched_tables import decided_options, fetched_tables, tables_of_part
-from kbatch.live.gathering import BatchGathering
 from kbatch.live.live_options import LiveOptions
 from kbatch.live.live_partitions import LivePartition, chosen_partitions, resolved_bounds
 from kbatch.live.live_read import LiveRead, ReadPolicy
@@ -276,10 +274,7 @@ class _OpenCluster:
     def _read(
         self, fetches: Sequence[PartitionFetch], options: DecodeOptions, changes: _InOrder | None = None
     ) -> LiveRead:
-        counters = ReadCounters()
-        gathering = BatchGathering(LiveOptions(), self._arguments.max_bytes)
-        policy = ReadPolicy(gathering, DataLoss(True, counters, lambda key, offset: None), counters)
-        return LiveRead(self._cluster, fetches, self._sizes, options, policy, changes)
+        return LiveRead(self._cluster, fetches, self._sizes, options, ReadPolicy.strict(), changes)
 
     def _spans(self, planned: Iterable[PlannedOffsets]) -> Iterator[tuple[PlannedOffsets, _Span]]:
         for each in planned:

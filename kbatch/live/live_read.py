@@ -18,6 +18,7 @@ from kbatch.live.data_loss import DataLoss
 from kbatch.live.fetch_state import NO_END, FetchedBatches, FetchEvent, FetchLimits, PartitionFetch
 from kbatch.live.fetching import BrokerFetcher
 from kbatch.live.gathering import BatchGathering
+from kbatch.live.live_options import LiveOptions
 from kbatch.read.decode_options import DecodeOptions
 
 __all__ = ["LiveRead", "PartitionChanges", "ReadPolicy"]
@@ -55,6 +56,12 @@ class ReadPolicy:
     gathering: BatchGathering
     loss: DataLoss
     counters: ReadCounters
+
+    @classmethod
+    def strict(cls) -> ReadPolicy:
+        """Return the policy of a read whose responses are not gathered, and for which a loss is an error."""
+        counters = ReadCounters()
+        return cls(BatchGathering(LiveOptions(), 1), DataLoss(True, counters, lambda key, offset: None), counters)
 
 
 class LiveRead:

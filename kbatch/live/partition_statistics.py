@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.live.cluster import Cluster, PartitionKey
-from kbatch.live.fetching import FetchedBatches, FetchLimits, PartitionFetch
+from kbatch.live.fetch_state import FetchedBatches, FetchLimits, PartitionFetch
 from kbatch.live.live_partitions import LivePartition, chosen_partitions
-from kbatch.live.live_read import LiveRead
+from kbatch.live.live_read import LiveRead, ReadPolicy
 from kbatch.log.check.statistics import LogCounter, LogStatistics
 from kbatch.log.reading import TABLE_BYTES
 from kbatch.log.topics import TopicChoice
@@ -88,16 +88,9 @@ def partition_statistics(
     }
     if not found:
         return []
-    settings = cluster.settings
-    limits = FetchLimits(
-        _RESPONSE_BYTES if settings.fetch_max_bytes is None else settings.fetch_max_bytes,
-        settings.max_partition_fetch_bytes,
-        settings.fetch_min_bytes,
-        settings.fetch_max_wait_ms,
-        settings.default_api_timeout_ms / 1000,
-    )
+    limits = FetchLimits.of(cluster.settings, _RESPONSE_BYTES)
     counted = list(found.values())
-    read = LiveRead(cluster, [each.fetch for each in counted], limits, counted[0].counter.options)
+    read = LiveRead(cluster, [each.fetch for each in counted], limits, counted[0].counter.options, ReadPolicy.strict())
     try:
         for batches in read.batches():
             found[batches.fetch.topic, batches.fetch.partition].add(batches)
