@@ -97,7 +97,7 @@ class FetchSession:
             isolation_level=self._isolation,
             session_id=session,
             session_epoch=self._sent_epoch,
-            topics=_topics(cls, asked),
+            topics=_fetch_topics(cls, asked),
             forgotten_topics_data=_forgotten(cls, forgotten),
             rack_id=self._sizes.rack,
         )
@@ -117,7 +117,7 @@ class FetchSession:
         return max(shared, min(self._sizes.response_bytes, MIN_PARTITION_BYTES))
 
 
-def _topics(cls: Any, asked: Mapping[_SessionKey, _Asked]) -> list[Any]:
+def _fetch_topics(cls: Any, asked: Mapping[_SessionKey, _Asked]) -> list[Any]:
     """Return the partitions of a request by topic."""
     topics: dict[tuple[str, uuid.UUID], Any] = {}
     for (topic, topic_id, number), (position, epoch, size) in asked.items():
