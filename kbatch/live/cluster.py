@@ -186,6 +186,7 @@ class Cluster:
             return error
         response, _ = self._metadata(None, self._deadline())
         hint = did_you_mean(failed.name or "", [topic.name for topic in response.topics])
+        hint = hint or "; check its name, and that it was not deleted"
         return BrokerError(
             f"broker {broker}: there is no topic {failed.name!r}{hint}",
             broker=broker,

@@ -47,6 +47,8 @@ class PartitionFetch:
         The epoch of the leader that gets the request.
     last_epoch : int
         The leader epoch of the last batch that was received, or -1.
+    lost_position : int
+        The position when the partition last had no broker to fetch from, or -1.
     may_begin_later : bool
         Whether the read begins at the earliest record and has received none: retention may move the beginning.
     is_stopped : bool
@@ -80,6 +82,7 @@ class PartitionFetch:
     stop: int
     leader_epoch: int = -1
     last_epoch: int = -1
+    lost_position: int = -1
     may_begin_later: bool = False
     is_stopped: bool = False
     needed_bytes: int = 0

@@ -99,6 +99,8 @@ class LiveRead:
         self._unfinished = len(self._lost)
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, _MAX_PAUSE_MS)
         self._relocate_at = 0.0
+        # When metadata first lacked a topic.
+        self._unknown_at: float | None = None
         self._changes = changes
         self._is_closed = False
 
@@ -205,9 +207,12 @@ class LiveRead:
         self._unfinished -= len(given) - len(lost)
         if not lost:
             return
+        if any(each.position > each.lost_position for each in lost):
+            # Records have arrived since the last failure.
+            self._backoff = Backoff(self._cluster.settings.retry_backoff_ms, _MAX_PAUSE_MS)
+        for each in lost:
+            each.lost_position = each.position
         if not self._lost:
-            if not any(each.waited for each in lost):
-                self._backoff = Backoff(self._cluster.settings.retry_backoff_ms, _MAX_PAUSE_MS)
             self._pause(lost)
         self._lost += lost
 
@@ -237,10 +242,14 @@ class LiveRead:
         try:
             topics = {topic.name: topic for topic in self._cluster.topics({each.topic for each in lost})}
         except BrokerError as error:
-            waited = max(each.waited for each in lost) + time.monotonic() - begun
-            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or waited > _UNKNOWN_SECONDS:
+            if self._unknown_at is None:
+                self._unknown_at = time.monotonic()
+            is_over = time.monotonic() - self._unknown_at > _UNKNOWN_SECONDS
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or is_over:
                 raise
             topics = {}
+        else:
+            self._unknown_at = None
         rest = [each for each in lost if not self._placed(each, topics.get(each.topic))]
         if rest:
             seconds = time.monotonic() - begun

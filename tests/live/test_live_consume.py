@@ -204,6 +204,15 @@ def test_after_a_broken_connection_no_record_is_missing_or_repeated(fault: Fault
     assert offsets(consumed(cluster, fetch_max_bytes=200)) == {("orders", i): list(range(40)) for i in range(2)}
 
 
+def test_pauses_after_failures_begin_anew_when_records_have_arrived() -> None:
+    cluster = ScriptedCluster(orders=[partition(*[5] * 30)])
+    cluster.fail(ApiKey.FETCH, *[Fault(), Fault(cut=3)] * 29)
+    began = time.monotonic()
+    assert offsets(consumed(cluster, fetch_max_bytes=1)) == {("orders", 0): list(range(150))}
+    # The longest pause is a second, after ten failures.
+    assert time.monotonic() - began < 5
+
+
 def test_a_response_that_never_comes_is_an_error_that_names_broker_partition_and_setting() -> None:
     cluster = ScriptedCluster(orders=[partition(5)])
     cluster.fail(ApiKey.FETCH, *[Fault(hangs=True)] * 50)
@@ -284,6 +293,23 @@ def test_an_error_that_does_not_pass_names_broker_topic_partition_and_remedy() -
         f"{kbatch.ErrorCode.TOPIC_AUTHORIZATION_FAILED.description.rstrip('.')}; the principal needs the ACLs DESCRIBE "
         "and READ on this topic"
     )
+
+
+def test_a_topic_may_be_unknown_for_a_moment_after_a_broker_was_away_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kbatch.live.live_read._UNKNOWN_SECONDS", 0.3)
+    cluster = ScriptedCluster(orders=[partition(5)])
+
+    def forget(response: Any) -> None:
+        for topic in response.topics:
+            topic.error_code, topic.partitions = kbatch.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []
+
+    consumer = consumed(cluster)
+    # Three requests without an answer take 0.6 s. The second metadata is for the names in the error.
+    cluster.fail(ApiKey.FETCH, *[Fault(hangs=True)] * 3)
+    cluster.fail(ApiKey.METADATA, Fault(), Fault(), Fault(change=forget), Fault())
+    assert offsets(consumer) == {("orders", 0): list(range(5))}
 
 
 def test_records_that_retention_deletes_during_the_read_are_an_error() -> None:
