@@ -73,6 +73,8 @@ def consumed(bootstrap: str, partitions: Iterable[Partition], isolation: str) ->
         consumer.assign([TopicPartition(*partition, confluent_kafka.OFFSET_BEGINNING) for partition in rows])
         while left:
             messages = consumer.consume(1000, timeout=0.5)
+            if messages:
+                deadline = time.monotonic() + 60
             for one in messages:
                 partition = (one.topic(), one.partition())
                 error = one.error()

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["Broker", "Unavailable", "running"]
+__all__ = ["Broker", "Unavailable", "ending_with_thread", "free_ports", "running"]
 
 POM = Path(__file__).with_name("pom.xml")
 MIN_JAVA = 17
@@ -28,7 +29,6 @@ CLUSTER_ID = "a2JhdGNoLXRlc3RzLWJrcg"
 # Few threads and short intervals: tests must not wait, and logs must be cleaned within seconds.
 SETTINGS = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "auto.create.topics.enable": "false",
     "num.network.threads": "1",
@@ -129,7 +129,7 @@ def find_jars(pom: Path = POM, cache: Path | None = None) -> Path:
     return jars
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -138,6 +138,12 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+def ending_with_thread(command: list[str]) -> list[str]:
+    """Return a command whose process ends with this thread, even if this process is killed."""
+    setpriv = shutil.which("setpriv")
+    return command if setpriv is None else [setpriv, "--pdeathsig", "KILL", *command]
 
 
 class Broker:
@@ -151,6 +157,14 @@ class Broker:
         ``host:port`` of each listener: "PLAINTEXT", and those of `listeners`, which have a security protocol each.
     log_dir : Path
         The directory of its topic-partitions (``log.dirs``).
+
+    Parameters
+    ----------
+    advertised : mapping of str to str, optional
+        Addresses that clients get in place of those of some listeners, such as that of a proxy.
+    node : int
+    controllers : mapping of int to int, optional
+        By node, the ports of the controllers of its cluster, of which this broker is one. Default is this one alone.
     """
 
     def __init__(
@@ -162,6 +176,9 @@ class Broker:
         pom: Path = POM,
         listeners: Mapping[str, str] | None = None,
         format_options: Sequence[str] = (),
+        advertised: Mapping[str, str] | None = None,
+        node: int = 1,
+        controllers: Mapping[int, int] | None = None,
     ) -> None:
         self._jvm = jvm
         self._java = find_java()
@@ -171,21 +188,25 @@ class Broker:
         self._properties = directory / "server.properties"
         self._output = directory / "broker.out"
         self._process: subprocess.Popen[bytes] | None = None
+        self.is_paused = False
         directory.mkdir(parents=True, exist_ok=True)
         self._format_options = format_options
         protocols = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
-        controller, *ports = _free_ports(1 + len(protocols))
+        controllers = dict(zip([node], free_ports(1), strict=True)) if controllers is None else controllers
+        ports = free_ports(len(protocols))
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(protocols, ports, strict=True)}
         self.bootstrap = self.addresses["PLAINTEXT"]
-        advertised = ",".join(f"{name}://{address}" for name, address in self.addresses.items())
+        listening = [f"{name}://{address}" for name, address in self.addresses.items()]
+        known = [f"{name}://{address}" for name, address in {**self.addresses, **(advertised or {})}.items()]
         protocol_map = ",".join(
             f"{name}:{protocol}" for name, protocol in {**protocols, "CONTROLLER": "PLAINTEXT"}.items()
         )
         all_settings = dict(settings) | {
-            "listeners": f"{advertised},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": advertised,
+            "node.id": str(node),
+            "listeners": ",".join([*listening, f"CONTROLLER://127.0.0.1:{controllers[node]}"]),
+            "advertised.listeners": ",".join(known),
             "listener.security.protocol.map": protocol_map,
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.quorum.voters": ",".join(f"{each}@127.0.0.1:{port}" for each, port in controllers.items()),
             "log.dirs": os.fspath(self.log_dir),
         }
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
@@ -216,28 +237,37 @@ class Broker:
 
     def start(self) -> None:
         """Start, and return when the broker serves clients; an empty directory is formatted first."""
+        self.launch()
+        self.wait_until_started()
+
+    def launch(self) -> None:
+        """Start, without waiting until the broker serves clients."""
         if self._process is not None:
             raise RuntimeError("the broker is already running")
-        if not (self.log_dir / "meta.properties").exists():
-            arguments = ["format", "-t", CLUSTER_ID, "-c", os.fspath(self._properties), *self._format_options]
-            self.run_class("kafka.tools.StorageTool", *arguments)
-        command = self._command("kafka.Kafka", os.fspath(self._properties))
-        # The broker ends with this process, even if this process is killed.
-        setpriv = shutil.which("setpriv")
-        if setpriv is not None:
-            command = [setpriv, "--pdeathsig", "KILL", *command]
+        self.format()
+        command = ending_with_thread(self._command("kafka.Kafka", os.fspath(self._properties)))
         with open(self._output, "wb") as output:
             # In its own process group, so that Ctrl-C reaches only this process.
             self._process = subprocess.Popen(
                 command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
             )
+
+    def format(self) -> None:
+        """Format the directory, unless it is formatted."""
+        if not (self.log_dir / "meta.properties").exists():
+            arguments = ["format", "-t", CLUSTER_ID, "-c", os.fspath(self._properties), *self._format_options]
+            self.run_class("kafka.tools.StorageTool", *arguments)
+
+    def wait_until_started(self) -> None:
+        """Wait until the broker serves clients; it is killed if it does not."""
         try:
             self._wait_until_started(self._process)
         except BaseException:
-            self._kill()
+            self.kill()
             raise
 
-    def _wait_until_started(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_until_started(self, process: subprocess.Popen[bytes] | None) -> None:
+        assert process is not None
         deadline = time.monotonic() + START_SECONDS
         while STARTED not in self.output():
             if process.poll() is not None:
@@ -245,6 +275,18 @@ class Broker:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the broker is not ready after {START_SECONDS} s:\n{self.output()[-4000:]}")
             time.sleep(0.05)
+
+    def pause(self) -> None:
+        """Stop the process, which keeps its connections, until `go_on`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        self.is_paused = True
+
+    def go_on(self) -> None:
+        """Continue after `pause`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+        self.is_paused = False
 
     @property
     def runs(self) -> bool:
@@ -262,15 +304,16 @@ class Broker:
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._kill()
+            self.kill()
             raise RuntimeError(f"the broker did not stop in {STOP_SECONDS} s:\n{self.output()[-4000:]}") from None
         self._process = None
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End the broker at once, also a paused one."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._process = None
+            self._process, self.is_paused = None, False
 
 
 @contextmanager

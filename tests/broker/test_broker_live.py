@@ -396,7 +396,7 @@ def test_a_broker_that_restarts_during_a_read_is_read_to_the_end(tmp_path: Path)
             for place, table in enumerate(consumer):
                 found.setdefault(table.partition, []).extend(table.records["offset"].tolist())
                 if place == 5:
-                    broker._kill()
+                    broker.kill()
                     threading.Thread(target=restart, daemon=True).start()
         assert place > 5
         is_read.set()
