@@ -376,6 +376,29 @@ def test_a_topic_that_may_not_be_read_is_one_error_that_names_the_acls(cluster: 
     assert_names(raised.value, cluster, topic)
 
 
+def test_a_group_that_may_not_be_used_is_one_error_that_names_the_acl(cluster: BrokerCluster) -> None:
+    topic = topic_on(cluster, 1, 2, 3, count=100)
+    for operation in (AclOperation.DESCRIBE, AclOperation.READ):
+        allow(cluster, topic, operation)
+    login = sasl(cluster, "PLAIN", sasl_username=USER, sasl_password=PASSWORD)
+    wait_until(lambda: followed(consume(cluster, topic, **login), 100), "the topic may be read")
+    remedy = r"failed with GROUP_AUTHORIZATION_FAILED .*; the principal needs the ACL READ on this group"
+    with pytest.raises(BrokerError, match=remedy) as raised:
+        list(consume(cluster, topic, group="readers", **login))
+    assert f"broker {raised.value.broker}" in str(raised.value)
+    binding = AclBinding(
+        ResourceType.GROUP,
+        "readers",
+        ResourcePatternType.LITERAL,
+        f"User:{USER}",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    cluster.admin.create_acls([binding])[binding].result(60)
+    wait_until(lambda: followed(consume(cluster, topic, group="readers", **login), 100), "the group may be used")
+
+
 def token(seconds: float) -> str:
     """Return a token without a signature, which brokers accept in tests."""
     now = time.time() - 1
