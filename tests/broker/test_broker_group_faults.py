@@ -205,7 +205,6 @@ def committed(cluster: BrokerCluster, group: str) -> dict[Partition, int]:
 
 
 def assert_accounted(members: Members, writers: list[Writer], truth: dict[Partition, list[tuple[int, bytes]]]) -> None:
-    count = assert_acknowledged(writers, truth)
     read = portions(members.paths)
     assert set(read) == set(truth)
     repeated = 0
@@ -222,5 +221,6 @@ def assert_accounted(members: Members, writers: list[Writer], truth: dict[Partit
                 assert committed_once.isdisjoint(portion.offsets), (place, "read again after a commit")
                 committed_once.update(portion.offsets)
         assert found == set(values), place
+    count = assert_acknowledged(writers, truth)
     print(f"{sum(map(len, truth.values()))} records, {count} acknowledged, {repeated} repeated")
     assert count > 20 * SECONDS
