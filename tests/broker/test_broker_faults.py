@@ -324,6 +324,92 @@ def test_a_topic_that_is_deleted_or_made_again_is_one_error(cluster: BrokerClust
         assert topic in str(raised.value)
 
 
+# -- other replicas, and reads that go on without records that are gone
+
+
+def test_the_closest_replica_is_read_and_the_leader_when_it_is_gone(cluster: BrokerCluster) -> None:
+    topic = topic_on(cluster, 1, 2, 3, count=500)
+    fetches: dict[int, int] = dict.fromkeys(cluster.proxies, 0)
+
+    def counting(node: int) -> Callable[[Exchange], None]:
+        def count(exchange: Exchange) -> None:
+            fetches[node] += exchange.api_key == ApiKey.FETCH
+
+        return count
+
+    for node, proxy in cluster.proxies.items():
+        proxy.change = counting(node)
+    assert followed(consume(cluster, topic, fetch_max_bytes=1, client_rack="b"), 500) == list(range(500))
+    assert fetches[2] > 45
+    assert fetches[1] < 5
+    assert fetches[3] == 0
+    # Racks are letters: this one has no broker.
+    assert followed(consume(cluster, topic, fetch_max_bytes=1, client_rack="z"), 500) == list(range(500))
+    assert fetches[1] > 45
+    consumer = consume(cluster, topic, fetch_max_bytes=1, client_rack="b")
+    assert offsets_after(consumer, 5, cluster.brokers[2].kill) == list(range(500))
+
+
+def test_a_closest_replica_that_is_behind_or_comes_back_repeats_and_loses_nothing(cluster: BrokerCluster) -> None:
+    topic = topic_on(cluster, 1, 2, 3)
+    found: list[int] = []
+    with consume(cluster, topic, end=None, start="earliest", client_rack="c") as consumer:
+        for place, fault in enumerate(
+            (
+                lambda: None,
+                cluster.brokers[3].pause,
+                cluster.brokers[3].go_on,
+                cluster.brokers[3].kill,
+                lambda: cluster.restart(3),
+                lambda: cluster.move_leader(topic, 0, 3),
+            )
+        ):
+            fault()
+            write(cluster, topic, 100, place * 100)
+            found += followed(consumer, 100)
+    assert found == list(range(600))
+
+
+def test_a_read_goes_on_after_lost_records_if_it_is_told_to(cluster: BrokerCluster) -> None:
+    """An unclean election, retention, and a topic that is made again."""
+    topic = topic_on(cluster, 1, 2, count=100, unclean_leader_election_enable="true")
+    with consume(cluster, topic, end=None, start="earliest", fail_on_data_loss=False) as consumer:
+        assert followed(consumer, 100) == list(range(100))
+        cluster.brokers[2].pause()
+        wait_until(lambda: cluster.replicas(topic, in_sync=True)[0] == [1], "the follower is behind")
+        write(cluster, topic, 50, acks=1)
+        assert followed(consumer, 50) == list(range(100, 150))
+        cluster.brokers[1].kill()
+        cluster.brokers[2].go_on()
+        wait_until(lambda: cluster.leaders(topic)[0] == 2, "there is another leader")
+        write(cluster, topic, 20)
+        with pytest.warns(RuntimeWarning, match="records from offset 100 to 150"):
+            assert followed(consumer, 20) == list(range(100, 120))
+        cluster.repair()
+        cluster.delete(topic)
+        wait_until(lambda: topic not in cluster.topics(), "the topic is deleted")
+        cluster.create_on(topic, [[2, 1]])
+        write(cluster, topic, 30)
+        with pytest.warns(RuntimeWarning, match="deleted and made again"):
+            assert followed(consumer, 30) == list(range(30))
+        missing = consumer.missing_offsets
+    assert [(each.first_offset, each.last_offset) for each in missing][:1] == [(100, 149)]
+    assert len(missing) == 2
+
+
+def test_a_read_with_an_end_goes_on_after_records_that_retention_deletes(cluster: BrokerCluster) -> None:
+    topic = topic_on(cluster, 2, 1, 3, count=500)
+    with consume(cluster, topic, fetch_max_bytes=1, fail_on_data_loss=False) as consumer:
+        found = next(consumer).records["offset"].tolist()
+        until = TopicPartition(topic, 0, 400)
+        cluster.admin.delete_records([until])[until].result(60)
+        with pytest.warns(RuntimeWarning, match="the records before offset 400 were deleted by retention"):
+            found += [offset for table in consumer for offset in table.records["offset"].tolist()]
+        (missing,) = consumer.missing_offsets
+    assert missing.last_offset == 399
+    assert found == [*range(missing.first_offset), *range(400, 500)]
+
+
 # -- rights
 
 
