@@ -63,6 +63,7 @@ class BrokerFetcher(threading.Thread):
         self._free = threading.Semaphore(RESPONSES)
         self._connection: BrokerConnection | None = None
         self._closed = threading.Event()
+        self._kept: FetchEvent | None = None
 
     def add(self, partitions: Iterable[PartitionFetch]) -> None:
         """Fetch more partitions."""
@@ -83,8 +84,10 @@ class BrokerFetcher(threading.Thread):
         """Fetch until the thread is closed or fails."""
         try:
             while self._wait_for_partitions():
-                if not self._free.acquire(timeout=_CLOSED_SECONDS):
-                    continue
+                if not self._free.acquire(blocking=False):
+                    self._give_event()
+                    if not self._free.acquire(timeout=_CLOSED_SECONDS):
+                        continue
                 slot = ResponseSlot(self._free)
                 try:
                     self._fetch(slot)
@@ -92,7 +95,7 @@ class BrokerFetcher(threading.Thread):
                     slot.release()
         except BaseException as error:
             if not self._closed.is_set():
-                self._events.put(FetchEvent(error=error))
+                self._give_event(FetchEvent(error=error))
         finally:
             if self._connection is not None:
                 self._connection.close()
@@ -100,12 +103,14 @@ class BrokerFetcher(threading.Thread):
     def _wait_for_partitions(self) -> bool:
         """Wait until there are partitions; return whether the thread goes on."""
         with self._changed:
+            if not self._partitions:
+                self._give_event()
             while not self._partitions and not self._closed.is_set():
                 self._changed.wait(_CLOSED_SECONDS)
         return not self._closed.is_set()
 
     def _fetch(self, slot: ResponseSlot) -> None:
-        """Send one request, and report what its response has."""
+        """Send one request, and keep what its response has until the next one is sent."""
         begun = time.monotonic()
         partitions = self._wanted(begun)
         if not partitions:
@@ -115,6 +120,7 @@ class BrokerFetcher(threading.Thread):
             maximum = self._session.highest_version(partitions)
             request = self._session.request(partitions, connection.version_of(ApiKey.FETCH, maximum))
             connection.send(request, maximum=maximum, seconds=self._sizes.max_wait_ms / 1000)
+            self._give_event()
             response = connection.receive(max_size=self._progress.max_size, limits=self._options.limits)
         except BrokerConnectionError as error:
             self._lose_all(error, time.monotonic() - begun)
@@ -129,6 +135,7 @@ class BrokerFetcher(threading.Thread):
             self._report(response, partitions, context)
         if response.throttle_time_ms > 0:
             # The broker does not read the next request earlier (KIP-219).
+            self._give_event()
             self._counts.throttled_seconds += response.throttle_time_ms / 1000
             self._closed.wait(response.throttle_time_ms / 1000)
 
@@ -147,8 +154,18 @@ class BrokerFetcher(threading.Thread):
                 self._partitions = [each for each in self._partitions if id(each) not in gone]
             wanted = list(self._partitions)
         if not event.is_empty:
-            self._events.put(event)
+            self._give_event(event)
         return wanted
+
+    def _give_event(self, event: FetchEvent | None = None) -> None:
+        """Give the reader what the last response had, and another event after it.
+
+        This comes after the next request: the broker then works while the reader takes the GIL to decode.
+        """
+        kept, self._kept = self._kept, None
+        for each in (kept, event):
+            if each is not None:
+                self._events.put(each)
 
     def _connected(self) -> BrokerConnection:
         if self._connection is None or self._connection.is_closed:
@@ -186,10 +203,10 @@ class BrokerFetcher(threading.Thread):
             each.replica = -1
             each.lost = error
             each.waited += seconds
-        self._events.put(FetchEvent(lost=lost))
+        self._give_event(FetchEvent(lost=lost))
 
     def _report(self, response: Any, partitions: Sequence[PartitionFetch], context: ResponseContext) -> None:
-        """Advance the partitions of a request, and report their batches."""
+        """Advance the partitions of a request, and keep their batches for the reader."""
         event = context.event
         # A response has the names of all topics, or the ids of all of them.
         by_key: dict[Any, PartitionFetch] = {}
@@ -224,4 +241,4 @@ class BrokerFetcher(threading.Thread):
             # session, it moves those with records behind the others itself.
             self._partitions = sorted(kept, key=lambda each: (not each.needed_bytes, id(each) in fetched))
         if not event.is_empty:
-            self._events.put(event)
+            self._kept = event
