@@ -173,7 +173,7 @@ class LiveRead:
             # What was gathered of a partition is returned before anything else happens to it.
             yield from self._one_by_one(self._policy.gathering.ready(event))
             for each in event.moved:
-                self._give(each)
+                self._move(each)
             for each in event.stalled:
                 self._give_up(each)
             self._add_lost(event.lost)
@@ -286,6 +286,20 @@ class LiveRead:
         fetch.leader = leader.broker
         self._give(fetch)
         return True
+
+    def _move(self, fetch: PartitionFetch) -> None:
+        """Give a partition to another replica, or look for new metadata if they do not have this replica."""
+        if fetch.replica < 0 or fetch.replica in self._cluster._brokers:
+            self._give(fetch)
+            return
+        fetch.lost = BrokerError(
+            f"{fetch.name}: the leader names broker {fetch.replica} as the closest replica (client.rack), and metadata "
+            "do not have it; check that it runs",
+            topic=fetch.topic,
+            partition=fetch.partition,
+            code=ErrorCode.REPLICA_NOT_AVAILABLE,
+        )
+        self._add_lost([fetch])
 
     def _give(self, fetch: PartitionFetch) -> None:
         """Give a partition to the thread of its leader, or of the replica that the leader prefers (KIP-392)."""

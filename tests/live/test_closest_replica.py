@@ -104,6 +104,20 @@ def test_a_preferred_replica_that_the_metadata_does_not_list_is_not_asked() -> N
     assert brokers(cluster) == [1]
 
 
+def test_a_preferred_replica_is_read_as_soon_as_the_metadata_list_it_and_the_leader_is_not_asked_in_a_loop() -> None:
+    cluster, made = replicated(5, 5)
+    cluster.brokers = [1]
+
+    def comes_back() -> None:
+        cluster.brokers = [1, 2]
+
+    # The broker is back with the fourth response to Metadata.
+    cluster.fail(ApiKey.METADATA, Fault(), Fault(), Fault(), Fault(run=comes_back))
+    assert offsets(consumed(cluster, client_rack="b", retry_backoff_ms=20)) == {("orders", 0): list(range(10))}
+    assert brokers(cluster)[-1] == 2
+    assert len(cluster.sent(ApiKey.FETCH)) < 10
+
+
 def test_the_leader_is_asked_again_after_metadata_max_age() -> None:
     cluster, made = replicated(5)
     with consumed(cluster, client_rack="b", end=None, start="earliest", metadata_max_age_ms=100) as consumer:
