@@ -231,6 +231,7 @@ def _details(name: str, one: LogStatistics) -> list[str]:
         ratio = "" if entry["ratio"] is None else f", {entry['ratio']:.2f}x"
         add(f"codec {name}", f"{counted(entry['batches'], 'batch')}, {format_size(entry['bytes'])}{plain}{ratio}")
     add("records per batch", _distribution(one.records_per_batch))
+    add("batch bytes", _distribution(one.batch_bytes))
     if one.decoded:
         add("record bytes", f"{_distribution(one.record_bytes)} (key and value)")
         add(
@@ -241,7 +242,8 @@ def _details(name: str, one: LogStatistics) -> list[str]:
         add("headers", f"{one.headers:,} in {counted(one.records_with_headers, 'record')}")
     if one.uncounted_batches:
         add("not counted", f"records of {one.uncounted_batches:,} compressed message sets")
-    add("transactions", f"{one.committed:,} committed, {one.aborted:,} aborted, {one.open:,} open")
+    undecided = f", {one.undecided:,} with a lost marker" if one.undecided else ""
+    add("transactions", f"{one.committed:,} committed, {one.aborted:,} aborted, {one.open:,} open{undecided}")
     for producer, offset, timestamp in one.open_transactions:
         time = format_time(None if timestamp == NO_TIMESTAMP else timestamp)
         add("open", f"producer {producer}, from offset {offset}, {time}")

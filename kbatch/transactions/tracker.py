@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from kbatch.format import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
     INT64_MAX,
+    NO_TIMESTAMP,
     Limits,
 )
 from kbatch.records.display import short_repr
@@ -27,6 +28,7 @@ from kbatch.transactions.events import (
     DATA,
     INDEXED_ABORT,
     LOST_BYTES,
+    LOST_MARKER,
     NO_EVENT,
     LostEvents,
     batch_events,
@@ -205,6 +207,9 @@ class TransactionTracker:
         The most memory of the transactions; LimitExceededError beyond.
     limit_name, alternative : str
         The parameter that raises it, and what to do instead, for the error.
+    on_end : callable, optional
+        Called with each transaction that ends: how it began, the kind of the event that ended it (``COMMIT``, ``ABORT``,
+        ``INDEXED_ABORT``, or one of lost bytes, which leaves it undecided), and the offset and timestamp of that event, -1 if unknown.
 
     Attributes
     ----------
@@ -242,11 +247,13 @@ class TransactionTracker:
         max_bytes: int | None = None,
         limit_name: str = MAX_TABLE_BYTES,
         alternative: str = ", or read with isolation='read_uncommitted'",
+        on_end: Callable[[Begun, int, int, int], None] | None = None,
     ) -> None:
         self._limits = limits if limits is not None else Limits()
         self._max_bytes = max_bytes
         self._limit_name = limit_name
         self._alternative = alternative
+        self._on_end = on_end
         self.used_bytes = 0
         self._open = OpenedRows()
         if open:
@@ -364,13 +371,18 @@ class TransactionTracker:
                 self._abort(producer_id, offset, last_offset, position)
             elif kind == LOST_BYTES and producer_id not in is_open:
                 self._end_all(offset, position)
-            elif (ended := is_open.end(producer_id)) is not None and kind != COMMIT:
-                self._record(self._aborted if kind == ABORT else self._undecided, ended, offset, position)
+            elif (ended := is_open.end(producer_id)) is not None:
+                if self._on_end is not None:
+                    self._on_end(ended, kind, offset, timestamp)
+                if kind != COMMIT:
+                    self._record(self._aborted if kind == ABORT else self._undecided, ended, offset, position)
 
     def _end_all(self, offset: int, position: int) -> None:
         """Make all open transactions undecided."""
         while (still := self._open.first()) is not None:
             self._open.end(still.producer_id)
+            if self._on_end is not None:
+                self._on_end(still, LOST_BYTES, offset, NO_TIMESTAMP)
             self._record(self._undecided, still, offset, position)
 
     def _record(self, ends: _Ended, ended: Begun, offset: int, position: int) -> None:
@@ -389,6 +401,9 @@ class TransactionTracker:
         if transaction is None or transaction.first_offset >= last_offset:
             return
         self._open.end(producer_id)
+        if self._on_end is not None:
+            kind = INDEXED_ABORT if transaction.first_offset >= first_offset else LOST_MARKER
+            self._on_end(transaction, kind, last_offset, NO_TIMESTAMP)
         if transaction.first_offset < first_offset:
             self._record(self._undecided, transaction, last_offset, position)
             return

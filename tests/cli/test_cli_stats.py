@@ -69,7 +69,7 @@ def test_transactions_are_counted_by_state(how: list[str], run: Any) -> None:
     """TXI-R5: 13 aborted, 20 committed, 2 open, even if nothing is decoded."""
     _, out, _ = run("--json", *how, LOGS / "txn-0")
     (shown,) = json.loads(out)["logs"]
-    assert shown["transactions"] == {"committed": 20, "aborted": 13, "open": 2}
+    assert shown["transactions"] == {"committed": 20, "aborted": 13, "undecided": 0, "open": 2}
     assert shown["open_transactions"] == [each._asdict() for each in kbatch.Log(LOGS / "txn-0").transactions().open]
     assert shown["open_transactions"][0] == {
         "producer_id": 1002,

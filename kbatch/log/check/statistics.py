@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,10 @@ from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionTracker
+from kbatch.transactions.lost import LossFollower, follow_batches
+from kbatch.transactions.opened import Begun
 
-__all__ = ["PERCENTILES", "Distribution", "LogCounter", "LogStatistics", "log_statistics"]
+__all__ = ["PERCENTILES", "Distribution", "LogCounter", "LogObserver", "LogStatistics", "log_statistics"]
 
 PERCENTILES = (50, 90, 99)
 # Numbers below this have one slot each; larger ones share a slot with numbers that have the same leading bits.
@@ -66,7 +69,23 @@ class Distribution:
         self.total += int(numbers.sum(dtype=np.int64))
         low, high = int(numbers.min()), int(numbers.max())
         self.smallest, self.largest = smallest(self.smallest, low), largest(self.largest, high)
-        self._counts += np.bincount(_slots(numbers.astype(np.int64)), minlength=len(self._counts))
+        counts = np.bincount(_slots(numbers.astype(np.int64)))
+        # Untouched pages are never allocated.
+        self._counts[: len(counts)] += counts
+
+    def merge(self, other: Distribution) -> None:
+        """Count the numbers of another distribution too."""
+        if other.count:
+            self.count += other.count
+            self.total += other.total
+            self.smallest = smallest(self.smallest, other.smallest)
+            self.largest = largest(self.largest, other.largest)
+            self._counts += other._counts
+
+    def below(self, limits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return how many numbers are below each limit, with the accuracy of the histogram."""
+        found: npt.NDArray[np.int64] = np.append(0, np.cumsum(self._counts))[_slots(limits)]
+        return found
 
     @property
     def mean(self) -> float | None:
@@ -134,12 +153,14 @@ class LogStatistics:
         the approximate size of the uncompressed payloads (None if not decoded).
     magics : dict
         Batches by magic.
-    records_per_batch, record_bytes : Distribution
-        Records of each batch except control batches; and the size of key and value of each record.
+    records_per_batch, batch_bytes, record_bytes : Distribution
+        Records and stored bytes of each batch except control batches; and the size of key and value of each record.
     null_keys, null_values, tombstones, headers : int
         Counts of records, without control records. Tombstones are records with a key and a null value.
     committed, aborted, open : int
         Transactions by their markers. A transaction with no remaining batch is counted only if committed.
+    undecided : int
+        Transactions whose marker is damaged or may be among lost bytes.
     open_transactions : sequence of OpenTransaction
         The open ones, by first offset.
     producers : int
@@ -163,10 +184,11 @@ class LogStatistics:
         self.codecs: dict[str, dict[str, Any]] = {}
         self.magics: dict[int, int] = {}
         self.records_per_batch = Distribution()
+        self.batch_bytes = Distribution()
         self.record_bytes = Distribution()
         self.null_keys = self.null_values = self.tombstones = self.headers = self.records_with_headers = 0
         self.control_records = 0
-        self.committed = self.aborted = 0
+        self.committed = self.aborted = self.undecided = 0
         self.open_transactions: Sequence[OpenTransaction] = []
         self.losses = self.lost_bytes = self.missing_offsets = 0
         self._producers: npt.NDArray[np.int64] = np.empty(0, np.int64)
@@ -186,7 +208,7 @@ class LogStatistics:
         if not len(batches):
             return
         new = batches["magic"] == 2
-        control = new & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
+        control = _are_control(batches)
         self.batches += len(batches)
         self.control_batches += int(control.sum())
         self.transactional_batches += int((new & ((batches["attributes"] & ATTRIBUTE_TRANSACTIONAL) != 0)).sum())
@@ -197,6 +219,7 @@ class LogStatistics:
         self.control_records += int(counts[known & control].sum(dtype=np.int64))
         self.uncounted_batches += int((~known).sum())
         self.records_per_batch.add(counts[known & ~control])
+        self.batch_bytes.add(batches["size"][~control])
         for magic, count in zip(*np.unique(batches["magic"], return_counts=True), strict=True):
             self.magics[int(magic)] = self.magics.get(int(magic), 0) + int(count)
         codec = batches["attributes"] & ATTRIBUTE_CODEC
@@ -235,8 +258,7 @@ class LogStatistics:
         status = batches["status"]
         self.batches += int(np.count_nonzero(~BatchStatus.sound(status)))
         self.damaged_batches = (self.damaged_batches or 0) + int(np.count_nonzero(BatchStatus.damaged(status)))
-        control = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
-        is_control = control[records["batch"]]
+        is_control = _are_control(batches)[records["batch"]]
         self._add_payload_sizes(table)
         if is_control.any():
             records = records[~is_control]
@@ -304,13 +326,19 @@ class LogStatistics:
             "codecs": codecs,
             "magics": {str(magic): count for magic, count in sorted(self.magics.items())},
             "records_per_batch": self.records_per_batch.to_dict(),
+            "batch_bytes": self.batch_bytes.to_dict(),
             "record_bytes": if_decoded(self.record_bytes.to_dict()),
             "null_keys": if_decoded(self.null_keys),
             "null_values": if_decoded(self.null_values),
             "tombstones": if_decoded(self.tombstones),
             "headers": if_decoded(self.headers),
             "records_with_headers": if_decoded(self.records_with_headers),
-            "transactions": {"committed": self.committed, "aborted": self.aborted, "open": self.open},
+            "transactions": {
+                "committed": self.committed,
+                "aborted": self.aborted,
+                "undecided": self.undecided,
+                "open": self.open,
+            },
             "open_transactions": [each._asdict() for each in self.open_transactions],
             "producers": self.producers,
             "losses": self.losses,
@@ -334,12 +362,26 @@ def _before_payload(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
     return before
 
 
+class LogObserver(Protocol):
+    """What else is collected in the pass over a log that `log_statistics` makes."""
+
+    def add_table(self, segment: Segment, table: RecordTable) -> None:
+        """Called with each table, with its control records."""
+
+    def add_gaps(self, gaps: Sequence[SegmentGap]) -> None:
+        """Called after each segment with the offsets that are missing before the next one."""
+
+    def add_transaction(self, begun: Begun, kind: int, last_offset: int, last_timestamp: int) -> None:
+        """Called with each transaction that ends; see `TransactionTracker`."""
+
+
 def log_statistics(
     segments: Sequence[Segment],
     *,
     headers_only: bool = False,
     limits: Limits | None = None,
     progress: Callable[[int], None] | None = None,
+    observer: LogObserver | None = None,
 ) -> LogStatistics:
     """Compute the statistics of a log.
 
@@ -353,6 +395,7 @@ def log_statistics(
     limits : Limits, optional
     progress : callable, optional
         Called with the number of segment bytes read so far.
+    observer : LogObserver, optional
 
     Returns
     -------
@@ -368,7 +411,7 @@ def log_statistics(
     >>> statistics.committed, statistics.aborted, statistics.open
     (20, 13, 2)
     """
-    counter = LogCounter(headers_only=headers_only, limits=limits)
+    counter = LogCounter(headers_only=headers_only, limits=limits, observer=observer)
     statistics, options = counter.statistics, counter.options
     statistics.segments = len(segments)
     done = 0
@@ -376,13 +419,20 @@ def log_statistics(
     for number, segment in enumerate(segments):
         statistics.bytes += segment.size
         offsets_end = SegmentEnd(segment.base_offset)
+        counter.begin_segment(segment.base_offset)
         for table in read_tables(segment, 0, segment.size, options, TABLE_BYTES):
             batches = table.batches
             offsets_end.add(table)
             counter.add(table, segment.window)
+            if observer is not None:
+                observer.add_table(segment, table)
             if progress is not None and len(batches):
                 progress(done + int(batches["position"][-1] + batches["size"][-1]))
-        statistics.add_gaps(gaps.after(number, offsets_end, None, None))
+        counter.end_segment(segments[number + 1].base_offset if number + 1 < len(segments) else None)
+        found = gaps.after(number, offsets_end, None, None)
+        statistics.add_gaps(found)
+        if observer is not None:
+            observer.add_gaps(found)
         done += segment.size
     return counter.result()
 
@@ -394,6 +444,8 @@ class LogCounter:
     ----------
     headers_only : bool
     limits : Limits, optional
+    observer : LogObserver, optional
+        Its `add_transaction` is called.
 
     Attributes
     ----------
@@ -402,7 +454,9 @@ class LogCounter:
         How the tables are decoded.
     """
 
-    def __init__(self, *, headers_only: bool, limits: Limits | None = None) -> None:
+    def __init__(
+        self, *, headers_only: bool, limits: Limits | None = None, observer: LogObserver | None = None
+    ) -> None:
         self.statistics = LogStatistics(decoded=not headers_only)
         self.options = DecodeOptions(
             include_control=True,
@@ -411,13 +465,24 @@ class LogCounter:
             framing_only=headers_only,
             crc="skip" if headers_only else "verify",
         )
-        self._tracker = TransactionTracker(limits=self.options.limits, max_bytes=table_limit(self.options.limits))
+        self._tracker = TransactionTracker(
+            limits=self.options.limits,
+            max_bytes=table_limit(self.options.limits),
+            on_end=None if observer is None else observer.add_transaction,
+        )
+        # Decides which transactions may have ended in lost bytes of a segment.
+        self._lost: LossFollower | None = None
         self._markers = 0
+
+    def begin_segment(self, base_offset: int | None) -> None:
+        """Begin a segment, whose losses decide about transactions."""
+        self._lost = LossFollower(base_offset)
 
     def add(self, table: RecordTable, window: Callable[[int, int], npt.NDArray[np.uint8]]) -> None:
         """Count a table; `window` returns the bytes between two positions of the source."""
         batches = table.batches
-        good = batches[BatchStatus.sound(batches["status"])]
+        is_good = BatchStatus.sound(batches["status"])
+        good = batches[is_good]
         statistics = self.statistics
         statistics.add_batches(good)
         if self.options.framing_only:
@@ -425,16 +490,34 @@ class LogCounter:
             statistics.lost_bytes += int(table.losses.lengths.sum())
         else:
             statistics.add_table(table)
-        kinds = good["attributes"] & (ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL)
-        if len(good) and kinds[good["magic"] == 2].any():
-            start = int(good["position"][0])
-            self._tracker.add(window(start, int(good["position"][-1] + good["size"][-1])), good, start)
-            control = (good["magic"] == 2) & ((good["attributes"] & ATTRIBUTE_CONTROL) != 0)
-            self._markers += int((control & (good["producer_id"] >= 0) & (good["record_count"] > 0)).sum())
+        follow_batches(self._tracker, self._lost, batches, is_good, table.losses, partial(_bytes_of_markers, window))
+        self._markers += int((_are_control(good) & (good["producer_id"] >= 0) & (good["record_count"] > 0)).sum())
+
+    def end_segment(self, next_offset: int | None) -> None:
+        """End a segment; `next_offset` is the base offset of the next one."""
+        if self._lost is not None:
+            self._tracker.replay(self._lost.finish(next_offset))
 
     def result(self) -> LogStatistics:
         """Return the statistics after the last table."""
         result = self._tracker.result()
         self.statistics.aborted, self.statistics.open_transactions = len(result.aborted), result.open
+        self.statistics.undecided = len(result.undecided)
         self.statistics.committed = max(self._markers - len(self._tracker.abort_markers[0]), 0)
         return self.statistics
+
+
+def _are_control(batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
+    return found
+
+
+def _bytes_of_markers(
+    window: Callable[[int, int], npt.NDArray[np.uint8]], batches: npt.NDArray[np.void]
+) -> tuple[npt.NDArray[np.uint8], int]:
+    """Return bytes that contain the markers among some batches, and where they begin."""
+    markers = batches[_are_control(batches)]
+    if not len(markers):
+        return np.empty(0, np.uint8), 0
+    start = int(markers["position"][0])
+    return window(start, int(markers["position"][-1] + markers["size"][-1])), start
