@@ -79,6 +79,10 @@ _NAMES = LazyNames(
         ),
         "kbatch.records.concatenation": ("concat_tables",),
         "kbatch.records.loss_list": ("Loss",),
+        "kbatch.report.writing": (
+            "Report",
+            "write_report",
+        ),
         "kbatch.rewrite.conversion": ("convert",),
         "kbatch.rewrite.recompression": ("recompress",),
         "kbatch.rewrite.rewriter": ("RewriteReport",),

@@ -55,6 +55,8 @@ from kbatch.read.stream import StreamDecoder as StreamDecoder
 from kbatch.read.stream import decode_stream as decode_stream
 from kbatch.records.concatenation import concat_tables as concat_tables
 from kbatch.records.loss_list import Loss as Loss
+from kbatch.report.writing import Report as Report
+from kbatch.report.writing import write_report as write_report
 from kbatch.rewrite.conversion import convert as convert
 from kbatch.rewrite.recompression import recompress as recompress
 from kbatch.rewrite.rewriter import RewriteReport as RewriteReport

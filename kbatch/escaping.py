@@ -1,4 +1,4 @@
-"""Text for people: numbers with their nouns, and escapes of characters that a terminal obeys or hides.
+"""Text for people: numbers with their nouns and units, times, and escapes of characters that a terminal obeys or hides.
 
 Names and paths from a file system may hold such characters.
 """
@@ -6,9 +6,18 @@ Names and paths from a file system may hold such characters.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii
 
-__all__ = ["counted", "escaped_json", "is_printable", "one_line", "printable"]
+__all__ = [
+    "counted",
+    "escaped_json",
+    "format_size",
+    "format_time",
+    "is_printable",
+    "one_line",
+    "printable",
+]
 
 # Control characters (ESC and CSI among them), line and paragraph separators, controls of bidirectional text (Unicode
 # Standard Annex #9), the byte order mark, and the surrogates that `os.fsdecode` makes from bytes that are not UTF-8.
@@ -65,3 +74,26 @@ def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 loss``, ``2,000 batches``."""
     plural = "es" if noun.endswith(("ch", "s")) else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+def format_size(size: int) -> str:
+    """Format a number of bytes for people."""
+    if size < 1024:
+        return counted(size, "byte")
+    number = float(size)
+    unit = -1
+    while number >= 1024 and unit < 3:
+        number /= 1024
+        unit += 1
+    return f"{number:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+
+
+def format_time(milliseconds: int | None) -> str:
+    """Format a time for people, in UTC; ``-`` for None."""
+    if milliseconds is None:
+        return "-"
+    try:
+        when = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{milliseconds} ms"
+    return when.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")

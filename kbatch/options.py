@@ -124,6 +124,8 @@ class ValueKind:
         All texts, if there are only a few.
     metavar : str
         Placeholder for the text in the help of the command line.
+    letter : str
+        A short form of the flag, such as ``-o``.
     help : str
         The meaning of the name, where an option has names of several kinds.
     show : callable
@@ -141,6 +143,7 @@ class ValueKind:
     check: Callable[[Any], None] = lambda value: None
     choices: tuple[str, ...] = ()
     metavar: str = "TEXT"
+    letter: str = ""
     help: str = ""
     show: Callable[[Any], str] = str
     repeated: bool = False

@@ -58,6 +58,7 @@ LAYERS = [
     "live",
     "plan",
     "scans",
+    "report",
     "sinks",
     "spark.driver",
     "spark",

@@ -50,11 +50,12 @@ def add_flags(group: argparse._ActionsContainer, options: Iterable[Option]) -> N
             if not (kind.is_switch or kind.help or each.is_required or each.default is None):
                 text += f" (default: {each.kind.show(each.default)})"
             text = text.replace("%", "%%")
+            names = [kind.letter, flag] if kind.letter else [flag]
             if kind.is_switch and not kind.repeated:
-                group.add_argument(flag, action="store_const", const=kind.parse("true"), help=text)
+                group.add_argument(*names, action="store_const", const=kind.parse("true"), help=text)
             else:
                 group.add_argument(
-                    flag,
+                    *names,
                     action="append" if kind.repeated else "store",
                     **({"nargs": "?", "const": kind.parse("true")} if kind.is_switch else {}),
                     type=_checked(each, kind),

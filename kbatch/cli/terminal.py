@@ -12,11 +12,10 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kbatch.escaping import counted, is_printable, printable
+from kbatch.escaping import counted, format_size, format_time, is_printable, printable
 from kbatch.interrupts import HeldInterrupts
 from kbatch.unfinished import forget_unfinished, register_unfinished
 
@@ -188,33 +187,10 @@ def _duration(seconds: int) -> str:
     return f"{hours}:{minutes:02}:{seconds % 60:02}" if hours else f"{minutes}:{seconds % 60:02}"
 
 
-def format_size(size: int) -> str:
-    """Format a number of bytes for people."""
-    if size < 1024:
-        return counted(size, "byte")
-    number = float(size)
-    unit = -1
-    while number >= 1024 and unit < 3:
-        number /= 1024
-        unit += 1
-    return f"{number:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit]}"
-
-
 def format_lost(size: int, offsets: int) -> str:
     """Format a number of lost bytes and of missing offsets for people; ``-`` if both are 0."""
     parts = [*([format_size(size)] if size else []), *([counted(offsets, "offset")] if offsets else [])]
     return ", ".join(parts) or "-"
-
-
-def format_time(milliseconds: int | None) -> str:
-    """Format a time for people, in UTC; ``-`` for None."""
-    if milliseconds is None:
-        return "-"
-    try:
-        when = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{milliseconds} ms"
-    return when.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, left: frozenset[int], indent: str = "  ") -> list[str]:

@@ -208,8 +208,9 @@ class TransactionTracker:
     limit_name, alternative : str
         The parameter that raises it, and what to do instead, for the error.
     on_end : callable, optional
-        Called with each transaction that ends: how it began, the kind of the event that ended it (``COMMIT``, ``ABORT``,
-        ``INDEXED_ABORT``, or one of lost bytes, which leaves it undecided), and the offset and timestamp of that event, -1 if unknown.
+        Called with each transaction that ends: how it began; the kind of the event that ended it, which is ``COMMIT``,
+        ``ABORT``, ``INDEXED_ABORT``, or one of lost bytes, which leaves it undecided; and the offset and the timestamp
+        of that event, -1 if unknown.
 
     Attributes
     ----------

@@ -366,13 +366,13 @@ class LogObserver(Protocol):
     """What else is collected in the pass over a log that `log_statistics` makes."""
 
     def add_table(self, segment: Segment, table: RecordTable) -> None:
-        """Called with each table, with its control records."""
+        """Receive the next table, with its control records."""
 
     def add_gaps(self, gaps: Sequence[SegmentGap]) -> None:
-        """Called after each segment with the offsets that are missing before the next one."""
+        """Receive, after each segment, the offsets that are missing before the next one."""
 
     def add_transaction(self, begun: Begun, kind: int, last_offset: int, last_timestamp: int) -> None:
-        """Called with each transaction that ends; see `TransactionTracker`."""
+        """Receive a transaction that ended; see `TransactionTracker`."""
 
 
 def log_statistics(

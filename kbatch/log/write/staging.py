@@ -15,7 +15,7 @@ from typing import Self
 
 from kbatch.errors import LogDirectoryError, cannot_write, exists_already
 from kbatch.log.store.storage import is_url, locate
-from kbatch.publishing import JOURNAL, REMOVALS, WorkDirectory, move_all, remove_abandoned, sync_directory
+from kbatch.publishing import JOURNAL, REMOVALS, WorkDirectory, move_all, remove_abandoned, rename_all, sync_directory
 from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
 
 __all__ = ["NewOutput", "Stage", "refuse_link", "stage_prefix"]
@@ -56,6 +56,8 @@ class NewOutput(WorkDirectory):
         path's directory, the one named like `path` last.
     sync : bool
         Whether to sync data to disk before the renames.
+    replace : bool
+        Whether the final path may be a file that is replaced. It is no segment then.
 
     Raises
     ------
@@ -64,12 +66,15 @@ class NewOutput(WorkDirectory):
         is a URL.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, directory: bool = True, sync: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, directory: bool = True, sync: bool = True, replace: bool = False
+    ) -> None:
         if is_url(os.fspath(path)):
-            raise LogDirectoryError(f"{path}: segments can be written to local paths only", source=os.fspath(path))
+            raise LogDirectoryError(f"{path}: it can be written to a local path only", source=os.fspath(path))
         self._path = os.path.abspath(locate(path)[1])
         self._is_directory = directory
         self._sync = sync
+        self._replaces = replace
         self._check()
         parent, name = os.path.split(self._path)
         if not os.path.isdir(parent):
@@ -90,6 +95,8 @@ class NewOutput(WorkDirectory):
 
     def _check(self) -> None:
         taken = [self._path]
+        if self._replaces and os.path.isfile(self._path) and not os.path.islink(self._path):
+            return
         if not self._is_directory:
             # Readers would use existing index files of this name for the segment.
             taken += [self._path.removesuffix(".log") + suffix for suffix in _INDEX_SUFFIXES]
@@ -148,7 +155,8 @@ class NewOutput(WorkDirectory):
             for found, _, _ in os.walk(self.new):
                 sync_directory(found)
         with unbroken:
-            move_all(moves, sync=self._sync)
+            # A file that was replaced cannot be restored.
+            (rename_all if self._replaces else move_all)(moves, sync=self._sync)
             self.remove()
 
 

@@ -1,0 +1,1 @@
+"""`write_report`: what is in a log directory, as one page."""

@@ -1,0 +1,232 @@
+"""Pictures as SVG. Colours are classes, which the style sheet of the page defines for light and dark screens.
+
+Pictures are 400 units wide, so that their text is readable on a phone, and as wide as their column on other screens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.escaping import printable
+
+__all__ = ["Bar", "Pictures", "Row", "Series", "cut"]
+
+_WIDTH = 400
+_LEFT, _RIGHT = 46, 8
+_CHARACTER = 5.6
+
+
+class Series(NamedTuple):
+    """Numbers of a chart: their name, their class of colour, and one for each place."""
+
+    name: str
+    colour: str
+    numbers: npt.NDArray[np.float64]
+
+
+class Bar(NamedTuple):
+    """A part of a row, from `start` to `end` of the whole width (0 to 1), with its class of colour."""
+
+    start: float
+    end: float
+    colour: str
+
+
+class Row(NamedTuple):
+    """A row of bars, with a text before and after it."""
+
+    name: str
+    bars: Sequence[Bar]
+    text: str = ""
+
+
+def cut(text: str, limit: int) -> str:
+    """Return a text for people in at most `limit` characters: escaped, and with an ellipsis in its middle."""
+    text = printable(text)
+    if len(text) <= limit:
+        return text
+    end = (limit - 1) // 2
+    return f"{text[: limit - 1 - end]}…{text[len(text) - end :]}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    x: float
+    y: float
+    text: str
+    anchor: str = "start"
+
+    def __str__(self) -> str:
+        anchor = "" if self.anchor == "start" else f' text-anchor="{self.anchor}"'
+        return f'<text x="{_number(self.x)}" y="{_number(self.y)}"{anchor}>{escape(self.text)}</text>'
+
+
+class Pictures:
+    """Makes the pictures of a page; each has a title and a description for people who do not see it."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def areas(
+        self,
+        title: str,
+        description: str,
+        series: Sequence[Series],
+        ticks: Sequence[tuple[float, str]],
+        scale: Sequence[tuple[float, str]],
+    ) -> str:
+        """Draw stacked steps.
+
+        Parameters
+        ----------
+        title, description : str
+        series : sequence of Series
+            The first is at the bottom.
+        ticks : sequence of (float, str)
+            Places on the horizontal axis, from 0 to 1, and their texts.
+        scale : sequence of (float, str)
+            Values on the vertical axis, ascending from 0, and their texts; the last is the top.
+        """
+        height, top, bottom = 170, 8, 20
+        inner, base = height - top - bottom, height - bottom
+        width = _WIDTH - _LEFT - _RIGHT
+        most = scale[-1][0] or 1.0
+        parts = []
+        for value, text in scale:
+            y = base - inner * value / most
+            parts.append(f'<path class="grid" d="M{_LEFT} {_number(y)}H{_WIDTH - _RIGHT}"/>')
+            parts.append(str(_Text(_LEFT - 5, y + 3.5, text, "end")))
+        parts += _time_axis(ticks, base)
+        below = np.zeros(len(series[0].numbers)) if series else np.zeros(0)
+        for each in series:
+            above = below + each.numbers
+            if each.numbers.any():
+                xs = _LEFT + width * np.arange(len(above) + 1) / len(above)
+                steps = _steps(xs, base - inner * above / most, base - inner * below / most)
+                parts.append(f'<path class="{each.colour}" d="{steps}"/>')
+            below = above
+        parts.append(f'<path class="axis" d="M{_LEFT} {base}H{_WIDTH - _RIGHT}"/>')
+        return self._svg(title, description, height, parts)
+
+    def columns(
+        self,
+        title: str,
+        description: str,
+        counts: Sequence[float],
+        labels: Sequence[str],
+        scale: Sequence[tuple[float, str]],
+    ) -> str:
+        """Draw a column for each count, with labels below; `scale` is as for `areas`."""
+        height, top, bottom = 150, 8, 20
+        inner, base = height - top - bottom, height - bottom
+        step = (_WIDTH - _LEFT - _RIGHT) / max(len(counts), 1)
+        most = scale[-1][0] or 1.0
+        parts = []
+        for value, text in scale:
+            y = base - inner * value / most
+            parts.append(f'<path class="grid" d="M{_LEFT} {_number(y)}H{_WIDTH - _RIGHT}"/>')
+            parts.append(str(_Text(_LEFT - 5, y + 3.5, text, "end")))
+        widest = max(map(len, labels), default=1) * _CHARACTER + 6
+        every = max(1, int(np.ceil(widest / step)))
+        for i, (number, label) in enumerate(zip(counts, labels, strict=True)):
+            x = _LEFT + i * step
+            if number:
+                size = max(inner * number / most, 1)
+                parts.append(_rect("c0", x + step * 0.08, base - size, step * 0.84, size))
+            if i % every == 0:
+                parts.append(str(_Text(x + step / 2, base + 13, label, "middle")))
+        parts.append(f'<path class="axis" d="M{_LEFT} {base}H{_WIDTH - _RIGHT}"/>')
+        return self._svg(title, description, height, parts)
+
+    def rows(
+        self,
+        title: str,
+        description: str,
+        rows: Sequence[Row],
+        *,
+        ticks: Sequence[tuple[float, str]] = (),
+        background: bool = False,
+        least: float = 0.0,
+    ) -> str:
+        """Draw rows of bars, each below its name.
+
+        Parameters
+        ----------
+        title, description : str
+        rows : sequence of Row
+        ticks : sequence of (float, str)
+            As for `areas`.
+        background : bool
+            Whether the whole width of each row is shown.
+        least : float
+            The least width of a bar, so that it can be seen.
+        """
+        height, top = 28, 4
+        parts: list[str] = []
+        left, width = 4, _WIDTH - 8
+        for number, row in enumerate(rows):
+            y = top + number * height
+            room = int(width / _CHARACTER) - len(row.text) - 2
+            parts.append(str(_Text(left, y + 9, cut(row.name, max(room, 8)))))
+            if row.text:
+                parts.append(str(_Text(left + width, y + 9, row.text, "end")))
+            if background:
+                parts.append(_rect("back", left, y + 13, width, 9))
+            for bar in row.bars:
+                size = max(width * (bar.end - bar.start), least)
+                x = min(left + width * bar.start, left + width - size)
+                parts.append(_rect(bar.colour, x, y + 13, size, 9))
+        base = top + len(rows) * height
+        for place, text in ticks:
+            x = left + width * place
+            anchor = "start" if place < 0.1 else "end" if place > 0.9 else "middle"
+            parts.append(f'<path class="axis" d="M{_number(x)} {base}v4"/>')
+            parts.append(str(_Text(x, base + 14, text, anchor)))
+        if ticks:
+            parts.append(f'<path class="axis" d="M{left} {base}h{width}"/>')
+        return self._svg(title, description, base + (20 if ticks else 2), parts)
+
+    def _svg(self, title: str, description: str, height: int, parts: Sequence[str]) -> str:
+        number = next(self._numbers)
+        names = f"picture-{number}", f"picture-{number}-text"
+        return (
+            f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="{names[0]} {names[1]}">'
+            f'<title id="{names[0]}">{escape(printable(title))}</title>'
+            f'<desc id="{names[1]}">{escape(printable(description))}</desc>{"".join(parts)}</svg>'
+        )
+
+
+def _rect(colour: str, x: float, y: float, width: float, height: float) -> str:
+    return f'<rect class="{colour}" x="{_number(x)}" y="{_number(y)}" width="{width:.2f}" height="{_number(height)}"/>'
+
+
+def _time_axis(ticks: Sequence[tuple[float, str]], base: float) -> list[str]:
+    parts = []
+    width = _WIDTH - _LEFT - _RIGHT
+    for place, text in ticks:
+        x = _LEFT + width * place
+        anchor = "end" if place > 0.92 else "start" if place < 0.04 else "middle"
+        parts.append(f'<path class="axis" d="M{_number(x)} {base}v4"/>')
+        parts.append(str(_Text(x, base + 14, text, anchor)))
+    return parts
+
+
+def _steps(xs: npt.NDArray[np.float64], top: npt.NDArray[np.float64], bottom: npt.NDArray[np.float64]) -> str:
+    """Return a path along steps, and back along others."""
+    there = [f"{_number(x)} {_number(y)}H{_number(after)}" for x, y, after in zip(xs, top, xs[1:], strict=False)]
+    back = [
+        f"{_number(x)} {_number(y)}H{_number(before)}"
+        for x, y, before in zip(xs[:0:-1], bottom[::-1], xs[-2::-1], strict=True)
+    ]
+    return f"M{'L'.join([*there, *back])}Z"
