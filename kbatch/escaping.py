@@ -12,6 +12,7 @@ from json.encoder import encode_basestring_ascii
 __all__ = [
     "counted",
     "escaped_json",
+    "format_lost",
     "format_size",
     "format_time",
     "is_printable",
@@ -86,6 +87,12 @@ def format_size(size: int) -> str:
         number /= 1024
         unit += 1
     return f"{number:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+
+
+def format_lost(size: int, offsets: int) -> str:
+    """Format a number of lost bytes and of missing offsets for people; ``-`` if both are 0."""
+    parts = [*([format_size(size)] if size else []), *([counted(offsets, "offset")] if offsets else [])]
+    return ", ".join(parts) or "-"
 
 
 def format_time(milliseconds: int | None) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kbatch.escaping import counted, format_size, format_time, is_printable, printable
+from kbatch.escaping import counted, format_lost, format_size, format_time, is_printable, printable
 from kbatch.interrupts import HeldInterrupts
 from kbatch.unfinished import forget_unfinished, register_unfinished
 
@@ -185,12 +185,6 @@ def _with_bar(done: int, total: int, parts: list[str]) -> str:
 def _duration(seconds: int) -> str:
     minutes, hours = seconds // 60 % 60, seconds // 3600
     return f"{hours}:{minutes:02}:{seconds % 60:02}" if hours else f"{minutes}:{seconds % 60:02}"
-
-
-def format_lost(size: int, offsets: int) -> str:
-    """Format a number of lost bytes and of missing offsets for people; ``-`` if both are 0."""
-    parts = [*([format_size(size)] if size else []), *([counted(offsets, "offset")] if offsets else [])]
-    return ", ".join(parts) or "-"
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, left: frozenset[int], indent: str = "  ") -> list[str]:

@@ -20,7 +20,7 @@ _MIN_BYTES = 64 << 10
 _FEW_RECORDS = 10
 _SMALL_BATCH = 4 << 10
 _LOW_RATIO = 1.1
-_SKEW = 2.0
+_SKEW = 1.6
 _HOT_KEY = 0.2
 _LATE = 0.05
 _ABORTED = 0.1
@@ -178,11 +178,7 @@ def _partitions(topic: TopicFigures) -> Iterator[Advice]:
         share = topic.keys.frequent[0].least / records
         if share > _HOT_KEY:
             hot = f"; one key has {share:.0%} of the records"
-    if (
-        len(sizes) > 1
-        and sizes.sum() > _MIN_BYTES
-        and sizes.max() > _SKEW * sizes.mean() * (1 if len(sizes) > 2 else 0.8)
-    ):
+    if len(sizes) > 1 and sizes.sum() > _MIN_BYTES and sizes.max() > _SKEW * sizes.mean():
         largest = topic.logs[int(sizes.argmax())]
         yield Advice(
             "setting",
@@ -196,7 +192,7 @@ def _partitions(topic: TopicFigures) -> Iterator[Advice]:
             "setting",
             topic.topic,
             hot.removeprefix("; "),
-            "All of its records are in one partition. If their order does not matter, add a suffix to the key.",
+            "A producer writes all records of a key to one partition. If their order does not matter, add a suffix to the key.",
         )
 
 

@@ -12,8 +12,8 @@ from kbatch.escaping import counted, format_size, format_time
 from kbatch.report.advice import total
 from kbatch.report.buckets import TIME_WIDTHS, Buckets
 from kbatch.report.collecting import DAY, SIZE_EDGES, LogFigures, SizeFigures, TopicFigures
-from kbatch.report.keys import FREQUENT
-from kbatch.report.page import LISTED, Column, figure, legend, message, note, section, table
+from kbatch.report.keys import FREQUENT, OFTEN
+from kbatch.report.page import LISTED, Column, beside, figure, legend, message, note, section, table
 from kbatch.report.pictures import Bar, Pictures, Row, Series, cut
 from kbatch.report.scales import format_duration, format_width, number_scale, short, size_scale, time_ticks
 
@@ -32,7 +32,7 @@ _COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6")
 _OTHER = "c7"
 _CODEC_COLOURS = {"none": "c7", "gzip": "c1", "snappy": "c2", "lz4": "c3", "zstd": "c0"}
 # The most buckets of a picture.
-_BUCKETS = 100
+_BUCKETS = 128
 # Rows of a picture.
 _ROWS = 12
 # Times at the ends that have fewer records than this part are not drawn, if the others are drawn much larger.
@@ -210,8 +210,7 @@ def topic_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
         "topics",
         "Size by topic and codec",
         note("The ratio divides the decompressed size of compressed payloads by their stored size."),
-        picture,
-        table("Topics, the largest first", columns, lines, len(topics) - LISTED),
+        beside(picture, table("Topics, the largest first", columns, lines, len(topics) - LISTED)),
     )
 
 
@@ -323,16 +322,15 @@ def key_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
             frequent.append([cut(name, _NAME_LENGTH), cut(topic.topic, _NAME_LENGTH), number, f"{share:.1%}"])
             bars.append(Row(f"{name} · {topic.topic}", [Bar(0, share, "c0")], f"{share:.1%}"))
     parts = [table("Keys by topic", columns, rows, len(topics) - LISTED)]
+    which = f"{FREQUENT:.1%} of the records of their topic or more, and {OFTEN} times the average or more"
     if frequent:
         bars = sorted(bars, key=lambda row: -row.bars[0].end)[:_ROWS]
         caption = "The most frequent keys, as a share of the records of their topic with a key"
-        parts.insert(0, figure(caption, pictures.rows(caption, _listed(bars), bars, background=True)))
         columns = [Column("key", False), Column("topic", False), Column("records"), Column("share")]
-        parts.append(
-            table(f"Keys with {FREQUENT:.1%} of the records of their topic or more", columns, frequent[:LISTED])
-        )
+        picture = figure(caption, pictures.rows(caption, _listed(bars), bars, background=True))
+        parts.append(beside(picture, table(f"Keys with {which}", columns, frequent[:LISTED])))
     elif rows:
-        parts.append(message(f"No key has {FREQUENT:.1%} of the records of its topic."))
+        parts.append(message(f"No keys have {which}."))
     return section("keys", title, *parts)
 
 
@@ -387,4 +385,4 @@ def lateness_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
     else:
         parts.append(message("No record is late."))
     parts.append(table("Lateness by topic", columns, rows, len(topics) - LISTED))
-    return section("lateness", "Lateness", f'<div class="narrow">{"".join(parts)}</div>')
+    return section("lateness", "Lateness", *parts)

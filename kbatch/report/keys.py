@@ -14,7 +14,7 @@ from kbatch.errors import MissingDependencyError
 from kbatch.extras import require
 from kbatch.kernels.keymap import hash_slices
 
-__all__ = ["FrequentKey", "KeyCounts", "KeyFigures"]
+__all__ = ["FREQUENT", "OFTEN", "FrequentKey", "KeyCounts", "KeyFigures"]
 
 # A relative standard error of 0.65 %, in 16 KiB.
 _LG_REGISTERS = 14
@@ -22,6 +22,8 @@ _LG_REGISTERS = 14
 _LG_FREQUENT = 12
 # The share of the records from which a key is frequent, and the number of keys that are listed.
 FREQUENT = 0.005
+# How many times as many records as an average key such a key has at least.
+OFTEN = 3
 _LISTED = 10
 # The most frequent keys of a table whose bytes are kept, and how much of each. A key with a share of all records has at
 # least this share in one of the tables, where at most ``1 / FREQUENT`` keys have it.
@@ -133,10 +135,11 @@ class KeyCounts:
         sketch, kind = self._frequent, self._sketches.frequent_items_error_type.NO_FALSE_NEGATIVES
         items = sketch.get_frequent_items(kind, int(FREQUENT * self._records))
         found = sorted(((least, most, hash_) for hash_, _, least, most in items), reverse=True)
+        threshold = max(OFTEN * self._records / max(self._distinct.get_estimate(), 1.0), FREQUENT * self._records, 2)
         frequent = [
             FrequentKey(*self._keys[hash_], least, most)
             for least, most, hash_ in found
-            if hash_ in self._keys and most >= max(2, FREQUENT * self._records)
+            if hash_ in self._keys and least >= threshold
         ]
         distinct, least, most = (
             min(round(number), self._records)

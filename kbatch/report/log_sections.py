@@ -10,7 +10,7 @@ from kbatch.escaping import counted, format_size, format_time
 from kbatch.report.advice import Advice, total
 from kbatch.report.collecting import LogFigures, TopicFigures
 from kbatch.report.content_sections import DURATION_LABELS, common_times, summed
-from kbatch.report.page import LISTED, Column, advice_list, figure, legend, message, note, section, table
+from kbatch.report.page import LISTED, Column, advice_list, beside, figure, legend, message, note, section, table
 from kbatch.report.pictures import Bar, Pictures, Row, Series, cut
 from kbatch.report.producers import ProducerSums
 from kbatch.report.scales import format_duration, format_width, number_scale, time_ticks
@@ -157,8 +157,10 @@ def producer_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
     ]
     parts = [
         note("A producer without idempotence has no id; one without a transactional id gets another id at each start."),
-        figure(caption, pictures.rows(caption, description, rows, background=True)),
-        table("Producers, those with the most bytes first", columns, lines, len(found) - LISTED),
+        beside(
+            figure(caption, pictures.rows(caption, description, rows, background=True)),
+            table("Producers, those with the most bytes first", columns, lines, len(found) - LISTED),
+        ),
     ]
     if not is_complete:
         parts.append(note("There were too many producers to count: the smallest ones are left out."))
@@ -179,7 +181,6 @@ def transaction_section(pictures: Pictures, topics: Sequence[TopicFigures], now:
     shown.sort(key=lambda each: (_OUTCOME_ORDER[each[1].outcome], -(each[1].duration or 0)))
     chosen = _chosen(shown)
     parts = ['<div class="pair">', _counts_over_time(pictures, logs, now), _durations(pictures, topics), "</div>"]
-    parts.append(_timeline(pictures, chosen))
     columns = [Column("partition", False), *(Column(name) for name in OUTCOMES), Column("longest")]
     lines = [
         [
@@ -205,7 +206,7 @@ def transaction_section(pictures: Pictures, topics: Sequence[TopicFigures], now:
         ]
         for log, each in chosen
     ]
-    parts.append(table("The same transactions", columns, lines))
+    parts.append(beside(_timeline(pictures, chosen), table("The same transactions", columns, lines)))
     return section("transactions", title, *parts)
 
 
@@ -284,13 +285,14 @@ def tombstone_section(pictures: Pictures, topics: Sequence[TopicFigures], now: i
     ]
     times = [log.times for topic in with_some for log in topic.logs]
     shown = common_times(times, now)
+    drawn = ""
     if shown is not None:
         numbers = np.sum([shown.place(each, 2) for each in times], axis=0)
         most = float(numbers.max(initial=0))
         caption = f"Tombstones per {format_width(shown.width)}"
         description = f"At most {most:,.0f}."
         series = [Series("tombstones", "c0", numbers)]
-        parts.append(figure(caption, pictures.areas(caption, description, series, shown.ticks, number_scale(most))))
+        drawn = figure(caption, pictures.areas(caption, description, series, shown.ticks, number_scale(most)))
     columns = [
         Column("topic", False), Column("tombstones"), Column("share of the records"), Column("null values"),
         Column("batches with a delete horizon"),
@@ -305,7 +307,7 @@ def tombstone_section(pictures: Pictures, topics: Sequence[TopicFigures], now: i
         ]
         for topic in with_some[:LISTED]
     ]
-    parts.append(table("Tombstones by topic", columns, rows, len(with_some) - LISTED))
+    parts.append(beside(drawn, table("Tombstones by topic", columns, rows, len(with_some) - LISTED)))
     return section("tombstones", title, *parts)
 
 
@@ -351,6 +353,8 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
         "damage",
         title,
         note("Nothing else of this report includes lost batches. A gap between two segments has no bytes."),
-        figure(caption, pictures.rows(caption, description, rows, background=True, least=1.5)),
-        table("Damaged places", columns, lines, count - len(lines)),
+        beside(
+            figure(caption, pictures.rows(caption, description, rows, background=True, least=1.5)),
+            table("Damaged places", columns, lines, count - len(lines)),
+        ),
     )

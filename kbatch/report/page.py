@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
@@ -12,6 +13,7 @@ __all__ = [
     "LISTED",
     "Column",
     "advice_list",
+    "beside",
     "figure",
     "legend",
     "message",
@@ -26,6 +28,8 @@ __all__ = [
 # The rows of a table. The rest is summed up.
 LISTED = 50
 
+# Commands in a text, as in Markdown.
+_CODE = re.compile("`([^`]+)`")
 # No script, and no request to anywhere.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -54,7 +58,9 @@ a{color:var(--c0)}
 .tiles span{color:var(--dim);font-size:13px}
 .tiles .bad b{color:var(--bad)}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:14px 28px;align-items:start}
-figure{margin:8px 0}
+figure{margin:8px 0;max-width:600px}
+.beside{display:grid;gap:8px 34px;align-items:start}
+@media (min-width:960px){.beside{grid-template-columns:minmax(0,410px) minmax(0,1fr)}}
 figcaption{font-size:14px;margin-bottom:4px}
 svg{display:block;width:100%;height:auto}
 svg text{font-size:10.5px;fill:var(--text);font-family:inherit}
@@ -75,16 +81,19 @@ svg text{font-size:10.5px;fill:var(--text);font-family:inherit}
 .advice li{background:var(--card);border-left:4px solid var(--warn);border-radius:4px;padding:8px 14px;margin:8px 0}
 .advice .problem{border-color:var(--bad)}
 .advice b{overflow-wrap:anywhere}
-.advice p{margin:2px 0 0}
+.advice p{margin:2px 0 0;max-width:none}
+code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.92em}
 .label{font-size:12px;font-weight:600;color:var(--warn);margin-right:8px}
 .problem .label{color:var(--bad)}
 .ok{color:var(--good)}
 table{border-collapse:collapse;margin:12px 0;width:100%;font-size:14px}
 caption{text-align:left;font-size:14px;margin-bottom:4px}
-th,td{padding:4px 10px 4px 0;border-bottom:1px solid var(--line);
+th,td{padding:4px 18px 4px 0;border-bottom:1px solid var(--line);
 text-align:left;vertical-align:top;overflow-wrap:anywhere}
 thead th{font-weight:600;color:var(--dim);font-size:13px;vertical-align:bottom;overflow-wrap:normal}
+thead th.n{white-space:normal}
 tbody th{font-weight:500;min-width:110px}
+th:last-child,td:last-child{padding-right:0}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 footer{margin-top:36px;padding-bottom:36px;font-size:13px;color:var(--dim)}
 @media (max-width:720px){
@@ -152,7 +161,7 @@ def advice_list(entries: Iterable[tuple[str, str, str, str, str]], more: int) ->
     """Return a list of what to change: class and text of a label, place, finding and change; and how many more."""
     items = "".join(
         f'<li class="{kind}"><span class="label">{_text(label)}</span><b>{_text(where)}</b>: {_text(finding)}'
-        f"<p>{_text(change)}</p></li>"
+        f"<p>{_CODE.sub('<code>\\1</code>', _text(change))}</p></li>"
         for kind, label, where, finding, change in entries
     )
     return f'<ul class="advice">{items}</ul>{note(f"and {more:,} more") if more > 0 else ""}'
@@ -191,6 +200,11 @@ def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]
         f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>'
         f'<tbody role="rowgroup">{"".join(body)}</tbody></table>{rest}'
     )
+
+
+def beside(picture: str, rows: str) -> str:
+    """Return a figure with a table next to it, or above it on a narrow screen."""
+    return f'<div class="beside"><div>{picture}</div><div>{rows}</div></div>'
 
 
 def section(name: str, title: str, *parts: str) -> str:

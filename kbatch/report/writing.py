@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 
 from kbatch import __version__
 from kbatch.arguments import check_types, suggests_names
-from kbatch.escaping import counted, format_size, format_time
+from kbatch.escaping import counted, format_lost, format_size, format_time
+from kbatch.log.logs import Log
 from kbatch.log.read_arguments import SCAN_HINTS
 from kbatch.log.selection import Selection
 from kbatch.log.source import SourceLike, source_of
@@ -147,7 +148,7 @@ def write_report(
         everything = [log for topic in found for log in topic.logs]
         report = _summary(path, found, everything)
         duration = f"{time.monotonic() - began:.1f} s ({time.process_time() - cpu:.1f} s of CPU)"
-        about = _about(opened.describe(), report, selection, now, duration)
+        about = _about(_places(logs) or opened.describe(), report, selection, now, duration)
         text = _page(found, everything, report, about, round(now * 1000))
         output.write_file(os.path.basename(path), text.encode())
     return report
@@ -160,6 +161,11 @@ def _summary(path: str, topics: Sequence[TopicFigures], logs: Sequence[LogFigure
     return Report(path, len(topics), len(logs), **sums, open_transactions=still_open, advice=tuple(advise(topics)))
 
 
+def _places(logs: Sequence[Log]) -> str:
+    """Return the directories of logs."""
+    return ", ".join(sorted({os.path.dirname(log.path) or log.path for log in logs}))
+
+
 def _about(source: str, report: Report, selection: Selection, now: float, duration: str) -> list[str]:
     """Return what was read, when, by which version, and how long it took."""
     chosen = []
@@ -167,7 +173,7 @@ def _about(source: str, report: Report, selection: Selection, now: float, durati
         chosen.append(f"topics {selection.topics}")
     if selection.partitions is not None:
         chosen.append(f"partitions {', '.join(map(str, sorted(selection.partitions)))}")
-    read = f"Read: {cut(source, _SHOWN_PATHS)}, {counted(report.logs, 'log')}, {format_size(report.bytes)}"
+    read = f"Read: {cut(source, _SHOWN_PATHS)}: {counted(report.logs, 'log')}, {format_size(report.bytes)}"
     when = datetime.fromtimestamp(now, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
     return [
         f"{read}{'; only ' + cut(' and '.join(chosen), _SHOWN_PATHS) if chosen else ''}",
@@ -206,6 +212,7 @@ def _tiles(logs: Sequence[LogFigures], report: Report) -> str:
     codecs = [entry for log in logs for name, entry in log.statistics["codecs"].items() if name != "none"]
     plain, packed = (sum(entry[name] or 0 for entry in codecs) for name in ("plain_bytes", "payload_bytes"))
     batches = sum(log.statistics["batches"] for log in logs)
+    damage = format_lost(report.lost_bytes, report.missing_offsets) if report.losses else "none"
     between = "records" if first is None else f"from {format_time(first)} to {format_time(last)}"
     return tiles(
         [
@@ -215,6 +222,6 @@ def _tiles(logs: Sequence[LogFigures], report: Report) -> str:
             (f"{report.topics:,}", f"topics, {counted(report.logs, 'partition')}", False),
             (span, between, False),
             (f"{report.open_transactions:,}", "open transactions", bool(report.open_transactions)),
-            (format_size(report.lost_bytes), f"lost, in {counted(report.losses, 'place')}", bool(report.losses)),
+            (damage, "damage", bool(report.losses)),
         ]
     )
