@@ -192,7 +192,8 @@ def _partitions(topic: TopicFigures) -> Iterator[Advice]:
             "setting",
             topic.topic,
             hot.removeprefix("; "),
-            "A producer writes all records of a key to one partition. If their order does not matter, add a suffix to the key.",
+            "A producer writes all records of a key to one partition. If their order does not matter, add a suffix to "
+            "the key.",
         )
 
 

@@ -157,11 +157,16 @@ def tiles(entries: Iterable[tuple[str, str, bool]]) -> str:
     return f'<ul class="tiles">{items}</ul>'
 
 
+def _with_code(text: str) -> str:
+    """Escape a text of this package, which marks commands as Markdown does."""
+    return _CODE.sub(r"<code>\1</code>", _text(text))
+
+
 def advice_list(entries: Iterable[tuple[str, str, str, str, str]], more: int) -> str:
     """Return a list of what to change: class and text of a label, place, finding and change; and how many more."""
     items = "".join(
         f'<li class="{kind}"><span class="label">{_text(label)}</span><b>{_text(where)}</b>: {_text(finding)}'
-        f"<p>{_CODE.sub('<code>\\1</code>', _text(change))}</p></li>"
+        f"<p>{_with_code(change)}</p></li>"
         for kind, label, where, finding, change in entries
     )
     return f'<ul class="advice">{items}</ul>{note(f"and {more:,} more") if more > 0 else ""}'

@@ -18,7 +18,8 @@ _WIDTH_NAMES: dict[int, str] = dict(
     zip(
         TIME_WIDTHS,
         ("millisecond", "10 milliseconds", "100 milliseconds", "second", "10 seconds", "30 seconds", "minute",
-         "5 minutes", "10 minutes", "30 minutes", "hour", "2 hours", "6 hours", "12 hours", "day", "week", "4 weeks", "52 weeks"),
+         "5 minutes", "10 minutes", "30 minutes", "hour", "2 hours", "6 hours", "12 hours", "day", "week",
+         "4 weeks", "52 weeks"),
         strict=False,
     )
 )  # fmt: skip
