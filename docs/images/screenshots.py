@@ -1,7 +1,8 @@
 """Makes the pictures of pages in this folder, in headless Chromium: ``python docs/images/screenshots.py``.
 
 ``python docs/images/screenshots.py PAGE OUT [WIDTH] [light|dark] [HEIGHT]`` makes one of any page, and prints the
-sizes of its contents. Chromium is controlled through a pipe by the Chrome DevTools Protocol; ``CHROMIUM`` names another program.
+sizes of its contents. Chromium is controlled through a pipe by the Chrome DevTools Protocol.
+``CHROMIUM`` names another program.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def _damage(log: LogFigures) -> Iterator[Advice]:
             "problem",
             log.name,
             f"{counted(statistics['transactions']['undecided'], 'transaction')} whose marker is lost",
-            "read_committed does not return their records, since nothing shows how they ended.",
+            "read_committed does not return these records, since nothing shows whether they were committed.",
         )
 
 

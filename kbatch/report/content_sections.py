@@ -31,8 +31,9 @@ __all__ = [
 _COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6")
 _OTHER = "c7"
 _CODEC_COLOURS = {"none": "c7", "gzip": "c1", "snappy": "c2", "lz4": "c3", "zstd": "c0"}
-# The most buckets of a picture.
-_BUCKETS = 128
+# The most buckets of a picture, and as many as small sums have; then as many as have this number each on average.
+_BUCKETS, _FEW_BUCKETS = 128, 24
+_PER_BUCKET = 4
 # Rows of a picture.
 _ROWS = 12
 # Times at the ends that have fewer records than this part are not drawn, if the others are drawn much larger.
@@ -67,8 +68,17 @@ class TimeRange(NamedTuple):
         return found
 
 
-def common_times(times: Iterable[Buckets], now: int) -> TimeRange | None:
-    """Return the range that shows the times of several logs; None without times."""
+def common_times(times: Iterable[Buckets], now: int, column: int = 0) -> TimeRange | None:
+    """Return the range that shows the times of several logs; None without times.
+
+    Parameters
+    ----------
+    times : iterable of Buckets
+    now : int
+        Later times are not shown if there are others.
+    column : int
+        Of the sums that are shown; for a few of them the range has fewer and wider buckets.
+    """
     found: Buckets | None = None
     for each in times:
         found = found or Buckets(TIME_WIDTHS, each.sums.shape[1] - 1, limit=4096)
@@ -90,8 +100,9 @@ def common_times(times: Iterable[Buckets], now: int) -> TimeRange | None:
     else:
         outside = total_count - cumulated[-1]
     first, last, width = int(ids[0]), int(ids[-1]), found.width
+    buckets = min(max(int(found.sums[:, column].sum()) // _PER_BUCKET, _FEW_BUCKETS), _BUCKETS)
     for wider in TIME_WIDTHS[TIME_WIDTHS.index(width) + 1 :]:
-        if last - first < _BUCKETS:
+        if last - first < buckets:
             break
         first, last, width = first // (wider // width), last // (wider // width), wider
     return TimeRange(width, first, last - first + 1, round(outside))
@@ -113,7 +124,7 @@ def time_section(pictures: Pictures, logs: Sequence[LogFigures], now: int) -> st
     else:
         parts.append(_time_pictures(pictures, logs, shown))
         if shown.outside:
-            parts.append(note(f"{counted(shown.outside, 'record')} at times far from all others are not drawn."))
+            parts.append(note(f"Not drawn: {counted(shown.outside, 'record')} at times far from all others."))
     largest = sorted(logs, key=lambda log: -log.statistics["bytes"])
     sizes: dict[str, int] = {}
     for log in logs:

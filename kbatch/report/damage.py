@@ -28,6 +28,8 @@ class DamageMap:
         Bytes of all segments.
     lost : ndarray of float64, shape (parts,)
         Lost bytes of each part.
+    gaps : list of float
+        The places of the first gaps of unknown cause, from 0 to 1.
     listed : list of Loss
         With the names of their files.
     count : int
@@ -39,6 +41,7 @@ class DamageMap:
         self.size = int(starts[-1])
         self._starts = dict(zip((segment.path for segment in segments), starts.tolist(), strict=False))
         self.lost: npt.NDArray[np.float64] = np.zeros(_PARTS)
+        self.gaps: list[float] = []
         self.listed: list[Loss] = []
         self.count = 0
 
@@ -60,6 +63,8 @@ class DamageMap:
         """Add the gaps of unknown cause between two segments."""
         for gap in gaps:
             if not gap.compacted:
+                if len(self.gaps) < _PARTS:
+                    self.gaps.append((self._starts[gap.before] + gap.position) / max(self.size, 1))
                 self._list(gap.before, [Loss(gap.position, 0, gap.reason, gap.first_offset)])
 
     def _list(self, path: str, losses: Sequence[Loss]) -> None:

@@ -10,6 +10,7 @@ from kbatch.escaping import counted, format_size, format_time
 from kbatch.report.advice import Advice, total
 from kbatch.report.collecting import LogFigures, TopicFigures
 from kbatch.report.content_sections import DURATION_LABELS, common_times, summed
+from kbatch.report.damage import DamageMap
 from kbatch.report.page import LISTED, Column, advice_list, beside, figure, legend, message, note, section, table
 from kbatch.report.pictures import Bar, Pictures, Row, Series, cut
 from kbatch.report.producers import ProducerSums
@@ -192,16 +193,15 @@ def transaction_section(pictures: Pictures, topics: Sequence[TopicFigures], now:
     ]
     parts.append(table("Transactions by partition", columns, lines, len(logs) - LISTED))
     columns = [
-        Column("transaction", False), Column("outcome", False), Column("offsets"), Column("first time (UTC)", False),
-        Column("last time (UTC)", False), Column("duration"),
+        Column("producer and partition", False), Column("outcome", False), Column("offsets"),
+        Column("first time (UTC)", False), Column("duration"),
     ]  # fmt: skip
     lines = [
         [
-            cut(f"producer {each.producer_id} in {log.name}", _NAME_LENGTH),
+            cut(f"{each.producer_id} · {log.name}", _NAME_LENGTH),
             each.outcome,
             f"{each.first_offset:,} to {'?' if each.last_offset is None else format(each.last_offset, ',')}",
             format_time(each.first_time),
-            format_time(each.last_time),
             format_duration(each.duration),
         ]
         for log, each in chosen
@@ -284,7 +284,7 @@ def tombstone_section(pictures: Pictures, topics: Sequence[TopicFigures], now: i
         )
     ]
     times = [log.times for topic in with_some for log in topic.logs]
-    shown = common_times(times, now)
+    shown = common_times(times, now, 2)
     drawn = ""
     if shown is not None:
         numbers = np.sum([shown.place(each, 2) for each in times], axis=0)
@@ -330,9 +330,7 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
         lost = log.statistics["lost_bytes"]
         text = f"{format_size(lost)} of {format_size(log.damage.size)}"
         if len(rows) < _ROWS:
-            edges = np.linspace(0, 1, len(log.damage.lost) + 1).tolist()
-            bars = [Bar(edges[i], edges[i + 1], "c5") for i in np.flatnonzero(log.damage.lost).tolist()]
-            rows.append(Row(log.name, bars, text))
+            rows.append(Row(log.name, _damage_bars(log.damage), text))
         lines += [
             [
                 cut(f"{log.name}/{loss.file}", 2 * _NAME_LENGTH),
@@ -349,12 +347,19 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
         Column("file", False), Column("byte"), Column("lost bytes"), Column("offset"), Column("reason", False)
     ]  # fmt: skip
     count = sum(log.damage.count for log in damaged if log.damage is not None)
+    picture = pictures.rows(caption, description, rows, background=True, least=2)
     return section(
         "damage",
         title,
         note("Nothing else of this report includes lost batches. A gap between two segments has no bytes."),
-        beside(
-            figure(caption, pictures.rows(caption, description, rows, background=True, least=1.5)),
-            table("Damaged places", columns, lines, count - len(lines)),
-        ),
+        figure(caption, picture, legend([("c5", "lost bytes"), ("c1", "offsets missing between two segments")])),
+        table("Damaged places", columns, lines, count - len(lines)),
     )
+
+
+def _damage_bars(damage: DamageMap) -> list[Bar]:
+    """Return bars for the parts with lost bytes, joined where they are adjacent, and for gaps."""
+    edges = np.linspace(0, 1, len(damage.lost) + 1).tolist()
+    changes = np.flatnonzero(np.diff(damage.lost > 0, prepend=False, append=False)).tolist()
+    bars = [Bar(edges[first], edges[end], "c5") for first, end in zip(changes[::2], changes[1::2], strict=True)]
+    return bars + [Bar(place, place, "c1") for place in damage.gaps]

@@ -63,7 +63,7 @@ figure{margin:8px 0;max-width:600px}
 @media (min-width:960px){.beside{grid-template-columns:minmax(0,410px) minmax(0,1fr)}}
 figcaption{font-size:14px;margin-bottom:4px}
 svg{display:block;width:100%;height:auto}
-svg text{font-size:10.5px;fill:var(--text);font-family:inherit}
+svg text{font-size:11.5px;fill:var(--text);font-family:inherit}
 .grid{stroke:var(--line);stroke-width:.6}
 .axis{stroke:var(--dim);stroke-width:.8}
 .back{fill:var(--back)}
@@ -86,13 +86,14 @@ code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:
 .label{font-size:12px;font-weight:600;color:var(--warn);margin-right:8px}
 .problem .label{color:var(--bad)}
 .ok{color:var(--good)}
-table{border-collapse:collapse;margin:12px 0;width:100%;font-size:14px}
+table{border-collapse:collapse;margin:8px 0;width:100%;font-size:14px}
 caption{text-align:left;font-size:14px;margin-bottom:4px}
 th,td{padding:4px 18px 4px 0;border-bottom:1px solid var(--line);
 text-align:left;vertical-align:top;overflow-wrap:anywhere}
 thead th{font-weight:600;color:var(--dim);font-size:13px;vertical-align:bottom;overflow-wrap:normal}
 thead th.n{white-space:normal}
 tbody th{font-weight:500;min-width:110px}
+td:not(.n){min-width:92px}
 th:last-child,td:last-child{padding-right:0}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 footer{margin-top:36px;padding-bottom:36px;font-size:13px;color:var(--dim)}

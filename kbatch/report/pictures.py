@@ -19,8 +19,8 @@ from kbatch.escaping import printable
 __all__ = ["Bar", "Pictures", "Row", "Series", "cut"]
 
 _WIDTH = 400
-_LEFT, _RIGHT = 46, 8
-_CHARACTER = 5.6
+_LEFT, _RIGHT = 52, 8
+_CHARACTER = 6.3
 
 
 class Series(NamedTuple):

@@ -55,6 +55,8 @@ def format_duration(milliseconds: int | None) -> str:
             rest = milliseconds % size // part
             return f"{milliseconds // size} {large}" + (f" {rest} {small}" if rest else "")
     days, rest = divmod(milliseconds // _HOUR, 24)
+    if days >= 100 * 365:
+        return f"{days // 365:,} years"
     return f"{days:,} d" + (f" {rest} h" if rest and days < 100 else "")
 
 
