@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
 from kbatch.cli.selection_flags import add_selection, given_selection
-from kbatch.cli.terminal import ProgressLine, counted, format_lost, format_size, print_lines, print_summary
+from kbatch.cli.terminal import ProgressLine, counted, format_lost, format_size, log_dict, print_lines, print_summary
 from kbatch.options import ValueKind, documented, option, options_of
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         report = write_report(logs, flags.output, progress=line.show_bytes)
     status = 3 if report.losses else 0
     if arguments.json:
-        totals = asdict(report)
-        print_summary("report", status, [], damaged=status == 3, **{**totals, "log_count": totals.pop("logs")})
+        totals = {name: value for name, value in asdict(report).items() if name != "logs"}
+        print_summary("report", status, [log_dict(log, log.path) for log in logs], damaged=status == 3, **totals)
         return status
     print_lines(*_report_lines(report))
     return status

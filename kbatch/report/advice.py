@@ -16,13 +16,13 @@ __all__ = ["Advice", "advise", "total"]
 
 # Fewer batches or bytes than these show nothing.
 _MIN_BATCHES = 50
-_MIN_BYTES = 64 << 10
+_MIN_BYTES = 32 << 10
 _FEW_RECORDS = 10
 _SMALL_BATCH = 4 << 10
 _LOW_RATIO = 1.1
 _SKEW = 1.6
 _HOT_KEY = 0.2
-_LATE = 0.05
+_LATE, _VERY_LATE = 0.05, 60_000
 _ABORTED = 0.1
 # The default of transaction.max.timeout.ms of a broker: it aborts older transactions itself.
 _LONG_OPEN = 900_000
@@ -199,12 +199,12 @@ def _partitions(topic: TopicFigures) -> Iterator[Advice]:
 
 def _times(topic: TopicFigures) -> Iterator[Advice]:
     timed, late = sum(log.timed for log in topic.logs), sum(log.late for log in topic.logs)
-    if timed and late > _LATE * timed:
+    most = max((log.max_late for log in topic.logs), default=0)
+    if timed and late > _LATE * timed and most > _VERY_LATE:
         yield Advice(
             "setting",
             topic.topic,
-            f"{late / timed:.0%} of the records are older than a record before them, by up to "
-            f"{format_duration(max(log.max_late for log in topic.logs))}",
+            f"{late / timed:.0%} of the records are older than a record before them, by up to {format_duration(most)}",
             "Windows of stream processors need at least this grace. If the time of the append will do, set "
             "message.timestamp.type=LogAppendTime.",
         )

@@ -213,7 +213,7 @@ def _tiles(logs: Sequence[LogFigures], report: Report) -> str:
     plain, packed = (sum(entry[name] or 0 for entry in codecs) for name in ("plain_bytes", "payload_bytes"))
     batches = sum(log.statistics["batches"] for log in logs)
     damage = format_lost(report.lost_bytes, report.missing_offsets) if report.losses else "none"
-    between = "records" if first is None else f"from {format_time(first)} to {format_time(last)}"
+    between = "no record has a time" if first is None else f"from {format_time(first)} to {format_time(last)}"
     return tiles(
         [
             (f"{report.records:,}", "records", False),
