@@ -87,6 +87,7 @@ NOT_CHECKED = {
             "kbatch.ExportSummary",
             "kbatch.PartitionSummary",
             "kbatch.IndexedLog",
+            "kbatch.Report",
             "kbatch.ExportVerification",
             "kbatch.FollowSummary",
             "kbatch.spark.MapInArrow",

@@ -23,6 +23,7 @@ NAMES = {
     "3-Clause BSD License": "BSD-3-Clause",
     "License :: OSI Approved :: BSD License": "BSD-3-Clause",
     "License :: OSI Approved :: MIT License": "MIT",
+    "Apache License 2.0": "Apache-2.0",
     "License :: OSI Approved :: Apache Software License": "Apache-2.0",
     "License :: OSI Approved :: GNU General Public License v2 (GPLv2)": "GPL-2.0",
 }

@@ -8,6 +8,7 @@ sizes of its contents. Chromium is controlled through a pipe by the Chrome DevTo
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import subprocess
@@ -87,17 +88,20 @@ class Browser:
         return found
 
     def picture(
-        self, page: Path, out: Path, width: int = 1280, scheme: str = "light", height: int = 0, top: int = 0
+        self, page: Path, out: Path, width: int = 1280, scheme: str = "light", height: int = 0, begin: str = ""
     ) -> dict[str, int]:
-        """Write a picture of a page, of all of it if there is no height; return the sizes of its contents."""
+        """Write a picture of a page, from an element on, to its end if there is no height; return the page's size."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.call("Page.navigate", url=page.resolve().as_uri())
         self.wait_for("Page.loadEventFired")
-        script = "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"]["value"]
+        script = f"""[
+            document.documentElement.scrollWidth, document.documentElement.scrollHeight,
+            document.getElementById("{begin}")?.getBoundingClientRect().top ?? 0
+        ]"""
+        *found, top = self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"]["value"]
         clip = {"x": 0, "y": top, "width": width, "height": height or found[1] - top, "scale": 1}
         data = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
         out.write_bytes(base64.b64decode(data))
@@ -117,11 +121,11 @@ def main() -> None:
 
     import kbatch
 
-    with tempfile.TemporaryDirectory() as directory, Browser() as browser:
-        logs = write_report_logs(Path(directory) / "logs")
-        report = Path(kbatch.write_report(logs, Path(directory) / "report.html").path)
-        browser.picture(report, FOLDER / "report.png", height=1500)
-        browser.picture(report, FOLDER / "report-dark.png", 390, "dark", height=1400)
+    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory), Browser() as browser:
+        logs = write_report_logs(Path("data"))
+        report = Path(kbatch.write_report(logs, "report.html").path)
+        browser.picture(report, FOLDER / "report.png", height=1070)
+        browser.picture(report, FOLDER / "report-phone.png", 390, "dark", 720, "transactions")
 
 
 if __name__ == "__main__":

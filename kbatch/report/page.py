@@ -60,7 +60,7 @@ a{color:var(--c0)}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:14px 28px;align-items:start}
 figure{margin:8px 0;max-width:600px}
 .beside{display:grid;gap:8px 34px;align-items:start}
-@media (min-width:960px){.beside{grid-template-columns:minmax(0,410px) minmax(0,1fr)}}
+@media (min-width:1180px){.beside{grid-template-columns:minmax(0,410px) minmax(0,1fr)}.n{white-space:nowrap}}
 figcaption{font-size:14px;margin-bottom:4px}
 svg{display:block;width:100%;height:auto}
 svg text{font-size:11.5px;fill:var(--text);font-family:inherit}
@@ -95,9 +95,9 @@ thead th.n{white-space:normal}
 tbody th{font-weight:500;min-width:110px}
 td:not(.n){min-width:92px}
 th:last-child,td:last-child{padding-right:0}
-.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.n{text-align:right;font-variant-numeric:tabular-nums}
 footer{margin-top:36px;padding-bottom:36px;font-size:13px;color:var(--dim)}
-@media (max-width:720px){
+@media (max-width:940px){
 main,header,footer{padding-left:14px;padding-right:14px}
 table,caption,tbody,tr,th,td{display:block}
 thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}

@@ -15,7 +15,7 @@ from kbatch.escaping import counted, format_lost, format_size, format_time
 from kbatch.log.logs import Log
 from kbatch.log.read_arguments import SCAN_HINTS
 from kbatch.log.selection import Selection
-from kbatch.log.source import SourceLike, source_of
+from kbatch.log.source import OpenedLogs, SourceLike, source_of
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.log.write.staging import NewOutput
 from kbatch.report import content_sections as content
@@ -148,7 +148,8 @@ def write_report(
         everything = [log for topic in found for log in topic.logs]
         report = _summary(path, found, everything)
         duration = f"{time.monotonic() - began:.1f} s ({time.process_time() - cpu:.1f} s of CPU)"
-        about = _about(_places(logs) or opened.describe(), report, selection, now, duration)
+        place = _places(logs) if isinstance(opened, OpenedLogs) else opened.describe()
+        about = _about(place, report, selection, now, duration)
         text = _page(found, everything, report, about, round(now * 1000))
         output.write_file(os.path.basename(path), text.encode())
     return report

@@ -209,6 +209,7 @@ def _log_cases(log: str) -> None:
     _case("kbatch.verify_export", kbatch.verify_export, out=exported, against=lambda: log)
     _case("kbatch.scan_logs", kbatch.scan_logs, source=lambda: log)
     _case("kbatch.index_logs", kbatch.index_logs, source=lambda: log, index=_out)
+    _case("kbatch.write_report", kbatch.write_report, source=lambda: log, out=_out)
     for name in ("reader", "head", "tail", "to_arrow", "to_pandas"):
         _method(f"kbatch.Scan.{name}", lambda: kbatch.scan_logs(log))
     _method("kbatch.Scan.filter", lambda: kbatch.scan_logs(log), condition=lambda: pc.field("offset") >= 0)

@@ -169,6 +169,8 @@ def scans(path: Path, expression: pc.Expression) -> None:
     assert_type(kbatch.scan_logs([path, "s3://bucket/logs"], storage_options={"region": "eu"}), kbatch.Scan)
     assert_type(kbatch.index_logs(path, "index", topics="orders-*", threads=2), list[kbatch.IndexedLog])
     assert_type(kbatch.index_logs(path)[0].refused, list[tuple[str, str]])
+    assert_type(kbatch.write_report(path, path / "report.html", topics=["orders"]), kbatch.Report)
+    assert_type(kbatch.write_report(kbatch.find_logs(path), "report.html").advice[0].change, str)
     assert_type(kbatch.Log(path).to_arrow(key="k", index=False), pa.Table)
     assert_type(kbatch.scan_logs(kbatch.Log(path), isolation="read_committed", threads=2), kbatch.Scan)
     assert_type(kbatch.scan_logs(kbatch.find_logs(path)).columns, list[str])
