@@ -6,8 +6,9 @@ Docstrings cite rules of Kafka's format by ids such as FRM-R3; ``docs/format-rul
 from importlib import import_module
 
 from kbatch.lazy_names import LazyNames
+from kbatch.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # The public names, by module. A module is imported when one of its names is first used, so that `import kbatch` and
 # `kbatch --help` are fast. `__init__.pyi` declares the names for type checkers and editors.

@@ -18,6 +18,7 @@ PACKAGE = Path(kbatch.__file__).parent
 # From the lowest to the highest. A folder covers all its modules except the ones listed separately;
 # ``log/__init__.py`` and ``kbatch/__init__.py`` export names of lower layers.
 LAYERS = [
+    "version",
     "lazy_names",
     "quantities",
     "format",

@@ -67,10 +67,10 @@ def _of_topic(topic: TopicFigures) -> Iterator[Advice]:
     for log in topic.logs:
         yield from _damage(log)
         yield from _open_transactions(log)
-    yield from _batches(topic)
+    yield from _tiny_batches(topic)
     yield from _compression(topic)
     yield from _partitions(topic)
-    yield from _times(topic)
+    yield from _bad_times(topic)
     yield from _others(topic)
 
 
@@ -114,7 +114,7 @@ def _open_transactions(log: LogFigures) -> Iterator[Advice]:
         )
 
 
-def _batches(topic: TopicFigures) -> Iterator[Advice]:
+def _tiny_batches(topic: TopicFigures) -> Iterator[Advice]:
     records, size = topic.batch_records.figures, topic.batch_bytes.figures
     if records["count"] < _MIN_BATCHES:
         return
@@ -197,7 +197,7 @@ def _partitions(topic: TopicFigures) -> Iterator[Advice]:
         )
 
 
-def _times(topic: TopicFigures) -> Iterator[Advice]:
+def _bad_times(topic: TopicFigures) -> Iterator[Advice]:
     timed, late = sum(log.timed for log in topic.logs), sum(log.late for log in topic.logs)
     most = max((log.max_late for log in topic.logs), default=0)
     if timed and late > _LATE * timed and most > _VERY_LATE:

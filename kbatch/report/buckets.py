@@ -122,15 +122,15 @@ class Buckets:
     def _widen(self) -> None:
         following = self._widths[self._widths.index(self.width) + 1]
         ids, self.width = self.ids // (following // self.width), following
-        self.ids, self.sums = _grouped(ids, self.sums)
+        self.ids, self.sums = _sums_by_id(ids, self.sums)
 
     def _join(self, ids: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
         ids, sums = np.concatenate([self.ids, ids]), np.concatenate([self.sums, sums])
-        self.ids, self.sums = _grouped(ids, sums)
+        self.ids, self.sums = _sums_by_id(ids, sums)
         self.limited(self._limit)
 
 
-def _grouped(
+def _sums_by_id(
     ids: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Return ascending ids, and the sums of each."""

@@ -16,9 +16,9 @@ from kbatch.log.gaps import SegmentGap, are_rewritten
 from kbatch.log.logs import Log
 from kbatch.log.segment import Segment
 from kbatch.report.buckets import OFFSET_WIDTHS, TIME_WIDTHS, Buckets
-from kbatch.report.damage import DamageMap
+from kbatch.report.damage_map import DamageMap
 from kbatch.report.keys import KeyCounts, KeyFigures
-from kbatch.report.producers import ProducerSums
+from kbatch.report.producer_sums import ProducerSums
 from kbatch.report.transaction_history import ShownTransaction, TransactionHistory
 from kbatch.table import RecordTable
 from kbatch.transactions.opened import Begun

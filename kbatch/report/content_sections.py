@@ -13,7 +13,18 @@ from kbatch.report.advice import total
 from kbatch.report.buckets import TIME_WIDTHS, Buckets
 from kbatch.report.collecting import DAY, SIZE_EDGES, LogFigures, SizeFigures, TopicFigures
 from kbatch.report.keys import FREQUENT, OFTEN
-from kbatch.report.page import LISTED, Column, beside, figure, legend, message, note, section, table
+from kbatch.report.page import (
+    LISTED,
+    NAME_LENGTH,
+    PICTURED_ROWS,
+    beside,
+    figure,
+    legend,
+    message,
+    remark,
+    section,
+    table,
+)
 from kbatch.report.pictures import Bar, Pictures, Row, Series, cut
 from kbatch.report.scales import format_duration, format_width, number_scale, short, size_scale, time_ticks
 
@@ -34,13 +45,10 @@ _CODEC_COLOURS = {"none": "c7", "gzip": "c1", "snappy": "c2", "lz4": "c3", "zstd
 # The most buckets of a picture, and as many as small sums have; then as many as have this number each on average.
 _BUCKETS, _FEW_BUCKETS = 128, 24
 _PER_BUCKET = 4
-# Rows of a picture.
-_ROWS = 12
 # Times at the ends that have fewer records than this part are not drawn, if the others are drawn much larger.
 _OUTSIDE = 0.0005
 _MUCH_LARGER = 4
 DURATION_LABELS = ("< 1 s", "< 1 min", "< 10 min", "< 1 h", "< 6 h", "< 1 d", "≥ 1 d")
-_NAME_LENGTH = 80
 
 
 class TimeRange(NamedTuple):
@@ -120,22 +128,20 @@ def time_section(pictures: Pictures, logs: Sequence[LogFigures], now: int) -> st
     shown = common_times((log.times for log in logs), now)
     parts = []
     if shown is None:
-        parts.append(note("No record has a timestamp."))
+        parts.append(remark("No record has a timestamp."))
     else:
         parts.append(_time_pictures(pictures, logs, shown))
         if shown.outside:
-            parts.append(note(f"Not drawn: {counted(shown.outside, 'record')} at times far from all others."))
+            parts.append(remark(f"Not drawn: {counted(shown.outside, 'record')} at times far from all others."))
     largest = sorted(logs, key=lambda log: -log.statistics["bytes"])
     sizes: dict[str, int] = {}
     for log in logs:
         sizes[log.topic] = sizes.get(log.topic, 0) + log.statistics["bytes"]
-    columns = [
-        Column("partition", False), Column("records"), Column("stored"), Column("share of the topic"),
-        Column("segments"), Column("first time (UTC)", False), Column("last time (UTC)", False),
-    ]  # fmt: skip
+    times = ("first time (UTC)", "last time (UTC)")
+    columns = ["partition", "records", "stored", "share of the topic", "segments", *times]
     rows = [
         [
-            cut(log.name, _NAME_LENGTH),
+            cut(log.name, NAME_LENGTH),
             f"{log.statistics['records']:,}",
             format_size(log.statistics["bytes"]),
             f"{log.statistics['bytes'] / sizes[log.topic]:.1%}" if sizes[log.topic] else "-",
@@ -145,7 +151,7 @@ def time_section(pictures: Pictures, logs: Sequence[LogFigures], now: int) -> st
         ]
         for log in largest[:LISTED]
     ]
-    parts.append(table("Partitions, the largest first", columns, rows, len(largest) - LISTED))
+    parts.append(table("Partitions, the largest first", columns, rows, len(largest) - LISTED, times))
     return section("time", title, *parts)
 
 
@@ -186,7 +192,7 @@ def topic_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
     most = max((total(topic, "bytes") for topic in topics), default=0) or 1
     rows, lines, used = [], [], set()
     for topic in largest[:LISTED]:
-        codecs = _codecs(topic)
+        codecs = _sizes_by_codec(topic)
         used |= set(codecs)
         bars, at = [], 0.0
         for name, (size, _, _) in codecs.items():
@@ -198,7 +204,7 @@ def topic_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
         rows.append(Row(topic.topic, bars, stored if ratio == "-" else f"{stored}, {ratio}"))
         lines.append(
             [
-                cut(topic.topic, _NAME_LENGTH),
+                cut(topic.topic, NAME_LENGTH),
                 f"{len(topic.logs):,}",
                 f"{total(topic, 'records'):,}",
                 f"{total(topic, 'control_records'):,}",
@@ -207,29 +213,26 @@ def topic_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
                 ratio,
             ]
         )
-    columns = [
-        Column("topic", False), Column("partitions"), Column("records"), Column("control records"), Column("stored"),
-        Column("by codec", False), Column("compression ratio"),
-    ]  # fmt: skip
+    columns = ["topic", "partitions", "records", "control records", "stored", "by codec", "compression ratio"]
     entries = [(colour, name) for name, colour in _CODEC_COLOURS.items() if name in used]
     picture = figure(
         "Stored bytes by topic and codec",
-        pictures.rows("Stored bytes by topic and codec", _listed(rows), rows[:_ROWS]),
+        pictures.rows("Stored bytes by topic and codec", _rows_text(rows), rows[:PICTURED_ROWS]),
         legend(entries),
     )
     return section(
         "topics",
         "Size by topic and codec",
-        note("The ratio divides the decompressed size of compressed payloads by their stored size."),
-        beside(picture, table("Topics, the largest first", columns, lines, len(topics) - LISTED)),
+        remark("The ratio divides the decompressed size of compressed payloads by their stored size."),
+        beside(picture, table("Topics, the largest first", columns, lines, len(topics) - LISTED, ["by codec"])),
     )
 
 
-def _listed(rows: Sequence[Row]) -> str:
-    return "; ".join(f"{cut(row.name, 40)}: {row.text}" for row in rows[:_ROWS])
+def _rows_text(rows: Sequence[Row]) -> str:
+    return "; ".join(f"{cut(row.name, 40)}: {row.text}" for row in rows[:PICTURED_ROWS])
 
 
-def _codecs(topic: TopicFigures) -> dict[str, tuple[int, int, int]]:
+def _sizes_by_codec(topic: TopicFigures) -> dict[str, tuple[int, int, int]]:
     """Return by codec the stored bytes, and the stored and the decompressed bytes of payloads."""
     found: dict[str, tuple[int, int, int]] = {}
     for log in topic.logs:
@@ -248,38 +251,38 @@ def size_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
         ("Records by the bytes of key and value", [topic.record_bytes for topic in topics], True),
     )
     found = [_histogram(pictures, title, summed(numbers), are_bytes) for title, numbers, are_bytes in kinds if numbers]
-    columns = [Column("topic", False), Column("batches")]
-    columns += [Column(f"{what}: {each}") for what in ("records of a batch", "bytes of a batch", "bytes of a record")
-                for each in ("mean", "p99")]  # fmt: skip
-    columns.append(Column("largest record"))
+    columns = ["topic", "batches"]
+    kinds_of_size = ("records of a batch", "bytes of a batch", "bytes of a record")
+    columns += [f"{what}: {each}" for what in kinds_of_size for each in ("mean", "p99")]
+    columns.append("largest record")
     rows = []
     for topic in topics[:LISTED]:
-        cells = [cut(topic.topic, _NAME_LENGTH), f"{total(topic, 'batches'):,}"]
+        cells = [cut(topic.topic, NAME_LENGTH), f"{total(topic, 'batches'):,}"]
         for numbers in (topic.batch_records, topic.batch_bytes, topic.record_bytes):
             mean = numbers.figures["mean"]
-            cells += ["-" if mean is None else f"{mean:,.1f}", _count(numbers.figures["p99"])]
-        rows.append([*cells, _size(topic.record_bytes.figures["max"])])
+            cells += ["-" if mean is None else f"{mean:,.1f}", _shown_count(numbers.figures["p99"])]
+        rows.append([*cells, _shown_size(topic.record_bytes.figures["max"])])
     return section(
         "sizes",
         "Batches and records",
-        note("Each column counts sizes from its label up to the next one."),
+        remark("Each column counts sizes from its label up to the next one."),
         f'<div class="pair">{"".join(found)}</div>',
         table("Sizes by topic; p99 is exceeded by one percent", columns, rows, len(topics) - LISTED),
     )
 
 
-def _count(number: int | None) -> str:
+def _shown_count(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
 
-def _size(number: int | None) -> str:
+def _shown_size(number: int | None) -> str:
     return "-" if number is None else format_size(number)
 
 
 def _histogram(pictures: Pictures, title: str, counts: npt.NDArray[np.int64], are_bytes: bool) -> str:
     used = np.flatnonzero(counts)
     if not len(used):
-        return figure(title, "", note("There are none."))
+        return figure(title, "", remark("There are none."))
     first, last = int(used[0]), int(used[-1]) + 1
     edges = SIZE_EDGES[first:last].tolist()
     labels = [_edge(each) if are_bytes else f"{each:,}" for each in edges]
@@ -306,19 +309,17 @@ def key_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
         return section(
             "keys",
             title,
-            note("Keys were not counted: the package datasketches, of the extra report, is not installed."),
+            remark("Keys were not counted: the package datasketches, of the extra report, is not installed."),
         )
-    columns = [
-        Column("topic", False), Column("records with a key"), Column("null keys"), Column("different keys, about"),
-        Column("95 % confidence"), Column("records of a key, about"),
-    ]  # fmt: skip
+    columns = ["topic", "records with a key", "null keys"]
+    columns += ["different keys, about", "95 % confidence", "records of a key, about"]
     rows, frequent, bars = [], [], []
     for topic in topics[:LISTED]:
         keys = topic.keys
         assert keys is not None
         rows.append(
             [
-                cut(topic.topic, _NAME_LENGTH),
+                cut(topic.topic, NAME_LENGTH),
                 f"{keys.records:,}",
                 f"{total(topic, 'null_keys'):,}",
                 f"{keys.distinct:,}",
@@ -330,16 +331,16 @@ def key_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
             share = each.least / keys.records
             number = f"{each.least:,}" if each.least == each.most else f"{each.least:,} to {each.most:,}"
             name = _key(each.key, each.size)
-            frequent.append([cut(name, _NAME_LENGTH), cut(topic.topic, _NAME_LENGTH), number, f"{share:.1%}"])
+            frequent.append([cut(name, NAME_LENGTH), cut(topic.topic, NAME_LENGTH), number, f"{share:.1%}"])
             bars.append(Row(f"{name} · {topic.topic}", [Bar(0, share, "c0")], f"{share:.1%}"))
     parts = [table("Keys by topic", columns, rows, len(topics) - LISTED)]
     which = f"{FREQUENT:.1%} of the records of their topic or more, and {OFTEN} times the average or more"
     if frequent:
-        bars = sorted(bars, key=lambda row: -row.bars[0].end)[:_ROWS]
+        bars = sorted(bars, key=lambda row: -row.bars[0].end)[:PICTURED_ROWS]
         caption = "The most frequent keys, as a share of the records of their topic with a key"
-        columns = [Column("key", False), Column("topic", False), Column("records"), Column("share")]
-        picture = figure(caption, pictures.rows(caption, _listed(bars), bars, background=True))
-        parts.append(beside(picture, table(f"Keys with {which}", columns, frequent[:LISTED])))
+        columns = ["key", "topic", "records", "share"]
+        picture = figure(caption, pictures.rows(caption, _rows_text(bars), bars, background=True))
+        parts.append(beside(picture, table(f"Keys with {which}", columns, frequent[:LISTED], texts=["topic"])))
     elif rows:
         parts.append(message(f"No keys have {which}."))
     return section("keys", title, *parts)
@@ -355,11 +356,8 @@ def _key(key: bytes, size: int) -> str:
 
 def lateness_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
     """Return the section on timestamps against the order of offsets."""
-    columns = [
-        Column("topic", False), Column("records timed by producers"), Column("late"), Column("share"), Column("p50"),
-        Column("p99"), Column("latest"), Column("timed by the broker"), Column("without a time"),
-        Column("in the future"),
-    ]  # fmt: skip
+    columns = ["topic", "records timed by producers", "late", "share", "p50", "p99", "latest"]
+    columns += ["timed by the broker", "without a time", "in the future"]
     rows = []
     for topic in topics[:LISTED]:
         timed, late, appended, without, future = (
@@ -369,7 +367,7 @@ def lateness_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
         figures = topic.lateness.figures
         rows.append(
             [
-                cut(topic.topic, _NAME_LENGTH),
+                cut(topic.topic, NAME_LENGTH),
                 f"{timed:,}",
                 f"{late:,}",
                 f"{late / timed:.2%}" if timed else "-",
@@ -382,7 +380,7 @@ def lateness_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
             ]
         )
     parts = [
-        note(
+        remark(
             "A record is late if a record before it in its partition has a later timestamp; the difference is how late "
             "it is. A timestamp is in the future if it is more than a day after this report."
         )

@@ -24,12 +24,12 @@ _LG_FREQUENT = 12
 FREQUENT = 0.005
 # How many times as many records as an average key such a key has at least.
 OFTEN = 3
-_LISTED = 10
+_LISTED_KEYS = 10
 # The most frequent keys of a table whose bytes are kept, and how much of each. A key with a share of all records has at
 # least this share in one of the tables, where at most ``1 / FREQUENT`` keys have it.
 _KEPT_OF_TABLE = round(1 / FREQUENT)
-_KEPT = 16 * _KEPT_OF_TABLE
-_KEPT_BYTES = 200
+_KEPT_KEYS = 16 * _KEPT_OF_TABLE
+_KEPT_KEY_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,10 @@ class KeyCounts:
         _, first = np.unique(at[rows], return_index=True)
         for row in rows[first].tolist():
             start, size = int(positions[row]), int(lengths[row])
-            self._keys[int(hashes[row])] = data[start : start + min(size, _KEPT_BYTES)].tobytes(), size
-        if len(self._keys) > _KEPT:
+            self._keys[int(hashes[row])] = data[start : start + min(size, _KEPT_KEY_BYTES)].tobytes(), size
+        if len(self._keys) > _KEPT_KEYS:
             by_count = sorted(self._keys, key=self._frequent.get_estimate, reverse=True)
-            self._keys = {hash_: self._keys[hash_] for hash_ in by_count[: _KEPT // 2]}
+            self._keys = {hash_: self._keys[hash_] for hash_ in by_count[: _KEPT_KEYS // 2]}
 
     def figures(self) -> KeyFigures:
         """Return what is known now."""
@@ -149,4 +149,4 @@ class KeyCounts:
                 self._distinct.get_upper_bound(2),
             )
         )
-        return KeyFigures(self._records, distinct, least, most, tuple(frequent[:_LISTED]))
+        return KeyFigures(self._records, distinct, least, most, tuple(frequent[:_LISTED_KEYS]))

@@ -10,10 +10,22 @@ from kbatch.escaping import counted, format_size, format_time
 from kbatch.report.advice import Advice, total
 from kbatch.report.collecting import LogFigures, TopicFigures
 from kbatch.report.content_sections import DURATION_LABELS, common_times, summed
-from kbatch.report.damage import DamageMap
-from kbatch.report.page import LISTED, Column, advice_list, beside, figure, legend, message, note, section, table
+from kbatch.report.damage_map import DamageMap
+from kbatch.report.page import (
+    LISTED,
+    NAME_LENGTH,
+    PICTURED_ROWS,
+    advice_list,
+    beside,
+    figure,
+    legend,
+    message,
+    remark,
+    section,
+    table,
+)
 from kbatch.report.pictures import Bar, Pictures, Row, Series, cut
-from kbatch.report.producers import ProducerSums
+from kbatch.report.producer_sums import ProducerSums
 from kbatch.report.scales import format_duration, format_width, number_scale, time_ticks
 from kbatch.report.transaction_history import OUTCOMES, ShownTransaction
 
@@ -26,9 +38,7 @@ __all__ = [
     "transaction_section",
 ]
 
-_ROWS = 12
-_TRANSACTION_ROWS = 20
-_NAME_LENGTH = 80
+_TIMELINE_ROWS = 20
 _OUTCOME_COLOURS = {"committed": "c2", "aborted": "c1", "undecided": "c6", "open": "c5"}
 # Open transactions come first, and of others those that did not commit.
 _OUTCOME_ORDER = {"open": 0, "undecided": 1, "aborted": 2, "committed": 3}
@@ -47,15 +57,15 @@ def advice_section(advice: Sequence[Advice]) -> str:
 
 def offset_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
     """Return the section on missing offsets and compaction."""
-    with_gaps = [log for log in logs if _missing(log)]
+    with_gaps = [log for log in logs if _missing_count(log)]
     parts = [
-        note(
+        remark(
             "Compaction removes records, and leaves their offsets out. Offsets that are missing between two segments "
             "without any sign of compaction, or next to damage, are lost. Control records have offsets too."
         )
     ]
     if with_gaps:
-        rows = [_coverage(log) for log in sorted(with_gaps, key=lambda log: -_missing(log))[:_ROWS]]
+        rows = [_coverage(log) for log in sorted(with_gaps, key=lambda log: -_missing_count(log))[:PICTURED_ROWS]]
         caption = "Offsets that have a record, from the first to the last offset of each partition"
         picture = pictures.rows(
             caption, "; ".join(f"{cut(row.name, 40)}: {row.text}" for row in rows), rows, background=True
@@ -63,16 +73,18 @@ def offset_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
         parts.append(figure(caption, picture, legend(_SHARES)))
     elif logs:
         parts.append(message("No offset is missing."))
-    columns = [
-        Column("partition", False), Column("offsets"), Column("missing"), Column("removed from batches"),
-        Column("removed batches"), Column("between segments, by compaction"), Column("lost"),
-        Column("batches written by the log cleaner"), Column("with a delete horizon"),
-    ]  # fmt: skip
+    columns = ["partition", "offsets", "missing", "removed from batches", "removed batches"]
+    columns += [
+        "between segments, by compaction",
+        "lost",
+        "batches written by the log cleaner",
+        "with a delete horizon",
+    ]
     lines = [
         [
-            cut(log.name, _NAME_LENGTH),
+            cut(log.name, NAME_LENGTH),
             _offsets(log),
-            f"{_missing(log):,}",
+            f"{_missing_count(log):,}",
             f"{log.removed_inside:,}",
             f"{log.removed_between:,}",
             f"{log.removed_segments:,}",
@@ -87,7 +99,7 @@ def offset_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
     return section("offsets", "Offset gaps and compaction", *parts)
 
 
-def _missing(log: LogFigures) -> int:
+def _missing_count(log: LogFigures) -> int:
     return log.removed_inside + log.removed_between + log.removed_segments + log.lost_offsets
 
 
@@ -131,22 +143,20 @@ def producer_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
     found.sort(key=lambda each: -each[2][2])
     title = "Producers"
     if not found:
-        return section("producers", title, note("There are no batches of records."))
+        return section("producers", title, remark("There are no batches of records."))
     size = sum(values[2] for _, _, values, _ in found)
     rows = [
         Row(f"{_producer(number)} · {topic}", [Bar(0, values[2] / size, "c0")], f"{values[2] / size:.1%}")
-        for number, topic, values, _ in found[:_ROWS]
+        for number, topic, values, _ in found[:PICTURED_ROWS]
     ]
     caption = "Stored bytes by producer, as a share of all"
     description = "; ".join(f"{cut(row.name, 60)}: {row.text}" for row in rows)
-    columns = [
-        Column("producer id", False), Column("topic", False), Column("epoch"), Column("batches"), Column("records"),
-        Column("records of a batch"), Column("stored"), Column("transactional batches"),
-    ]  # fmt: skip
+    columns = ["producer id", "topic", "epoch", "batches", "records"]
+    columns += ["records of a batch", "stored", "transactional batches"]
     lines = [
         [
             _producer(number),
-            cut(topic, _NAME_LENGTH),
+            cut(topic, NAME_LENGTH),
             f"{epoch}" if number >= 0 else "-",
             f"{batches:,}",
             f"{records:,}",
@@ -157,14 +167,16 @@ def producer_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
         for number, topic, (batches, records, stored, transactional), epoch in found[:LISTED]
     ]
     parts = [
-        note("A producer without idempotence has no id; one without a transactional id gets another id at each start."),
+        remark(
+            "A producer without idempotence has no id. One without a transactional id gets another id at each start."
+        ),
         beside(
             figure(caption, pictures.rows(caption, description, rows, background=True)),
-            table("Producers, those with the most bytes first", columns, lines, len(found) - LISTED),
+            table("Producers, those with the most bytes first", columns, lines, len(found) - LISTED, ["topic"]),
         ),
     ]
     if not is_complete:
-        parts.append(note("There were too many producers to count: the smallest ones are left out."))
+        parts.append(remark("There were too many producers to count: the smallest ones are left out."))
     return section("producers", title, *parts)
 
 
@@ -177,28 +189,26 @@ def transaction_section(pictures: Pictures, topics: Sequence[TopicFigures], now:
     title = "Transactions"
     logs = [log for topic in topics for log in topic.logs if any(log.statistics["transactions"].values())]
     if not logs:
-        return section("transactions", title, note("There are no transactions."))
+        return section("transactions", title, remark("There are no transactions."))
     shown = [(log, each) for log in logs for each in log.transactions]
     shown.sort(key=lambda each: (_OUTCOME_ORDER[each[1].outcome], -(each[1].duration or 0)))
     chosen = _chosen(shown)
     parts = ['<div class="pair">', _counts_over_time(pictures, logs, now), _durations(pictures, topics), "</div>"]
-    columns = [Column("partition", False), *(Column(name) for name in OUTCOMES), Column("longest")]
+    columns = ["partition", *OUTCOMES, "longest"]
     lines = [
         [
-            cut(log.name, _NAME_LENGTH),
+            cut(log.name, NAME_LENGTH),
             *(f"{log.statistics['transactions'][name]:,}" for name in OUTCOMES),
             format_duration(max((each.duration or 0 for each in log.transactions), default=None)),
         ]
         for log in logs[:LISTED]
     ]
     parts.append(table("Transactions by partition", columns, lines, len(logs) - LISTED))
-    columns = [
-        Column("producer and partition", False), Column("outcome", False), Column("offsets"),
-        Column("first time (UTC)", False), Column("duration"),
-    ]  # fmt: skip
+    texts = ["outcome", "first time (UTC)"]
+    columns = ["producer and partition", "outcome", "offsets", "first time (UTC)", "duration"]
     lines = [
         [
-            cut(f"{each.producer_id} · {log.name}", _NAME_LENGTH),
+            cut(f"{each.producer_id} · {log.name}", NAME_LENGTH),
             each.outcome,
             f"{each.first_offset:,} to {'?' if each.last_offset is None else format(each.last_offset, ',')}",
             format_time(each.first_time),
@@ -206,7 +216,7 @@ def transaction_section(pictures: Pictures, topics: Sequence[TopicFigures], now:
         ]
         for log, each in chosen
     ]
-    parts.append(beside(_timeline(pictures, chosen), table("The same transactions", columns, lines)))
+    parts.append(beside(_timeline(pictures, chosen), table("The same transactions", columns, lines, texts=texts)))
     return section("transactions", title, *parts)
 
 
@@ -218,7 +228,7 @@ def _chosen(shown: Sequence[tuple[LogFigures, ShownTransaction]]) -> list[tuple[
         # What is left of the rows, in equal parts for this outcome and the following ones.
         parts = len(_OUTCOME_ORDER) - number
         chosen += found[
-            : max((_TRANSACTION_ROWS - len(chosen)) // parts, 1) if parts > 1 else _TRANSACTION_ROWS - len(chosen)
+            : max((_TIMELINE_ROWS - len(chosen)) // parts, 1) if parts > 1 else _TIMELINE_ROWS - len(chosen)
         ]
     return chosen
 
@@ -226,7 +236,7 @@ def _chosen(shown: Sequence[tuple[LogFigures, ShownTransaction]]) -> list[tuple[
 def _timeline(pictures: Pictures, chosen: Sequence[tuple[LogFigures, ShownTransaction]]) -> str:
     firsts = [each.first_time for _, each in chosen if each.first_time is not None]
     if not firsts:
-        return note("No transaction has a timestamp.")
+        return remark("No transaction has a timestamp.")
     ends = [each.first_time + (each.duration or 0) for _, each in chosen if each.first_time is not None]
     first, last = min(firsts), max(ends)
     span = max(last - first, 1)
@@ -277,9 +287,9 @@ def tombstone_section(pictures: Pictures, topics: Sequence[TopicFigures], now: i
     title = "Tombstones"
     with_some = [topic for topic in topics if total(topic, "tombstones")]
     if not with_some:
-        return section("tombstones", title, note("There are no records with a key and a null value."))
+        return section("tombstones", title, remark("There are no records with a key and a null value."))
     parts = [
-        note(
+        remark(
             "A tombstone is a record with a key and a null value: compaction removes the key, and later the tombstone."
         )
     ]
@@ -293,13 +303,10 @@ def tombstone_section(pictures: Pictures, topics: Sequence[TopicFigures], now: i
         description = f"At most {most:,.0f}."
         series = [Series("tombstones", "c0", numbers)]
         drawn = figure(caption, pictures.areas(caption, description, series, shown.ticks, number_scale(most)))
-    columns = [
-        Column("topic", False), Column("tombstones"), Column("share of the records"), Column("null values"),
-        Column("batches with a delete horizon"),
-    ]  # fmt: skip
+    columns = ["topic", "tombstones", "share of the records", "null values", "batches with a delete horizon"]
     rows = [
         [
-            cut(topic.topic, _NAME_LENGTH),
+            cut(topic.topic, NAME_LENGTH),
             f"{total(topic, 'tombstones'):,}",
             f"{total(topic, 'tombstones') / max(total(topic, 'records'), 1):.2%}",
             f"{total(topic, 'null_values'):,}",
@@ -329,11 +336,11 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
         assert log.damage is not None
         lost = log.statistics["lost_bytes"]
         text = f"{format_size(lost)} of {format_size(log.damage.size)}"
-        if len(rows) < _ROWS:
+        if len(rows) < PICTURED_ROWS:
             rows.append(Row(log.name, _damage_bars(log.damage), text))
         lines += [
             [
-                cut(f"{log.name}/{loss.file}", 2 * _NAME_LENGTH),
+                cut(f"{log.name}/{loss.file}", 2 * NAME_LENGTH),
                 f"{loss.position:,}",
                 f"{loss.length:,}",
                 "-" if loss.base_offset is None else f"{loss.base_offset:,}",
@@ -343,17 +350,15 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
         ]
     caption = "Lost bytes, from the first to the last byte of each damaged log"
     description = "; ".join(f"{cut(row.name, 40)}: {row.text}" for row in rows)
-    columns = [
-        Column("file", False), Column("byte"), Column("lost bytes"), Column("offset"), Column("reason", False)
-    ]  # fmt: skip
+    columns = ["file", "byte", "lost bytes", "offset", "reason"]
     count = sum(log.damage.count for log in damaged if log.damage is not None)
     picture = pictures.rows(caption, description, rows, background=True, least=2)
     return section(
         "damage",
         title,
-        note("Nothing else of this report includes lost batches. A gap between two segments has no bytes."),
+        remark("Nothing else of this report includes lost batches. A gap between two segments has no bytes."),
         figure(caption, picture, legend([("c5", "lost bytes"), ("c1", "offsets missing between two segments")])),
-        table("Damaged places", columns, lines, count - len(lines)),
+        table("Damaged places", columns, lines, count - len(lines), ["reason"]),
     )
 
 

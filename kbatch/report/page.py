@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
-from typing import NamedTuple
 
 from kbatch.escaping import printable
 
 __all__ = [
     "LISTED",
-    "Column",
+    "NAME_LENGTH",
+    "PICTURED_ROWS",
     "advice_list",
     "beside",
     "figure",
     "legend",
     "message",
-    "note",
     "page",
     "paragraph",
+    "remark",
     "section",
     "table",
     "tiles",
 ]
 
-# The rows of a table. The rest is summed up.
-LISTED = 50
+# The rows of a table and of a picture, and the characters of a name. Of the other rows, the number is stated.
+LISTED, PICTURED_ROWS, NAME_LENGTH = 50, 12, 80
 
 # Commands in a text, as in Markdown.
 _CODE = re.compile("`([^`]+)`")
@@ -111,13 +111,6 @@ td::before{content:attr(data-label);color:var(--dim);flex:0 0 42%}
 """
 
 
-class Column(NamedTuple):
-    """A column of a table: its header, and whether it has numbers."""
-
-    header: str
-    is_number: bool = True
-
-
 def _text(text: str) -> str:
     """Escape a text for HTML, with the characters that hide or reorder others."""
     return escape(printable(text))
@@ -128,7 +121,7 @@ def paragraph(text: str) -> str:
     return f"<p>{_text(text)}</p>"
 
 
-def note(text: str) -> str:
+def remark(text: str) -> str:
     """Return a paragraph of explanation."""
     return f'<p class="dim">{_text(text)}</p>'
 
@@ -170,37 +163,46 @@ def advice_list(entries: Iterable[tuple[str, str, str, str, str]], more: int) ->
         f"<p>{_with_code(change)}</p></li>"
         for kind, label, where, finding, change in entries
     )
-    return f'<ul class="advice">{items}</ul>{note(f"and {more:,} more") if more > 0 else ""}'
+    return f'<ul class="advice">{items}</ul>{remark(f"and {more:,} more") if more > 0 else ""}'
 
 
-def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[str]], more: int = 0) -> str:
+def table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    more: int = 0,
+    texts: Collection[str] = (),
+) -> str:
     """Return a table.
 
     Parameters
     ----------
     caption : str
-    columns : sequence of Column
+    columns : sequence of str
+        Their headers.
     rows : sequence of sequence of str
         The first cell of a row is its name.
     more : int
         The number of rows that are left out.
+    texts : collection of str
+        The columns that hold texts; the others hold numbers, except for the first.
 
     Notes
     -----
     On a phone each row is a block of lines. Browsers take the roles of tables from such elements, so they are explicit.
     """
+    kinds = ["" if not i or name in texts else " class=n" for i, name in enumerate(columns)]
     head = "".join(
-        f'<th scope="col" role="columnheader"{" class=n" if each.is_number else ""}>{_text(each.header)}</th>'
-        for each in columns
+        f'<th scope="col" role="columnheader"{kind}>{_text(name)}</th>'
+        for kind, name in zip(kinds, columns, strict=True)
     )
     body = []
     for name, *cells in rows:
         line = [f'<th scope="row" role="rowheader">{_text(name)}</th>']
-        for each, cell in zip(columns[1:], cells, strict=True):
-            kind = " class=n" if each.is_number else ""
-            line.append(f'<td role="cell"{kind} data-label="{_text(each.header)}"><span>{_text(cell)}</span></td>')
+        for kind, header, cell in zip(kinds[1:], columns[1:], cells, strict=True):
+            line.append(f'<td role="cell"{kind} data-label="{_text(header)}"><span>{_text(cell)}</span></td>')
         body.append(f'<tr role="row">{"".join(line)}</tr>')
-    rest = note(f"and {more:,} more") if more > 0 else ""
+    rest = remark(f"and {more:,} more") if more > 0 else ""
     return (
         f'<table role="table"><caption>{_text(caption)}</caption>'
         f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>'

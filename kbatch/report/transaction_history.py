@@ -20,9 +20,9 @@ __all__ = ["OUTCOMES", "ShownTransaction", "TransactionHistory"]
 
 OUTCOMES = ("committed", "aborted", "undecided", "open")
 # The transactions of a log of which all is known, the longest first, and those that are held until they are counted.
-_KEPT = 100
+_KEPT_TRANSACTIONS = 100
 _HELD = 8192
-_COLUMNS = ("outcome", "producer_id", "first_offset", "first_time", "last_offset", "last_time", "duration")
+_HISTORY_COLUMNS = ("outcome", "producer_id", "first_offset", "first_time", "last_offset", "last_time", "duration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TransactionHistory:
         self.durations = Distribution()
         self.ends = Buckets(TIME_WIDTHS, 1, limit=128)
         self._held = array("q")
-        self._kept = np.empty((0, len(_COLUMNS)), np.int64)
+        self._kept = np.empty((0, len(_HISTORY_COLUMNS)), np.int64)
 
     def add(self, begun: Begun, kind: int, last_offset: int, last_timestamp: int) -> None:
         """Add a transaction that ended."""
@@ -64,11 +64,11 @@ class TransactionHistory:
         self._held.extend(
             (outcome, begun.producer_id, begun.first_offset, first, last_offset, last_timestamp, duration)
         )
-        if len(self._held) >= _HELD * len(_COLUMNS):
+        if len(self._held) >= _HELD * len(_HISTORY_COLUMNS):
             self._count()
 
     def _count(self) -> None:
-        rows = np.array(self._held, np.int64).reshape(-1, len(_COLUMNS))
+        rows = np.array(self._held, np.int64).reshape(-1, len(_HISTORY_COLUMNS))
         del self._held[:]
         self.durations.add(rows[rows[:, 6] >= 0, 6])
         ended = rows[rows[:, 5] >= 0]
@@ -79,23 +79,23 @@ class TransactionHistory:
         """Return the open transactions, up to the last time of the log, and the longest others, each by duration."""
         self._count()
         rows = [
-            (3, each.producer_id, each.first_offset, each.first_timestamp, -1, -1, _between(each, last_time))
+            (3, each.producer_id, each.first_offset, each.first_timestamp, -1, -1, _open_duration(each, last_time))
             for each in open_transactions
         ]
-        still = _longest(np.array(rows, np.int64).reshape(-1, len(_COLUMNS)))
-        return [_shown(row) for row in np.concatenate([still, self._kept]).tolist()]
+        still = _longest(np.array(rows, np.int64).reshape(-1, len(_HISTORY_COLUMNS)))
+        return [_shown_transaction(row) for row in np.concatenate([still, self._kept]).tolist()]
 
 
 def _longest(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return rows[np.argsort(-rows[:, 6], kind="stable")[:_KEPT]]
+    return rows[np.argsort(-rows[:, 6], kind="stable")[:_KEPT_TRANSACTIONS]]
 
 
-def _between(transaction: OpenTransaction, last_time: int | None) -> int:
+def _open_duration(transaction: OpenTransaction, last_time: int | None) -> int:
     first = transaction.first_timestamp
     return -1 if last_time is None or not 0 <= first <= last_time else last_time - first
 
 
-def _shown(row: list[int]) -> ShownTransaction:
+def _shown_transaction(row: list[int]) -> ShownTransaction:
     outcome, producer_id, first_offset, *others = row
     first_time, last_offset, last_time, duration = (None if each == NO_TIMESTAMP else each for each in others)
     return ShownTransaction(OUTCOMES[outcome], producer_id, first_offset, first_time, last_offset, last_time, duration)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from kbatch import __version__
 from kbatch.arguments import check_types, suggests_names
 from kbatch.escaping import counted, format_lost, format_size, format_time
 from kbatch.log.logs import Log
@@ -25,6 +24,7 @@ from kbatch.report.collecting import LogFigures, TopicFigures, collect
 from kbatch.report.page import page, tiles
 from kbatch.report.pictures import Pictures, cut
 from kbatch.report.scales import format_duration
+from kbatch.version import VERSION
 
 __all__ = ["Report", "write_report"]
 
@@ -146,7 +146,7 @@ def write_report(
     with NewOutput(path, directory=False, replace=True) as output:
         found = collect(logs, round(now * 1000), progress)
         everything = [log for topic in found for log in topic.logs]
-        report = _summary(path, found, everything)
+        report = _report_of(path, found, everything)
         duration = f"{time.monotonic() - began:.1f} s ({time.process_time() - cpu:.1f} s of CPU)"
         place = _places(logs) if isinstance(opened, OpenedLogs) else opened.describe()
         about = _about(place, report, selection, now, duration)
@@ -155,7 +155,7 @@ def write_report(
     return report
 
 
-def _summary(path: str, topics: Sequence[TopicFigures], logs: Sequence[LogFigures]) -> Report:
+def _report_of(path: str, topics: Sequence[TopicFigures], logs: Sequence[LogFigures]) -> Report:
     names = ("records", "bytes", "losses", "lost_bytes", "missing_offsets")
     sums = {name: sum(log.statistics[name] for log in logs) for name in names}
     still_open = sum(log.statistics["transactions"]["open"] for log in logs)
@@ -178,7 +178,7 @@ def _about(source: str, report: Report, selection: Selection, now: float, durati
     when = datetime.fromtimestamp(now, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
     return [
         f"{read}{'; only ' + cut(' and '.join(chosen), _SHOWN_PATHS) if chosen else ''}",
-        f"{when} UTC, kbatch {__version__}, in {duration}. Times are UTC, and sizes are powers of 1024.",
+        f"{when} UTC, kbatch {VERSION}, in {duration}. Times are UTC, and sizes are powers of 1024.",
     ]
 
 
@@ -187,7 +187,7 @@ def _page(
 ) -> str:
     pictures = Pictures()
     parts = [
-        _tiles(logs, report),
+        _summary_tiles(logs, report),
         log_sections.advice_section(report.advice),
         content.time_section(pictures, logs, now),
         content.topic_section(pictures, topics),
@@ -200,10 +200,10 @@ def _page(
         log_sections.tombstone_section(pictures, topics, now),
         log_sections.damage_section(pictures, logs),
     ]
-    return page("kbatch report", about, _CONTENTS, parts, f"Made by kbatch {__version__}; docs/report.md explains it.")
+    return page("kbatch report", about, _CONTENTS, parts, f"Made by kbatch {VERSION}; docs/report.md explains it.")
 
 
-def _tiles(logs: Sequence[LogFigures], report: Report) -> str:
+def _summary_tiles(logs: Sequence[LogFigures], report: Report) -> str:
     def least(name: str) -> int | None:
         return min((log.statistics[name] for log in logs if log.statistics[name] is not None), default=None)
 

@@ -9,7 +9,7 @@ import pytest
 
 from kbatch.log.check.statistics import Distribution
 from kbatch.report.buckets import OFFSET_WIDTHS, TIME_WIDTHS, Buckets
-from kbatch.report.producers import ProducerSums
+from kbatch.report.producer_sums import ProducerSums
 from kbatch.report.scales import format_width, number_scale, size_scale, time_ticks
 
 INT64 = np.iinfo(np.int64)

@@ -11,7 +11,7 @@ __all__ = ["PRODUCER_SUMS", "ProducerSums"]
 
 PRODUCER_SUMS = ("batches", "records", "bytes", "transactional")
 # Beyond twice as many producers, those with the fewest bytes are dropped.
-_KEPT = 2048
+_KEPT_PRODUCERS = 2048
 
 
 class ProducerSums:
@@ -60,7 +60,7 @@ class ProducerSums:
         self.ids = ids[first]
         self.sums = np.add.reduceat(np.concatenate([self.sums, sums])[order], first)
         self.epochs = np.maximum.reduceat(np.concatenate([self.epochs, epochs])[order], first)
-        if len(self.ids) > 2 * _KEPT:
-            kept = np.sort(np.argsort(-self.sums[:, 2], kind="stable")[:_KEPT])
+        if len(self.ids) > 2 * _KEPT_PRODUCERS:
+            kept = np.sort(np.argsort(-self.sums[:, 2], kind="stable")[:_KEPT_PRODUCERS])
             self.ids, self.sums, self.epochs = self.ids[kept], self.sums[kept], self.epochs[kept]
             self.is_complete = False

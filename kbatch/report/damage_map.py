@@ -16,7 +16,7 @@ from kbatch.table import RecordTable
 __all__ = ["DamageMap"]
 
 _PARTS = 200
-_LISTED = 50
+_LISTED_LOSSES = 50
 
 
 class DamageMap:
@@ -69,5 +69,5 @@ class DamageMap:
 
     def _list(self, path: str, losses: Sequence[Loss]) -> None:
         self.count += len(losses)
-        for loss in losses[: max(_LISTED - len(self.listed), 0)]:
+        for loss in losses[: max(_LISTED_LOSSES - len(self.listed), 0)]:
             self.listed.append(loss._replace(file=os.path.basename(path)))

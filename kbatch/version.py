@@ -1,0 +1,5 @@
+"""The version, which `pyproject.toml` has too."""
+
+__all__ = ["VERSION"]
+
+VERSION = "0.1.0"
