@@ -235,7 +235,7 @@ def test_columns_with_a_dictionary_are_columns_of_the_files() -> None:
 
 
 # Flags with any text as value.
-FREE_FLAGS = {"--topic", "--key", "--index", "--against", "--table", "--catalog", "--schema-registry"} | {
+FREE_FLAGS = {"--topic", "--key", "--index", "--output", "--against", "--table", "--catalog", "--schema-registry"} | {
     f"--{side}-{name}" for side in ("key", "value") for name in ("schema", "reader-schema", "message", "subject")
 }
 FREE_FLAGS |= {"--config", "--group", "--topic-pattern"}

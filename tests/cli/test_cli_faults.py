@@ -38,6 +38,7 @@ READERS: dict[str, list[str]] = {
     "dump-records": ["dump", "--records"],
     "dump-kafka": ["dump", "--format", "kafka", "--print-data-log"],
     "diff": ["diff"],
+    "report": ["report"],
 }
 
 
@@ -64,6 +65,8 @@ def command_of(name: str, source: Path, out: Path) -> list[str]:
         return ["export", str(source), str(out)]
     if name == "diff":
         return [name, str(source), str(source)]
+    if name == "report":
+        return [name, str(source), "-o", str(out)]
     return [*READERS[name], str(source)] if name in READERS else [name, str(source), str(out), *OUT[name]]
 
 
@@ -98,7 +101,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_output(name: str, log: Path, tmp_
 @pytest.mark.parametrize("name", READERS)
 def test_a_full_disk_at_standard_output_is_an_error(name: str, log: Path) -> None:
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "kbatch", *command_of(name, log, log)]
+        command = [sys.executable, "-m", "kbatch", *command_of(name, log, log.parent / "out")]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
     expected = error_status(name), f"kbatch {READERS[name][0]}: No space left on device\n"
     assert (done.returncode, done.stderr) == expected
@@ -195,7 +198,7 @@ def test_a_batch_that_is_being_written_is_not_damage(name: str, log: Path, capsy
     last = log / "t-0" / f"{600:020d}.log"
     with open(last, "ab") as file:
         file.write(batch(900, [NOW], value=bytes(1000))[:500])
-    assert main(command_of(name, log, log)) == 0
+    assert main(command_of(name, log, log.parent / "out")) == 0
     printed = capsys.readouterr()
     if name == "verify":
         assert "note: " in printed.out
@@ -422,6 +425,7 @@ FAULTS = [
 ]
 WORK = [
     "verify, stats, dump, diff",
+    "report",
     "convert, recompress, compact",
     "export",
     "follow",

@@ -113,6 +113,7 @@ COMMANDS = {
     "verify-sequences": ["verify", "--sequences", "--json", "{log}"],
     "stats": ["stats", "{log}"],
     "stats-headers": ["stats", "--headers-only", "{log}"],
+    "report": ["report", "{log}", "-o", "{out}"],
     "diff": ["diff", "{log}", "{log}"],
     "diff-key": ["diff", "--match", "key", "--json", "{log}", "{log}"],
     "dump": ["dump", "{log}"],

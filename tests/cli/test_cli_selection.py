@@ -18,6 +18,7 @@ COMMANDS = {
     "dump",
     "verify",
     "stats",
+    "report",
     "diff",
     "convert",
     "recompress",
@@ -45,6 +46,8 @@ TAKES = {
     "topics": set(),
 }
 WRITERS = {"convert": [], "recompress": ["--codec", "none"], "compact": []}
+# The flags that a command needs.
+REQUIRED = {"report": ["--output", "c"]}
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -57,7 +60,7 @@ def test_a_command_takes_a_flag_or_refuses_it_with_the_reason(
     assert {*commands} - {"help", "completion"} == COMMANDS
     if flag in TAKES.get(command, WHOLE):
         assert flag in commands[command].format_help()
-        parser.parse_args([*arguments, *WRITERS.get(command, [])])
+        parser.parse_args([*arguments, *WRITERS.get(command, []), *REQUIRED.get(command, [])])
         return
     assert flag not in commands[command].format_help().replace("--key-", "").replace("--topic-", "")
     with pytest.raises(SystemExit, match="2"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -100,6 +102,52 @@ def test_progress_ends_with_all_bytes(tmp_path: Path) -> None:
     assert {total for _, total in calls} == {report.bytes}
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
     assert calls[-1][0] == report.bytes
+
+
+def command(out: Path) -> list[str]:
+    return [sys.executable, "-m", "kbatch", "report", str(LOGS / "txn-0"), "-o", str(out)]
+
+
+def test_a_full_disk_leaves_the_earlier_page(tmp_path: Path) -> None:
+    out = tmp_path / PAGE_NAME
+    out.write_text("earlier")
+    limit = resource.RLIMIT_FSIZE, (1000, 1000)
+    done = subprocess.run(
+        command(out), preexec_fn=lambda: resource.setrlimit(*limit), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"kbatch report: {out}: File too large\n"
+    assert (out.read_text(), os.listdir(tmp_path)) == ("earlier", [PAGE_NAME])
+
+
+def test_a_directory_without_permission_is_an_error(tmp_path: Path) -> None:
+    def without_privileges() -> None:
+        """Drop the capability by which root ignores permissions (CAP_DAC_OVERRIDE)."""
+        ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
+
+    (tmp_path / "closed").mkdir(0o555)
+    out = tmp_path / "closed" / PAGE_NAME
+    done = subprocess.run(command(out), preexec_fn=without_privileges, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"kbatch report: {out}: can't be written: Permission denied\n"
+
+
+def test_the_next_report_removes_the_files_of_a_killed_one(tmp_path: Path) -> None:
+    out = tmp_path / PAGE_NAME
+    code = (
+        "import sys; from kbatch.report import writing\n"
+        "writing.page = lambda *arguments: print('writing', flush=True) or sys.stdin.read()\n"
+        "from kbatch.cli import main; main()"
+    )
+    words = [sys.executable, "-c", code, *command(out)[3:]]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        process.kill()
+    (left,) = os.listdir(tmp_path)
+    assert left.startswith(f".{PAGE_NAME}.kbatch-")
+    assert subprocess.run(command(out), capture_output=True, check=False).returncode == 0
+    assert os.listdir(tmp_path) == [PAGE_NAME]
 
 
 def test_an_interrupt_leaves_the_earlier_page(tmp_path: Path) -> None:
