@@ -6,7 +6,6 @@ Pictures are 400 units wide, so that their text is readable on a phone, and as w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import count
 from typing import NamedTuple
@@ -20,6 +19,7 @@ __all__ = ["Bar", "Pictures", "Row", "Series", "cut"]
 
 _WIDTH = 400
 _LEFT, _RIGHT = 52, 8
+_INNER = _WIDTH - _LEFT - _RIGHT
 _CHARACTER = 6.3
 
 
@@ -60,16 +60,9 @@ def _number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    x: float
-    y: float
-    text: str
-    anchor: str = "start"
-
-    def __str__(self) -> str:
-        anchor = "" if self.anchor == "start" else f' text-anchor="{self.anchor}"'
-        return f'<text x="{_number(self.x)}" y="{_number(self.y)}"{anchor}>{escape(self.text)}</text>'
+def _text_at(x: float, y: float, text: str, anchor: str = "start") -> str:
+    where = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    return f'<text x="{_number(x)}" y="{_number(y)}"{where}>{escape(text)}</text>'
 
 
 class Pictures:
@@ -98,26 +91,18 @@ class Pictures:
         scale : sequence of (float, str)
             Values on the vertical axis, ascending from 0, and their texts; the last is the top.
         """
-        height, top, bottom = 170, 8, 20
-        inner, base = height - top - bottom, height - bottom
-        width = _WIDTH - _LEFT - _RIGHT
-        most = scale[-1][0] or 1.0
-        parts = []
-        for value, text in scale:
-            y = base - inner * value / most
-            parts.append(f'<path class="grid" d="M{_LEFT} {_number(y)}H{_WIDTH - _RIGHT}"/>')
-            parts.append(str(_Text(_LEFT - 5, y + 3.5, text, "end")))
-        parts += _time_axis(ticks, base)
+        inner, base, most = 142, 150, scale[-1][0] or 1.0
+        parts = [*_grid(scale, inner, base), *_time_axis(ticks, base)]
         below = np.zeros(len(series[0].numbers)) if series else np.zeros(0)
         for each in series:
             above = below + each.numbers
             if each.numbers.any():
-                xs = _LEFT + width * np.arange(len(above) + 1) / len(above)
+                xs = _LEFT + _INNER * np.arange(len(above) + 1) / len(above)
                 steps = _steps(xs, base - inner * above / most, base - inner * below / most)
                 parts.append(f'<path class="{each.colour}" d="{steps}"/>')
             below = above
         parts.append(f'<path class="axis" d="M{_LEFT} {base}H{_WIDTH - _RIGHT}"/>')
-        return self._svg(title, description, height, parts)
+        return self._svg(title, description, base + 20, parts)
 
     def columns(
         self,
@@ -128,15 +113,9 @@ class Pictures:
         scale: Sequence[tuple[float, str]],
     ) -> str:
         """Draw a column for each count, with labels below; `scale` is as for `areas`."""
-        height, top, bottom = 150, 8, 20
-        inner, base = height - top - bottom, height - bottom
-        step = (_WIDTH - _LEFT - _RIGHT) / max(len(counts), 1)
-        most = scale[-1][0] or 1.0
-        parts = []
-        for value, text in scale:
-            y = base - inner * value / most
-            parts.append(f'<path class="grid" d="M{_LEFT} {_number(y)}H{_WIDTH - _RIGHT}"/>')
-            parts.append(str(_Text(_LEFT - 5, y + 3.5, text, "end")))
+        inner, base, most = 122, 130, scale[-1][0] or 1.0
+        step = _INNER / max(len(counts), 1)
+        parts = _grid(scale, inner, base)
         widest = max(map(len, labels), default=1) * _CHARACTER + 6
         every = max(1, int(np.ceil(widest / step)))
         for i, (number, label) in enumerate(zip(counts, labels, strict=True)):
@@ -145,9 +124,9 @@ class Pictures:
                 size = max(inner * number / most, 1)
                 parts.append(_rect("c0", x + step * 0.08, base - size, step * 0.84, size))
             if i % every == 0:
-                parts.append(str(_Text(x + step / 2, base + 13, label, "middle")))
+                parts.append(_text_at(x + step / 2, base + 13, label, "middle"))
         parts.append(f'<path class="axis" d="M{_LEFT} {base}H{_WIDTH - _RIGHT}"/>')
-        return self._svg(title, description, height, parts)
+        return self._svg(title, description, base + 20, parts)
 
     def rows(
         self,
@@ -178,9 +157,9 @@ class Pictures:
         for number, row in enumerate(rows):
             y = top + number * height
             room = int(width / _CHARACTER) - len(row.text) - 2
-            parts.append(str(_Text(left, y + 9, cut(row.name, max(room, 8)))))
+            parts.append(_text_at(left, y + 9, cut(row.name, max(room, 8))))
             if row.text:
-                parts.append(str(_Text(left + width, y + 9, row.text, "end")))
+                parts.append(_text_at(left + width, y + 9, row.text, "end"))
             if background:
                 parts.append(_rect("back", left, y + 13, width, 9))
             for bar in row.bars:
@@ -192,7 +171,7 @@ class Pictures:
             x = left + width * place
             anchor = "start" if place < 0.1 else "end" if place > 0.9 else "middle"
             parts.append(f'<path class="axis" d="M{_number(x)} {base}v4"/>')
-            parts.append(str(_Text(x, base + 14, text, anchor)))
+            parts.append(_text_at(x, base + 14, text, anchor))
         if ticks:
             parts.append(f'<path class="axis" d="M{left} {base}h{width}"/>')
         return self._svg(title, description, base + (20 if ticks else 2), parts)
@@ -211,14 +190,23 @@ def _rect(colour: str, x: float, y: float, width: float, height: float) -> str:
     return f'<rect class="{colour}" x="{_number(x)}" y="{_number(y)}" width="{width:.2f}" height="{_number(height)}"/>'
 
 
+def _grid(scale: Sequence[tuple[float, str]], height: int, base: int) -> list[str]:
+    """Return the lines and texts of the vertical axis, of a height above a base."""
+    parts = []
+    for value, text in scale:
+        y = base - height * value / (scale[-1][0] or 1.0)
+        parts.append(f'<path class="grid" d="M{_LEFT} {_number(y)}H{_WIDTH - _RIGHT}"/>')
+        parts.append(_text_at(_LEFT - 5, y + 3.5, text, "end"))
+    return parts
+
+
 def _time_axis(ticks: Sequence[tuple[float, str]], base: float) -> list[str]:
     parts = []
-    width = _WIDTH - _LEFT - _RIGHT
     for place, text in ticks:
-        x = _LEFT + width * place
+        x = _LEFT + _INNER * place
         anchor = "end" if place > 0.92 else "start" if place < 0.04 else "middle"
         parts.append(f'<path class="axis" d="M{_number(x)} {base}v4"/>')
-        parts.append(str(_Text(x, base + 14, text, anchor)))
+        parts.append(_text_at(x, base + 14, text, anchor))
     return parts
 
 

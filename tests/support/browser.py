@@ -1,24 +1,16 @@
-"""Makes the pictures of pages in this folder, in headless Chromium: ``python docs/images/screenshots.py``.
-
-``python docs/images/screenshots.py PAGE OUT [WIDTH] [light|dark] [HEIGHT]`` makes one of any page, and prints the
-sizes of its contents. Chromium is controlled through a pipe by the Chrome DevTools Protocol.
-``CHROMIUM`` names another program.
-"""
+"""Headless Chromium, controlled through a pipe by the Chrome DevTools Protocol; ``CHROMIUM`` names another program."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
+import fcntl
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent
-ROOT = FOLDER.parents[1]
 PROGRAM = os.environ.get("CHROMIUM", "chromium")
 OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run"]
 
@@ -31,11 +23,16 @@ class Browser:
         inward, self._writer = os.pipe()
         self._reader, outward = os.pipe()
 
-        # The browser reads from descriptor 3 and writes to descriptor 4.
-        command = f'exec "$0" "$@" 3<&{inward} 4>&{outward}'
+        def place() -> None:
+            """The browser reads from descriptor 3 and writes to descriptor 4, which may be others here."""
+            ends = [fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (inward, outward)]
+            for number, end in zip((3, 4), ends, strict=True):
+                os.dup2(end, number)
+
         self._process = subprocess.Popen(
-            ["sh", "-c", command, PROGRAM, *OPTIONS, f"--user-data-dir={self._profile.name}", "about:blank"],
-            pass_fds=(inward, outward),
+            [PROGRAM, *OPTIONS, f"--user-data-dir={self._profile.name}", "about:blank"],
+            preexec_fn=place,
+            pass_fds=(3, 4),
             stderr=subprocess.DEVNULL,
         )
         os.close(inward)
@@ -106,27 +103,3 @@ class Browser:
         data = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
         out.write_bytes(base64.b64decode(data))
         return dict(zip(("width", "height"), found, strict=True))
-
-
-def main() -> None:
-    """Make the pictures of this folder, or one of another page."""
-    if sys.argv[1:]:
-        page, out, *others = sys.argv[1:]
-        width, scheme, height = [*others, *("1280", "light", "0")[len(others) :]][:3]
-        with Browser() as browser:
-            print(browser.picture(Path(page), Path(out), int(width), scheme, int(height)))
-        return
-    sys.path += [str(ROOT), str(ROOT / "tests" / "support")]
-    from report_logs import write_report_logs
-
-    import kbatch
-
-    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory), Browser() as browser:
-        logs = write_report_logs(Path("data"))
-        report = Path(kbatch.write_report(logs, "report.html").path)
-        browser.picture(report, FOLDER / "report.png", height=1070)
-        browser.picture(report, FOLDER / "report-phone.png", 390, "dark", 720, "transactions")
-
-
-if __name__ == "__main__":
-    main()
