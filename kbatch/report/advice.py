@@ -24,8 +24,6 @@ _SKEW = 1.6
 _HOT_KEY = 0.2
 _LATE, _VERY_LATE = 0.05, 60_000
 _ABORTED = 0.1
-# The default of transaction.max.timeout.ms of a broker: it aborts older transactions itself.
-_LONG_OPEN = 900_000
 _SMALL_SEGMENT = 1 << 20
 _MANY_SEGMENTS = 20
 
@@ -101,13 +99,13 @@ def _damage(log: LogFigures) -> Iterator[Advice]:
 
 
 def _open_transactions(log: LogFigures) -> Iterator[Advice]:
-    found = [each for each in log.transactions if each.outcome == "open" and (each.duration or 0) > _LONG_OPEN]
-    if found:
-        first = max(found, key=lambda each: each.duration or 0)
+    if log.hanging:
+        still = [each for each in log.transactions if each.outcome == "open"]
+        first = max(still, key=lambda each: each.duration or 0)
         yield Advice(
             "problem",
             log.name,
-            f"{counted(len(found), 'transaction')} open for more than 15 minutes when the log ends; the longest for "
+            f"{counted(log.hanging, 'transaction')} open for more than 15 minutes when the log ends; the longest for "
             f"{format_duration(first.duration)}, of producer {first.producer_id} from offset {first.first_offset:,} on",
             "read_committed waits there. If the producer is gone, `kafka-transactions.sh find-hanging` and `abort` end "
             "the transaction.",

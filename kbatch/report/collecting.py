@@ -60,6 +60,8 @@ class LogFigures:
         Records by their timestamps, with their stored bytes, and how many are tombstones.
     offsets : Buckets
         Records by their offsets, control records included.
+    hanging : int
+        Open transactions that a broker would have aborted.
     start_offset : int
         Of the first segment.
     timed, late, without_time, from_future, appended : int
@@ -85,6 +87,7 @@ class LogFigures:
     statistics: dict[str, Any] = field(default_factory=dict)
     transactions: list[ShownTransaction] = field(default_factory=list)
     ends: Buckets | None = None
+    hanging: int = 0
     start_offset: int = 0
     timed: int = 0
     late: int = 0
@@ -263,7 +266,7 @@ class _Collector:
         figures.statistics["open_transactions"] = []
         last_time = self._latest if self._latest >= 0 else statistics.last_timestamp
         figures.transactions = history.longest(statistics.open_transactions, last_time)
-        figures.ends = history.ends
+        figures.ends, figures.hanging = history.ends, history.hanging
         figures.times.limited(_TIMES)
         figures.offsets.limited(_OFFSETS)
         if not self._damage.count:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +14,15 @@ from kbatch.log.check.statistics import Distribution
 from kbatch.report.buckets import TIME_WIDTHS, Buckets
 from kbatch.transactions import OpenTransaction
 from kbatch.transactions.events import ABORT, COMMIT, INDEXED_ABORT
-from kbatch.transactions.opened import Begun
+from kbatch.transactions.opened import Begun, OpenTransactions
 
-__all__ = ["OUTCOMES", "ShownTransaction", "TransactionHistory"]
+__all__ = ["LONG_OPEN", "OUTCOMES", "ShownTransaction", "TransactionHistory"]
 
 OUTCOMES = ("committed", "aborted", "undecided", "open")
-# The transactions of a log of which all is known, the longest first, and those that are held until they are counted.
-_KEPT_TRANSACTIONS = 100
+# The default of transaction.max.timeout.ms of a broker, in milliseconds: it aborts older transactions itself.
+LONG_OPEN = 900_000
+# The transactions of a log and an outcome that are kept, and those that are held until they are counted.
+_KEPT_TRANSACTIONS = 20
 _HELD = 8192
 _HISTORY_COLUMNS = ("outcome", "producer_id", "first_offset", "first_time", "last_offset", "last_time", "duration")
 
@@ -47,11 +49,14 @@ class TransactionHistory:
         Milliseconds of ended transactions, as far as both timestamps are known.
     ends : Buckets
         By the time of the end: the number of all transactions, and of those that were aborted.
+    hanging : int
+        The number of open transactions that are older than `LONG_OPEN`, after `longest`.
     """
 
     def __init__(self) -> None:
         self.durations = Distribution()
         self.ends = Buckets(TIME_WIDTHS, 1, limit=128)
+        self.hanging = 0
         self._held = array("q")
         self._kept = np.empty((0, len(_HISTORY_COLUMNS)), np.int64)
 
@@ -75,24 +80,30 @@ class TransactionHistory:
         self.ends.add(ended[:, 5], (ended[:, 0] == 1).astype(np.float64))
         self._kept = _longest(np.concatenate([self._kept, rows]))
 
-    def longest(self, open_transactions: Iterable[OpenTransaction], last_time: int | None) -> list[ShownTransaction]:
-        """Return the open transactions, up to the last time of the log, and the longest others, each by duration."""
+    def longest(self, open_transactions: Sequence[OpenTransaction], last_time: int | None) -> list[ShownTransaction]:
+        """Return the longest transactions of each outcome; open ones last up to the last time of the log."""
         self._count()
-        rows = [
-            (3, each.producer_id, each.first_offset, each.first_timestamp, -1, -1, _open_duration(each, last_time))
-            for each in open_transactions
-        ]
-        still = _longest(np.array(rows, np.int64).reshape(-1, len(_HISTORY_COLUMNS)))
-        return [_shown_transaction(row) for row in np.concatenate([still, self._kept]).tolist()]
+        found = OpenTransactions.of(open_transactions).rows
+        rows = np.full((len(found), len(_HISTORY_COLUMNS)), -1, np.int64)
+        rows[:, 0] = OUTCOMES.index("open")
+        for column, name in enumerate(("producer_id", "first_offset", "first_timestamp"), 1):
+            rows[:, column] = found[name]
+        rows[:, 6] = _open_durations(found["first_timestamp"], last_time)
+        self.hanging = int(np.count_nonzero(rows[:, 6] > LONG_OPEN))
+        return [_shown_transaction(row) for row in np.concatenate([_longest(rows), self._kept]).tolist()]
 
 
 def _longest(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return rows[np.argsort(-rows[:, 6], kind="stable")[:_KEPT_TRANSACTIONS]]
+    """Return the longest transactions of each outcome."""
+    rows = rows[np.argsort(-rows[:, 6], kind="stable")]
+    return np.concatenate([rows[rows[:, 0] == number][:_KEPT_TRANSACTIONS] for number in range(len(OUTCOMES))])
 
 
-def _open_duration(transaction: OpenTransaction, last_time: int | None) -> int:
-    first = transaction.first_timestamp
-    return -1 if last_time is None or not 0 <= first <= last_time else last_time - first
+def _open_durations(first_times: npt.NDArray[np.int64], last_time: int | None) -> npt.NDArray[np.int64]:
+    """Return the durations up to the last time; -1 where one is unknown."""
+    last = -1 if last_time is None else last_time
+    durations: npt.NDArray[np.int64] = np.where((first_times >= 0) & (first_times <= last), last - first_times, -1)
+    return durations
 
 
 def _shown_transaction(row: list[int]) -> ShownTransaction:

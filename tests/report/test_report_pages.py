@@ -174,6 +174,17 @@ def test_transactions_are_open_aborted_or_without_a_marker(tmp_path: Path) -> No
     assert any("1 transaction whose marker is lost" in each for each in problems)
 
 
+def test_all_hanging_transactions_are_counted_and_some_are_listed(tmp_path: Path) -> None:
+    times = [BEGIN + 1000 * i for i in range(2000)]
+    batches = [txn(i, i + 1, base_timestamp=when, max_timestamp=when) for i, when in enumerate(times)]
+    report, page = made(log_of(tmp_path / "logs", "t-0", *batches), tmp_path / "report.html")
+    assert report.open_transactions == 2000
+    older = sum(times[-1] - when > 900_000 for when in times)
+    assert f"{older:,} transactions open for more than 15 minutes" in report.advice[0].finding
+    assert page.table("The same transactions")[0]["producer and partition"] == "1 · t-0"
+    assert len(page.table("The same transactions")) < 50
+
+
 def test_memory_does_not_grow_with_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both logs are read in several tables."""
     monkeypatch.setattr(statistics, "TABLE_BYTES", 4 << 20)
