@@ -67,7 +67,7 @@ def _of_topic(topic: TopicFigures) -> Iterator[Advice]:
         yield from _open_transactions(log)
     yield from _tiny_batches(topic)
     yield from _compression(topic)
-    yield from _partitions(topic)
+    yield from _skewed_partitions(topic)
     yield from _bad_times(topic)
     yield from _others(topic)
 
@@ -168,7 +168,7 @@ def _compression(topic: TopicFigures) -> Iterator[Advice]:
         )
 
 
-def _partitions(topic: TopicFigures) -> Iterator[Advice]:
+def _skewed_partitions(topic: TopicFigures) -> Iterator[Advice]:
     sizes = np.array([log.statistics["bytes"] for log in topic.logs])
     records = sum(log.statistics["records"] for log in topic.logs)
     hot = ""

@@ -51,13 +51,15 @@ def advice_section(advice: Sequence[Advice]) -> str:
     if not advice:
         return section("advice", title, message("Nothing looks wrong: no damage, and no setting that stands out."))
     labels = {"problem": "Problem", "setting": "Setting"}
-    entries = [(each.level, labels[each.level], cut(each.where, 100), each.finding, each.change) for each in advice]
+    entries = [
+        (each.level, labels[each.level], cut(each.where, 100), cut(each.finding, 300), each.change) for each in advice
+    ]
     return section("advice", title, advice_list(entries[:LISTED], len(entries) - LISTED))
 
 
 def offset_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
     """Return the section on missing offsets and compaction."""
-    with_gaps = [log for log in logs if _missing_count(log)]
+    with_gaps = sorted(filter(_missing_count, logs), key=_missing_count, reverse=True)
     parts = [
         remark(
             "Compaction removes records, and leaves their offsets out. Offsets that are missing between two segments "
@@ -65,7 +67,7 @@ def offset_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
         )
     ]
     if with_gaps:
-        rows = [_coverage(log) for log in sorted(with_gaps, key=lambda log: -_missing_count(log))[:PICTURED_ROWS]]
+        rows = [_coverage(log) for log in with_gaps[:PICTURED_ROWS]]
         caption = "Offsets that have a record, from the first to the last offset of each partition"
         picture = pictures.rows(
             caption, "; ".join(f"{cut(row.name, 40)}: {row.text}" for row in rows), rows, background=True
