@@ -115,10 +115,6 @@ class Buckets:
             self._widen()
         return self
 
-    def span(self) -> int:
-        """Return the number of buckets from the first to the last, with the empty ones."""
-        return int(self.ids[-1]) - int(self.ids[0]) + 1 if len(self.ids) else 0
-
     def _widen(self) -> None:
         following = self._widths[self._widths.index(self.width) + 1]
         ids, self.width = self.ids // (following // self.width), following

@@ -143,7 +143,9 @@ class _Collector:
 
     def __init__(self, log: Log, topic: _TopicSums, now: int) -> None:
         segments = log.segments
-        name = log.path if log.topic is None or log.path.endswith(".log") else f"{log.topic}-{log.partition}"
+        mark = "" if log.mark is None else f" ({log.mark})"
+        is_named = log.topic is not None and not log.path.endswith(".log")
+        name = f"{log.topic}-{log.partition}{mark}" if is_named else log.path
         self.figures = LogFigures(name, log.path, log.topic if log.topic is not None else log.path)
         self.figures.damage = self._damage = DamageMap(segments)
         self.figures.start_offset = (segments[0].base_offset or 0) if segments else 0

@@ -89,7 +89,8 @@ def common_times(times: Iterable[Buckets], now: int, column: int = 0) -> TimeRan
     """
     found: Buckets | None = None
     for each in times:
-        found = found or Buckets(TIME_WIDTHS, each.sums.shape[1] - 1, limit=4096)
+        if found is None:
+            found = Buckets(TIME_WIDTHS, each.sums.shape[1] - 1, limit=4096)
         found.merge(each)
     if found is None or not len(found):
         return None
@@ -156,13 +157,14 @@ def time_section(pictures: Pictures, logs: Sequence[LogFigures], now: int) -> st
 
 
 def _time_pictures(pictures: Pictures, logs: Sequence[LogFigures], shown: TimeRange) -> str:
-    names = [log.name for log in sorted(logs, key=lambda log: -log.statistics["bytes"])[: len(_COLOURS)]]
-    if len(logs) == len(names) + 1:
-        names = names[:-1]
+    # Several directories may have logs of one topic-partition.
+    names = list(dict.fromkeys(log.name for log in sorted(logs, key=lambda log: -log.statistics["bytes"])))
+    shown_count = len(_COLOURS) if len(names) != len(_COLOURS) + 1 else len(_COLOURS) - 1
+    others, names = len(names) - shown_count, names[:shown_count]
     colours = dict(zip(names, _COLOURS, strict=False))
     entries = [(colour, cut(name, 60)) for name, colour in colours.items()]
-    if len(logs) > len(names):
-        entries.append((_OTHER, f"{len(logs) - len(names):,} other partitions"))
+    if others > 0:
+        entries.append((_OTHER, f"{others:,} other partitions"))
     found = []
     width = format_width(shown.width)
     for column, what, scale in ((0, "Records", number_scale), (1, "Stored bytes", size_scale)):

@@ -18,7 +18,6 @@ __all__ = [
     "legend",
     "message",
     "page",
-    "paragraph",
     "remark",
     "section",
     "table",
@@ -114,11 +113,6 @@ td::before{content:attr(data-label);color:var(--dim);flex:0 0 42%}
 def _text(text: str) -> str:
     """Escape a text for HTML, with the characters that hide or reorder others."""
     return escape(printable(text))
-
-
-def paragraph(text: str) -> str:
-    """Return a paragraph."""
-    return f"<p>{_text(text)}</p>"
 
 
 def remark(text: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from kbatch.escaping import format_size
 from kbatch.report.buckets import TIME_WIDTHS
 
-__all__ = ["format_duration", "format_span", "format_width", "number_scale", "short", "size_scale", "time_ticks"]
+__all__ = ["format_duration", "format_width", "number_scale", "short", "size_scale", "time_ticks"]
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 # From the year 1 to 9999.
@@ -58,11 +58,6 @@ def format_duration(milliseconds: int | None) -> str:
     if days >= 100 * 365:
         return f"{days // 365:,} years"
     return f"{days:,} d" + (f" {rest} h" if rest and days < 100 else "")
-
-
-def format_span(first: int, last: int) -> str:
-    """Format the duration between two times."""
-    return format_duration(max(last - first, 0))
 
 
 def short(number: float) -> str:

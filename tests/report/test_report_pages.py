@@ -20,7 +20,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 HOSTILE_KEY = b"</td><script>alert('k')</script>&\x1b[31m\xff\xe2\x80\xae"
 
 
-def made(logs: Path, out: Path) -> tuple[kbatch.Report, Page]:
+def made(logs: Path | kbatch.log.LogList, out: Path) -> tuple[kbatch.Report, Page]:
     report = kbatch.write_report(logs, out)
     return report, Page(out)
 
@@ -114,6 +114,17 @@ def test_absurd_times_are_counted_and_do_not_stretch_the_axis(tmp_path: Path) ->
     assert "Records per 30 seconds" in page.source
     assert "Not drawn: 2 records at times far from all others." in page.source
     assert {each.where for each in report.advice} >= {"t"}
+
+
+def test_logs_of_the_same_partition_are_drawn_once_each(tmp_path: Path) -> None:
+    for name, count in (("t-0", 3), (f"t-0.{'0' * 32}-future", 4)):
+        log_of(tmp_path / "logs", name, kbatch.encode([b"v"] * count, timestamps=BEGIN))
+    log_of(tmp_path / "other", "t-0", kbatch.encode([b"v"] * 5, timestamps=BEGIN))
+    logs = [*kbatch.find_logs(tmp_path / "logs", marked=True), kbatch.Log(tmp_path / "other" / "t-0")]
+    report, page = made(kbatch.log.LogList(logs), tmp_path / "report.html")
+    assert report.records == 12
+    assert sorted(row["partition"] for row in page.table("Partitions")) == ["t-0", "t-0", "t-0 (future)"]
+    assert "At most 12 per millisecond" in page.source
 
 
 def test_times_of_the_broker_are_never_late(tmp_path: Path) -> None:
