@@ -88,7 +88,7 @@ class Buckets:
         ids = numbers // self.width
         low, high = int(ids.min()), int(ids.max())
         if high - low < max(_MOST_SPARSE * len(ids), 1024):
-            places, size, found = ids - low, high - low + 1, np.arange(low, high + 1)
+            places, size, found = ids - low, high - low + 1, low + np.arange(high - low + 1)
         else:
             found, places = np.unique(ids, return_inverse=True)
             size = len(found)

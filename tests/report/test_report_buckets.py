@@ -34,6 +34,15 @@ def test_sums_are_those_of_the_numbers_of_each_bucket(widths: tuple[int, ...], s
     assert found == expected
 
 
+@pytest.mark.parametrize("number", [INT64.max, INT64.min, -1, 0])
+def test_a_number_at_the_end_of_the_range_has_its_bucket(number: int) -> None:
+    buckets = Buckets(TIME_WIDTHS, 0)
+    buckets.add(np.array([number, number]))
+    assert (buckets.ids.dtype, buckets.ids.tolist(), buckets.sums.tolist()) == (np.int64, [number], [[2.0]])
+    buckets.widen(TIME_WIDTHS[-1])
+    assert buckets.ids.tolist() == [number // TIME_WIDTHS[-1]]
+
+
 def test_buckets_of_several_logs_are_joined() -> None:
     one, other = Buckets((1, 10, 100), 0, limit=2), Buckets((1, 10, 100), 0, limit=100)
     one.add(np.array([5, 25, 26]))

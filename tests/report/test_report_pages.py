@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_logs import LOGS
 from log_batches import write_segment
 from report_logs import BEGIN, DAY, write_report_logs
 from report_pages import Page, cells, number
@@ -151,6 +153,24 @@ def test_damage_is_skipped_and_listed(tmp_path: Path) -> None:
     assert rows[0]["file"] == "t-0/00000000000000000000.log"
     assert number(page.row("Missing offsets", "t-0")["lost"]) == 10
     assert any(each.level == "problem" and "damaged" in each.finding for each in report.advice)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_damage_never_prevents_a_report(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    for path in sorted(LOGS.rglob("*.log")):
+        data = bytearray(path.read_bytes())
+        for _ in range(rng.choice([0, 1, 5, 40]) if data else 0):
+            at = rng.randrange(len(data))
+            extreme = rng.choice([-1, 0, 1 << 40, (1 << 63) - 1, -(1 << 63)]).to_bytes(8, signed=True)
+            data[at : at + rng.choice([0, 1, 8, 100])] = rng.choice([b"", b"\xff", extreme, bytes(50)])
+        copy = tmp_path / "logs" / path.relative_to(LOGS)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(data)
+    report, page = made(tmp_path / "logs", tmp_path / "report.html")
+    lost = [statistics.log_statistics(log.segments).losses for log in kbatch.find_logs(tmp_path / "logs")]
+    assert report.losses == sum(lost)
+    assert len(page.table("Partitions")) == len(lost)
 
 
 def test_a_missing_segment_is_a_gap(tmp_path: Path) -> None:
