@@ -56,13 +56,13 @@ def cut(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - end]}…{text[len(text) - end :]}"
 
 
-def _number(value: float) -> str:
+def _coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
 def _text_at(x: float, y: float, text: str, anchor: str = "start") -> str:
     where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text x="{_number(x)}" y="{_number(y)}"{where}>{escape(text)}</text>'
+    return f'<text x="{_coordinate(x)}" y="{_coordinate(y)}"{where}>{escape(text)}</text>'
 
 
 class Pictures:
@@ -170,7 +170,7 @@ class Pictures:
         for place, text in ticks:
             x = left + width * place
             anchor = "start" if place < 0.1 else "end" if place > 0.9 else "middle"
-            parts.append(f'<path class="axis" d="M{_number(x)} {base}v4"/>')
+            parts.append(f'<path class="axis" d="M{_coordinate(x)} {base}v4"/>')
             parts.append(_text_at(x, base + 14, text, anchor))
         if ticks:
             parts.append(f'<path class="axis" d="M{left} {base}h{width}"/>')
@@ -187,7 +187,8 @@ class Pictures:
 
 
 def _rect(colour: str, x: float, y: float, width: float, height: float) -> str:
-    return f'<rect class="{colour}" x="{_number(x)}" y="{_number(y)}" width="{width:.2f}" height="{_number(height)}"/>'
+    place = f'x="{_coordinate(x)}" y="{_coordinate(y)}"'
+    return f'<rect class="{colour}" {place} width="{width:.2f}" height="{_coordinate(height)}"/>'
 
 
 def _grid(scale: Sequence[tuple[float, str]], height: int, base: int) -> list[str]:
@@ -195,7 +196,7 @@ def _grid(scale: Sequence[tuple[float, str]], height: int, base: int) -> list[st
     parts = []
     for value, text in scale:
         y = base - height * value / (scale[-1][0] or 1.0)
-        parts.append(f'<path class="grid" d="M{_LEFT} {_number(y)}H{_WIDTH - _RIGHT}"/>')
+        parts.append(f'<path class="grid" d="M{_LEFT} {_coordinate(y)}H{_WIDTH - _RIGHT}"/>')
         parts.append(_text_at(_LEFT - 5, y + 3.5, text, "end"))
     return parts
 
@@ -205,16 +206,18 @@ def _time_axis(ticks: Sequence[tuple[float, str]], base: float) -> list[str]:
     for place, text in ticks:
         x = _LEFT + _INNER * place
         anchor = "end" if place > 0.92 else "start" if place < 0.04 else "middle"
-        parts.append(f'<path class="axis" d="M{_number(x)} {base}v4"/>')
+        parts.append(f'<path class="axis" d="M{_coordinate(x)} {base}v4"/>')
         parts.append(_text_at(x, base + 14, text, anchor))
     return parts
 
 
 def _steps(xs: npt.NDArray[np.float64], top: npt.NDArray[np.float64], bottom: npt.NDArray[np.float64]) -> str:
     """Return a path along steps, and back along others."""
-    there = [f"{_number(x)} {_number(y)}H{_number(after)}" for x, y, after in zip(xs, top, xs[1:], strict=False)]
+    there = [
+        f"{_coordinate(x)} {_coordinate(y)}H{_coordinate(after)}" for x, y, after in zip(xs, top, xs[1:], strict=False)
+    ]
     back = [
-        f"{_number(x)} {_number(y)}H{_number(before)}"
+        f"{_coordinate(x)} {_coordinate(y)}H{_coordinate(before)}"
         for x, y, before in zip(xs[:0:-1], bottom[::-1], xs[-2::-1], strict=True)
     ]
     return f"M{'L'.join([*there, *back])}Z"
