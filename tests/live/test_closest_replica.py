@@ -105,7 +105,7 @@ def test_a_preferred_replica_that_the_metadata_does_not_list_is_not_asked() -> N
 
 
 def test_a_preferred_replica_is_read_as_soon_as_the_metadata_list_it_and_the_leader_is_not_asked_in_a_loop() -> None:
-    cluster, made = replicated(5, 5)
+    cluster, _ = replicated(5, 5)
     cluster.brokers = [1]
 
     def comes_back() -> None:

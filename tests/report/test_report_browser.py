@@ -13,7 +13,10 @@ from transaction_logs import damaged, txn
 
 import kbatch
 
-pytestmark = pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"{PROGRAM} is not installed")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"{PROGRAM} is not installed"),
+]
 
 
 @pytest.fixture(scope="module")
