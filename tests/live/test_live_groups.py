@@ -165,6 +165,24 @@ def test_a_truncation_before_the_committed_offset_is_found_by_its_leader_epoch()
         next(consumer)
 
 
+def test_committed_offsets_of_an_open_transaction_are_waited_for() -> None:
+    """KIP-447: the broker refuses an offset that a transaction may still replace."""
+    cluster = GroupCluster(orders=[written(3, 4)])
+    cluster.group().offsets[KEYS[0]] = (3, 0)
+
+    def is_unstable(response: Any) -> None:
+        for topic in response.groups[0].topics:
+            for part in topic.partitions:
+                part.error_code = kbatch.ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+    cluster.fail(ApiKey.OFFSET_FETCH, Fault(change=is_unstable), Fault(change=is_unstable))
+    with joined(cluster, end="latest") as consumer:
+        assert offsets(consumer) == {KEYS[0]: [3, 4, 5, 6]}
+    requests = cluster.sent(ApiKey.OFFSET_FETCH)
+    assert len(requests) == 3
+    assert all(request.require_stable for request in requests)
+
+
 # -- which protocol
 
 
