@@ -290,7 +290,7 @@ def test_files_of_another_segment_are_not_taken_over(tmp_path: Path, suffix: str
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:
-    with pytest.raises(kbatch.LogDirectoryError, match="local paths only"):
+    with pytest.raises(kbatch.LogDirectoryError, match="to a local path only"):
         LogWriter("s3://bucket/t-0")
     with pytest.raises(kbatch.LogDirectoryError, match=r"t-0: its parent .*missing is not a directory"):
         LogWriter(tmp_path / "missing" / "t-0")
