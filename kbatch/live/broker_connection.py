@@ -20,7 +20,7 @@ from kbatch.live.settings import ClientSettings, ServerAddress
 from kbatch.live.tokens import TokenProvider
 from kbatch.live.transport import Transport, TransportFactory, certificate_refusal
 from kbatch.protocol.api_keys import ApiKey, common_versions
-from kbatch.protocol.codec import MAX_MESSAGE_SIZE, UnknownMessage, decode_response, encode_request
+from kbatch.protocol.codec import MAX_MESSAGE_SIZE, UnknownMessage, encode_request, received_response
 from kbatch.protocol.messages import Message, message_class
 
 __all__ = ["BrokerConnection"]
@@ -31,6 +31,7 @@ _MIN_POOLED = 64 << 10
 # The version in which a client asks for the versions: all brokers since Kafka 2.4 have it, older ones refuse it in a
 # way that names their own versions.
 _API_VERSIONS_VERSION = 3
+_REFUSED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 # A client authenticates again after this part of the lifetime of its session. Kafka's clients choose 85 to 95 %.
 _SESSION_PART = 0.85
 # The first bytes of a TLS record: an alert, and version 3 of the protocol.
@@ -149,7 +150,10 @@ class BrokerConnection:
         self._sent = None
         try:
             data = self._receive_frame(api_key, deadline, max_size)
-            response = decode_response(data, api_key, version, max_size=max_size, limits=limits)
+            if api_key == ApiKey.API_VERSIONS and bytes(memoryview(data)[4:6]) == _REFUSED_VERSION:
+                # The rest has the format of version 0, but for librdkafka's mock broker, whose format is its own.
+                return message_class("ApiVersionsResponse")(error_code=ErrorCode.UNSUPPORTED_VERSION)
+            response = received_response(data, api_key, version, max_size=max_size, limits=limits)
             if isinstance(response, UnknownMessage):
                 raise ProtocolError(f"version {version} of {api_key.title} is unknown")
             if response.header.correlation_id != self._correlation_id:

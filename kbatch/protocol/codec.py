@@ -30,6 +30,7 @@ __all__ = [
     "encode_request",
     "encode_response",
     "message_plan",
+    "received_response",
 ]
 
 # A broker's default for requests (socket.request.max.bytes), and twice a consumer's for responses (fetch.max.bytes).
@@ -404,6 +405,19 @@ def decode_response(
     LimitExceededError
     """
     check_types(decode_response, locals())
+    return received_response(data, api_key, version, max_size=max_size, limits=limits, is_exact=True)
+
+
+def received_response(
+    data: Buffer,
+    api_key: int,
+    version: int,
+    *,
+    max_size: SizeLike = MAX_MESSAGE_SIZE,
+    limits: Limits | None = None,
+    is_exact: bool = False,
+) -> Response | UnknownMessage:
+    """Read a response as `decode_response`; unless `is_exact`, bytes after it are ignored, as by Kafka's clients."""
     view, limit = _view(data, max_size), table_limit(limits or DEFAULT_LIMITS)
     header_plan = message_plan("ResponseHeader", _response_header_version(api_key, version))
     header, position, built = decode_structure(header_plan, view, 0, False, limit)
@@ -414,12 +428,12 @@ def decode_response(
         return UnknownMessage(ApiKey(api_key), version, header, view[position:])
     try:
         if name is not None:
-            message = decode_structure(message_plan(name, version), view, position, True, limit - built)[0]
+            message = decode_structure(message_plan(name, version), view, position, is_exact, limit - built)[0]
             return Response(ApiKey(api_key), version, header, message)
     except ProtocolError:
         if not may_be_refusal:
             raise
-    message = decode_structure(message_plan("ApiVersionsResponse", 0), view, position, True, limit - built)[0]
+    message = decode_structure(message_plan("ApiVersionsResponse", 0), view, position, is_exact, limit - built)[0]
     return Response(ApiKey(api_key), 0, header, message)
 
 
