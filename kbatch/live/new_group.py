@@ -101,7 +101,7 @@ class NewGroup:
         changed = {name: value for name, value in known.items() if name not in previous or previous[name] != value}
         self._sent = None
         try:
-            response = self._send(changed, self._epoch)
+            response = self._send(changed, self._epoch, again=known)
         except BrokerError as error:
             if error.code in _REMOVED_BY_BROKER and self._epoch != _JOIN:
                 self._lose()
@@ -135,19 +135,25 @@ class NewGroup:
             "topic_partitions": by_topic,
         }
 
-    def _send(self, fields: dict[str, Any], epoch: int, seconds: float | None = None) -> Any:
-        """Send a heartbeat with those fields, and return the response."""
+    def _send(
+        self, fields: dict[str, Any], epoch: int, seconds: float | None = None, again: dict[str, Any] | None = None
+    ) -> Any:
+        """Send a heartbeat with those fields, and return the response.
+
+        A response that was lost may have had an assignment. The broker repeats it only if all fields are sent `again`.
+        """
         cls: Any = message_class("ConsumerGroupHeartbeatRequest")
-        given = dict(fields)
-        if "topic_partitions" in given:
-            given["topic_partitions"] = [
-                cls.TopicPartitions(topic_id=topic, partitions=numbers)
-                for topic, numbers in given["topic_partitions"].items()
-            ]
+        attempts = [fields if again is None else again, fields]
 
         def ask(connection: BrokerConnection) -> CoordinatorAnswer:
             if seconds is None:
                 self._state.check_open()
+            given = dict(attempts.pop() if len(attempts) > 1 else attempts[0])
+            if "topic_partitions" in given:
+                given["topic_partitions"] = [
+                    cls.TopicPartitions(topic_id=topic, partitions=numbers)
+                    for topic, numbers in given["topic_partitions"].items()
+                ]
             if not self._member_id and connection.has(ApiKey.CONSUMER_GROUP_HEARTBEAT, _OWN_ID):
                 self._member_id = str(uuid.uuid4())
             message = cls(group_id=self._coordinator.group, member_id=self._member_id, member_epoch=epoch, **given)
