@@ -36,6 +36,20 @@ REBALANCED = pytest.mark.parametrize(
 )
 
 
+def test_an_assignment_in_a_response_that_is_lost_is_requested_again() -> None:
+    """KIP-848: the broker repeats an assignment only in the answer to a heartbeat with all fields."""
+    cluster = GroupCluster(orders=[written(2)])
+    member = Follower(cluster, group_protocol="consumer")
+    cluster.wait(lambda: len(member.found) == 2)
+    with cluster.lock:
+        cluster.topics["orders"].append(written(3))
+        cluster.fail(ApiKey.CONSUMER_GROUP_HEARTBEAT, Fault(cut=0))
+    cluster.wait(lambda: len(member.consumer.assignment) == 2)
+    cluster.wait(lambda: len(member.found) == 5)
+    assert len(set(member.found)) == 5
+    member.stop()
+
+
 @REBALANCED
 def test_members_that_join_and_leave_lose_and_repeat_nothing(options: dict[str, Any]) -> None:
     """KIP-429, KIP-848: what a member has processed of a revoked partition is committed before another one reads it."""

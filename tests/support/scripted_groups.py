@@ -44,6 +44,7 @@ class ScriptedMember:
     protocols: dict[str, bytes] = field(default_factory=dict)
     topics: list[str] = field(default_factory=list)
     epoch: int = 0
+    previous_epoch: int = 0
     owned: set[tuple[str, int]] = field(default_factory=set)
     granted: set[tuple[str, int]] = field(default_factory=set)
     sent: set[tuple[str, int]] | None = None
@@ -278,7 +279,9 @@ class GroupCluster(ScriptedCluster):
         if name not in group.members:
             return cls(error_code=25, error_message=f"Member {name} is not a member of the group.")
         member = group.members[name]
-        if message.member_epoch not in (0, member.epoch):
+        # The response with the new epoch may have been lost: then the member states its partitions again.
+        is_repeated = message.member_epoch == member.previous_epoch and message.topic_partitions is not None
+        if message.member_epoch not in (0, member.epoch) and not is_repeated:
             return cls(error_code=110)
         if message.subscribed_topic_names is not None and member.topics != message.subscribed_topic_names:
             member.topics = list(message.subscribed_topic_names)
@@ -286,9 +289,10 @@ class GroupCluster(ScriptedCluster):
         if message.topic_partitions is not None:
             names = {topic_id: topic for topic, topic_id in self.ids.items()}
             member.owned = {(names[each.topic_id], n) for each in message.topic_partitions for n in each.partitions}
-        return self._assigned(group, name)
+        is_full = message.topic_partitions is not None and message.subscribed_topic_names is not None
+        return self._assigned(group, name, is_full)
 
-    def _assigned(self, group: ScriptedGroup, name: str) -> Any:
+    def _assigned(self, group: ScriptedGroup, name: str, is_full: bool) -> Any:
         """Return the part of the target that no other member has: first without what this one has to give up."""
         cls = ConsumerGroupHeartbeatResponse
         member = group.members[name]
@@ -296,12 +300,13 @@ class GroupCluster(ScriptedCluster):
         if member.owned - target:
             assigned = member.owned & target
         else:
-            member.epoch = group.generation
+            if member.epoch != group.generation:
+                member.previous_epoch, member.epoch = member.epoch, group.generation
             others = set().union(*(each.owned | each.granted for each in group.members.values() if each is not member))
             assigned = target - others
         member.granted = assigned | member.owned
         assignment = None
-        if assigned != member.sent:
+        if assigned != member.sent or is_full:
             member.sent = assigned
             by_topic: dict[str, list[int]] = {}
             for topic, number in sorted(assigned):
