@@ -31,6 +31,14 @@ _MIN_POOLED = 64 << 10
 # The version in which a client asks for the versions: all brokers since Kafka 2.4 have it, older ones refuse it in a
 # way that names their own versions.
 _API_VERSIONS_VERSION = 3
+# These versions have the fields of the version before in the flexible encoding. librdkafka's mock broker offers them as
+# the last ones, and does not read them.
+_FIRST_FLEXIBLE = {
+    ApiKey.JOIN_GROUP: 6,
+    ApiKey.SYNC_GROUP: 4,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 4,
+}
 _REFUSED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 # A client authenticates again after this part of the lifetime of its session. Kafka's clients choose 85 to 95 %.
 _SESSION_PART = 0.85
@@ -249,6 +257,9 @@ class BrokerConnection:
         if response.error_code:
             raise refusal_error(response.error_code, "the request for its versions", broker=str(self.server))
         self._versions = common_versions(response)
+        for key, version in _FIRST_FLEXIBLE.items():
+            if self._versions.get(key) == version:
+                self._versions[key] = version - 1
 
     def _authenticate(self) -> None:
         """Authenticate, or authenticate again in an open session (KIP-368)."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kbatch.error_codes import ErrorCode
+from kbatch.errors import KbatchError
 from kbatch.live.assignors import (
     GroupSubscription,
     assignment_data,
@@ -115,7 +116,8 @@ class ClassicGroup:
             connection.request(message)
             return CoordinatorAnswer(None, 0)
 
-        with contextlib.suppress(BrokerError):
+        # The session ends also if the broker does not answer, or not with a valid message.
+        with contextlib.suppress(KbatchError):
             self._coordinator.attempt(ask, "LeaveGroup", 0)
         self._member_id, self._generation = "", -1
 
