@@ -39,7 +39,6 @@ _FIRST_FLEXIBLE = {
     ApiKey.HEARTBEAT: 4,
     ApiKey.LEAVE_GROUP: 4,
 }
-_REFUSED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 # A client authenticates again after this part of the lifetime of its session. Kafka's clients choose 85 to 95 %.
 _SESSION_PART = 0.85
 # The first bytes of a TLS record: an alert, and version 3 of the protocol.
@@ -158,9 +157,6 @@ class BrokerConnection:
         self._sent = None
         try:
             data = self._receive_frame(api_key, deadline, max_size)
-            if api_key == ApiKey.API_VERSIONS and bytes(memoryview(data)[4:6]) == _REFUSED_VERSION:
-                # The rest has the format of version 0, but for librdkafka's mock broker, whose format is its own.
-                return message_class("ApiVersionsResponse")(error_code=ErrorCode.UNSUPPORTED_VERSION)
             response = received_response(data, api_key, version, max_size=max_size, limits=limits)
             if isinstance(response, UnknownMessage):
                 raise ProtocolError(f"version {version} of {api_key.title} is unknown")

@@ -195,7 +195,7 @@ class GroupState:
 
 
 def _nobody() -> None:
-    """Wake no reader: there is none yet."""
+    """Do nothing, as long as no reader has set `wake_reader`."""
 
 
 def lost_error(group: str, milliseconds: int, cause: BrokerError | None = None) -> BrokerError:
