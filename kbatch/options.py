@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
-from kbatch.quantities import INT32_MAX, INT64_MAX, bounds_text, parse_size
+from kbatch.quantities import INT32_MAX, INT64_MAX, bounds_text, parse_duration, parse_size
 
 __all__ = [
     "BOOLEAN",
@@ -371,6 +371,11 @@ def size(minimum: int = 1, maximum: int = INT64_MAX) -> ValueKind:
     return ValueKind(parse_size, "64k", _between(minimum, maximum), metavar="SIZE", show=_show_size, parses_values=True)
 
 
+def duration(example: str, show: Callable[[float], str]) -> ValueKind:
+    """Return the kind of a time of at least zero: seconds, or a text with a unit."""
+    return ValueKind(parse_duration, example, _check_not_negative, metavar="TIME", show=show, parses_values=True)
+
+
 def choice(*names: str) -> ValueKind:
     """Return the kind of these words, case-insensitive."""
 
@@ -395,6 +400,11 @@ def _between(minimum: int, maximum: int) -> Callable[[Any], None]:
             raise ValueError(f"must be {bounds_text(minimum, maximum, value)}")
 
     return test
+
+
+def _check_not_negative(value: float) -> None:
+    if not value >= 0:
+        raise ValueError(f"must not be negative, got {value}")
 
 
 def _parse_integer(text: str) -> int:

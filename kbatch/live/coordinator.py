@@ -234,7 +234,7 @@ class GroupCoordinator:
         return refusal_error(code, f"{action} of group {self.group!r}", broker=str(connection.server), message=message)
 
     def _connected(self, deadline: float) -> BrokerConnection:
-        """Return the connection to the coordinator, which is looked for if there is none."""
+        """Return the connection to the coordinator; without one, find the coordinator and connect to it."""
         if self._connection is None or self._connection.is_closed:
             server = self._find(deadline)
             if self._closed.is_set():

@@ -12,7 +12,7 @@ from kbatch.live.settings import ClientSettings
 
 __all__ = ["gssapi_exchange"]
 
-# Security layers of the offer and of the reply.
+# The bit that means no security layer, and the bytes of the messages that offer and choose one (RFC 4752).
 _NO_LAYER = 1
 _OFFER_BYTES = 4
 

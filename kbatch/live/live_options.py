@@ -8,8 +8,8 @@ from typing import TypedDict
 from kbatch import options as opts
 from kbatch.arguments import check_fields
 from kbatch.live.counters import MetricsCallback
-from kbatch.options import ValueKind, option
-from kbatch.quantities import SizeLike, parse_duration
+from kbatch.options import option
+from kbatch.quantities import SizeLike
 
 __all__ = ["LiveArguments", "LiveOptions"]
 
@@ -25,11 +25,6 @@ class LiveArguments(TypedDict, total=False):
     flush_interval: float | str | None
     fail_on_data_loss: bool
     on_metrics: MetricsCallback | None
-
-
-def _check_seconds(value: float) -> None:
-    if not value >= 0:
-        raise ValueError(f"must not be negative, got {value}")
 
 
 @opts.documented
@@ -63,10 +58,7 @@ class LiveOptions:
         "most a quarter of the memory of the read",
     )  # fmt: skip
     flush_interval: float | None = option(
-        ValueKind(
-            parse_duration, "1s", _check_seconds, metavar="TIME", show=lambda value: f"{value:g}s", parses_values=True
-        ),
-        None, flag="--flush-interval",
+        opts.duration("1s", lambda value: f"{value:g}s"), None, flag="--flush-interval",
         help="gather the records of small responses in one table until the first of them has waited for this time, "
         "such as 500ms or 5s. Without it, 1s if one of the other two is given; else each response is a table",
     )  # fmt: skip

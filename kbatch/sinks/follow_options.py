@@ -6,15 +6,9 @@ from dataclasses import dataclass
 
 from kbatch import options as opts
 from kbatch.arguments import check_fields
-from kbatch.options import ValueKind, option
-from kbatch.quantities import parse_duration
+from kbatch.options import option
 
 __all__ = ["FollowOptions"]
-
-
-def _check_interval(value: float) -> None:
-    if not value >= 0:
-        raise ValueError(f"must not be negative, got {value}")
 
 
 @opts.documented
@@ -40,15 +34,7 @@ class FollowOptions:
 
     # A commit has at least a file of each topic-partition with new records.
     commit_interval: float = option(
-        ValueKind(
-            parse_duration,
-            "1m",
-            _check_interval,
-            metavar="TIME",
-            show=lambda value: f"{value / 60:g}m",
-            parses_values=True,
-        ),
-        300.0, flag="--commit-interval",
+        opts.duration("1m", lambda value: f"{value / 60:g}m"), 300.0, flag="--commit-interval",
         help="commit when a record has waited for this time, such as 30s or 5m",
     )  # fmt: skip
     commit_bytes: int = option(
