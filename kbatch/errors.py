@@ -55,7 +55,7 @@ __all__ = [
 # The note of an error about damage under ``on_error="raise"``.
 _HOW_TO_SKIP = (
     "on_error='skip' reads all other batches and lists this damage in losses; kbatch.log.recompress_log(..., "
-    "on_error='skip') copies them to a new log (docs/tasks/salvage.md)"
+    "on_error='skip') copies them to a new log (docs/how-to/salvage.md)"
 )
 
 

@@ -218,7 +218,7 @@ def test_documented_commands_have_existing_flags(capsys: pytest.CaptureFixture[s
         assert {each for each in arguments if each.startswith("--")} <= known
 
 
-NIGHTLY = ROOT / "docs" / "tasks" / "nightly-export.md"
+NIGHTLY = ROOT / "docs" / "how-to" / "nightly-export.md"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
@@ -286,7 +286,7 @@ def test_a_wrong_output_on_a_page_is_found(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_readme_and_its_pages_link_to_every_page() -> None:
     pages = {ROOT / link.partition("#")[0] for link in links(README)}
-    tasks = ROOT / "docs" / "tasks.md"
+    tasks = ROOT / "docs" / "how-to.md"
     assert set(DOCS) <= pages | {tasks.parent / link.partition("#")[0] for link in links(tasks)}
     assert {"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"} <= set(links(README))
 

@@ -44,7 +44,7 @@ examples:
 
 size:
   About 3 bytes for each key of a block of one MiB: 1 to 2 percent of a log without repeated keys and records of 200
-  bytes. `kbatch help dump` and docs/tasks/records-of-a-key.md describe how reads use the index.
+  bytes. `kbatch help dump` and docs/how-to/records-of-a-key.md describe how reads use the index.
 
 """
 

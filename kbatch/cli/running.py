@@ -47,7 +47,7 @@ exit status:
 """
 
 # How an error about damage ends in commands that have the flag.
-_SKIPPING = "; --on-error skip continues after it and lists what is lost (docs/tasks/salvage.md)"
+_SKIPPING = "; --on-error skip continues after it and lists what is lost (docs/how-to/salvage.md)"
 
 
 def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:

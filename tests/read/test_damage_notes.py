@@ -54,6 +54,6 @@ def test_commands_that_can_skip_damage_name_the_flag_at_the_end_of_the_error(
     command = ["recompress", str(damaged), str(tmp_path / "out-0"), "--codec", "lz4"]
     assert main(command) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("--on-error skip continues after it and lists what is lost (docs/tasks/salvage.md)")
+    assert line.endswith("--on-error skip continues after it and lists what is lost (docs/how-to/salvage.md)")
     assert main([*command, "--on-error", "skip"]) == 3
     assert "--on-error" not in capsys.readouterr().err
