@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--from", dest="read", type=Path, metavar="FILE", help="run nothing; read the results of an earlier run"
     )
     parser.add_argument("--readme", action="store_true",
-                        help="write the tables and the chart to README.md, docs/performance.md and bench/")  # fmt: skip
+                        help="write the chart and the tables to README.md, docs/benchmarks.md and bench/")  # fmt: skip
     options = parser.parse_args(arguments)
     if options.readme and (options.quick or options.k):
         parser.error("--readme accepts only complete, timed runs: not with --quick or -k")

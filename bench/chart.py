@@ -27,22 +27,43 @@ ROWS = {
 
 
 class Series(NamedTuple):
-    """How a contestant is drawn. Colours are from the palette of Okabe and Ito, and each shape is different."""
+    """How a contestant is drawn. Most colours are from the palette of Okabe and Ito, and each shape is different."""
 
     label: str
     colour: str
     marker: str
     size: float
+    # On a dark page, if the colour would be too dark there, or like another one.
+    on_dark: str = ""
+
+
+class Theme(NamedTuple):
+    """The colours of a chart on a light or a dark page."""
+
+    page: str
+    text: str
+    small_text: str
+    axis: str
+    line: str
+    grid: str
+    is_dark: bool
+
+    def colour(self, series: Series) -> str:
+        return (self.is_dark and series.on_dark) or series.colour
+
+
+LIGHT = Theme("white", "#222222", "#666666", "#888888", "#DDDDDD", "#EEEEEE", is_dark=False)
+DARK = Theme("#0D1117", "#E6EDF3", "#9DA7B3", "#6E7681", "#3A424C", "#222931", is_dark=True)
 
 
 SERIES = {
     "kafka-python": Series("kafka-python", "#E69F00", "v", 6.5),
     "aiokafka": Series("aiokafka (C)", "#009E73", "s", 6),
     "Java": Series("Java: Kafka's MemoryRecords", "#CC79A7", "^", 6.5),
-    "Go": Series("Go", "#56B4E9", "D", 5.5),
+    "Go": Series("Go", "#56B4E9", "D", 5.5, "#F0E442"),
     "Rust": Series("Rust", "#D55E00", "P", 7),
-    KBATCH: Series("kbatch, one thread", "#0072B2", "o", 9),
-    "two threads": Series("kbatch, two threads", "#0072B2", "o", 9),
+    KBATCH: Series("kbatch, one thread", "#0072B2", "o", 9, "#58A6FF"),
+    "two threads": Series("kbatch, two threads", "#0072B2", "o", 9, "#58A6FF"),
 }
 
 
@@ -84,7 +105,7 @@ def label(results: Results, name: str) -> str:
 
 
 def draw(results: Results, directory: Path, name: str = "chart") -> list[Path]:
-    """Draw the chart as SVG and PNG; print a message if matplotlib is missing or nothing was decoded."""
+    """Draw the chart for light and dark pages; print a message if matplotlib is missing or nothing was decoded."""
     try:
         import matplotlib
     except ImportError:
@@ -96,45 +117,50 @@ def draw(results: Results, directory: Path, name: str = "chart") -> list[Path]:
         print("no chart: nothing was decoded")
         return []
     matplotlib.use("Agg")
-    style = {
-        "font.family": "DejaVu Sans",
-        "font.size": 9.5,
-        "svg.hashsalt": "kbatch",  # equal charts are written as equal files
-        "axes.edgecolor": "#888888",
-        "text.color": "#222222",
-    }
-    with matplotlib.rc_context(style):
-        figure = plot(results, found)
-        paths = [directory / f"{name}.svg", directory / f"{name}.png"]
-        figure.savefig(paths[0], metadata={"Date": None})
-        figure.savefig(paths[1], dpi=160)
-    return paths
+    light, dark, png = (directory / each for each in (f"{name}.svg", f"{name}-dark.svg", f"{name}.png"))
+    for theme, path in ((LIGHT, light), (DARK, dark)):
+        style = {
+            "font.family": "DejaVu Sans",
+            "font.size": 9.5,
+            "svg.hashsalt": "kbatch",  # equal charts are written as equal files
+            "axes.edgecolor": theme.axis,
+            "axes.facecolor": theme.page,
+            "axes.labelcolor": theme.text,
+            "text.color": theme.text,
+            "xtick.color": theme.text,
+        }
+        with matplotlib.rc_context(style):
+            figure = plot(results, found, theme)
+            figure.savefig(path, metadata={"Date": None})
+            if theme is LIGHT:
+                figure.savefig(png, dpi=160)
+    return [light, dark, png]
 
 
-def plot(results: Results, found: dict[str, dict[str, float]]) -> Any:
+def plot(results: Results, found: dict[str, dict[str, float]], theme: Theme = LIGHT) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     height = 1.9 + 0.5 * len(found)
-    figure = Figure(figsize=(8.6, height), layout=None, facecolor="white")
+    figure = Figure(figsize=(8.6, height), layout=None, facecolor=theme.page)
     axes = figure.add_axes((0.215, 0.62 / height, 0.76, 1 - 1.72 / height))
     everything = [math.log10(value) for values in found.values() for value in values.values()]
     mark_width = 0.02 * (max(everything) - min(everything))
     shifts = [vertical_shifts(values, mark_width) for values in found.values()]
     for row, values in enumerate(found.values()):
-        axes.plot([min(values.values()), max(values.values())], [row, row], color="#DDDDDD", linewidth=1.5, zorder=1)
+        axes.plot([min(values.values()), max(values.values())], [row, row], color=theme.line, linewidth=1.5, zorder=1)
     for who, series in SERIES.items():
         points = [(values[who], row + shifts[row][who]) for row, values in enumerate(found.values()) if who in values]
         if points:
-            hollow = who == "two threads"
+            hollow, colour = who == "two threads", theme.colour(series)
             axes.plot(
                 [x for x, _ in points],
                 [y for _, y in points],
                 linestyle="none",
                 marker=series.marker,
                 markersize=series.size,
-                markerfacecolor="white" if hollow else series.colour,
-                markeredgecolor=series.colour if hollow else "white",
+                markerfacecolor=theme.page if hollow else colour,
+                markeredgecolor=colour if hollow else theme.page,
                 markeredgewidth=1.6 if hollow else 0.7,
                 label=label(results, who),
                 zorder=2 if hollow else 3,
@@ -144,7 +170,7 @@ def plot(results: Results, found: dict[str, dict[str, float]]) -> Any:
                 for x, y in points:
                     text = f"{x:.1f}" if x < 10 else f"{x:.0f}"
                     axes.annotate(
-                        text, (x, y), (0, 6), textcoords="offset points", ha="center", fontsize=8, color=series.colour
+                        text, (x, y), (0, 6), textcoords="offset points", ha="center", fontsize=8, color=colour
                     )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
@@ -156,9 +182,9 @@ def plot(results: Results, found: dict[str, dict[str, float]]) -> Any:
         first, _, second = text.partition("\n")
         at = {"transform": axes.get_yaxis_transform(), "ha": "right", "clip_on": False}
         axes.text(-0.015, row - 0.06, first, va="bottom", weight="bold", **at)
-        axes.text(-0.015, row + 0.02, second, va="top", fontsize=8, color="#666666", **at)
+        axes.text(-0.015, row + 0.02, second, va="top", fontsize=8, color=theme.small_text, **at)
     axes.set_ylim(len(found) - 0.4, -0.6)
-    axes.grid(axis="x", color="#EEEEEE", zorder=0)
+    axes.grid(axis="x", color=theme.grid, zorder=0)
     axes.tick_params(length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -168,6 +194,10 @@ def plot(results: Results, found: dict[str, dict[str, float]]) -> Any:
     figure.legend(handles[::-1], labels[::-1], **place, handletextpad=0.2, columnspacing=1.4, fontsize=9)
     python = results.versions.get("Python", "?")
     figure.text(
-        0.02, 0.1 / height, f"{results.machine}, Python {python}; medians of one run", fontsize=7.5, color="#666666"
+        0.02,
+        0.1 / height,
+        f"{results.machine}, Python {python}; medians of one run",
+        fontsize=7.5,
+        color=theme.small_text,
     )
     return figure

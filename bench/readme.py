@@ -1,19 +1,20 @@
-"""The blocks of README.md and docs/performance.md with the benchmark's figures, which a run writes."""
+"""The blocks of README.md and docs/benchmarks.md with the benchmark's figures, which a run writes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.chart import draw
-from bench.report import about, floors_table, live_table, ratio_table, report, short_table, summary
+from bench.chart import ROWS, draw
+from bench.report import about, faster_decoders, faster_table, floors_table, live_table, ratio_table, report, summary
 from bench.results import Results
 
-__all__ = ["BEGIN", "BLOCKS", "END", "full_block", "read_block", "renew", "replace_block", "short_block"]
+__all__ = ["BEGIN", "BLOCKS", "END", "chart_block", "full_block", "read_block", "renew", "replace_block"]
 
 ROOT = Path(__file__).parent.parent
 BEGIN = "<!-- benchmark: begin (written by `python -m bench --readme`) -->"
 END = "<!-- benchmark: end -->"
+ALT = "Million records decoded per second, by input and decoder"
 QUICK = "**A quick run: its figures mean nothing.**"
 
 
@@ -34,44 +35,49 @@ def _bounds(text: str) -> tuple[int, int]:
     return text.index(BEGIN) + len(BEGIN), text.index(END)
 
 
-def short_block(results: Results) -> str:
-    """Return the block of README.md: the chart, and the ratios that users compare."""
+def chart_block(results: Results) -> str:
+    """Return the block of README.md: the chart, light or dark as the reader's browser, and what it shows."""
     parts = [
         *[QUICK] * results.quick,
-        "![Million records decoded per second, by input and decoder](bench/chart.svg)",
-        "How many times faster kbatch is than each alternative, on one thread with checksums verified; below 1, kbatch "
-        "is slower, and an empty cell was not measured "
-        f"({results.machine}, Python {results.versions.get('Python', '?')}):",
-        short_table(results),
-        "The clients in Python iterate their records and drop them, which is the least they can do. The decoders in "
-        "Java, Go and Rust are separate programs that sum offsets, timestamps and lengths; kbatch only builds "
-        f"its table.{_with_sums(results)}",
+        f"""\
+<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="bench/chart-dark.svg">
+  <img alt="{ALT}" src="bench/chart.svg">
+</picture>""",
+        f"Decoding on one thread, checksums verified, {results.machine}.{_faster_sentence(results)} "
+        "[Benchmarks](docs/benchmarks.md) has all figures.",
     ]
     return "\n\n".join(parts)
 
 
-def _with_sums(results: Results) -> str:
-    """Return a sentence with the smallest ratio to a decoder in another language if kbatch also sums its columns."""
-    fastest = results.foreign("small", "Java", "Go", "Rust")
-    if fastest is None or fastest.with_sums is None:
+def _faster_sentence(results: Results) -> str:
+    """Return a sentence with the inputs of the chart that another decoder decodes faster, without sums."""
+    labels = {corpus: label.partition("\n")[0] for label, corpus in ROWS.items()}
+    faster = {labels[corpus]: found.name for corpus, found in faster_decoders(results) if found.ratio < 1}
+    if not faster:
         return ""
-    return (
-        f" If kbatch sums its columns as well, the ratio to the fastest of them ({fastest.name}, values of 32 bytes) "
-        f"is {fastest.with_sums:.2f} instead of {fastest.ratio:.2f}."
-    )
+    return f" {_listed(sorted(set(faster.values())))} is faster at {_listed(list(faster))}."
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def full_block(results: Results) -> str:
-    """Return the block of docs/performance.md: every ratio, and the floors."""
+    """Return the block of docs/benchmarks.md: the contestants that are faster, every ratio, and the floors."""
     parts = [
         *[QUICK] * results.quick,
-        "![Million records decoded per second, by input and decoder](../bench/chart.svg)",
+        f"![{ALT}](../bench/chart.svg)",
         f"Measured on {about(results)}",
         f"Each corpus has {results.document['size'] / 1e6:g} MB before compression. Times are medians of the CPU time "
         "of one run, on one thread, with checksums verified. Columns named after an alternative give its time divided "
         'by kbatch\'s time: above 1, kbatch is faster. "Library alone" only decompresses the same payloads, with the '
         'library that kbatch uses. "One thread" is the wall-clock time of kbatch on one thread divided by that on two.',
         ratio_table(results),
+        "### Where a decoder in another language is faster",
+        "Time of the decoder divided by that of kbatch; below 1, the decoder is faster. It sums offsets, timestamps "
+        "and lengths, and keeps no table. kbatch builds its table, and in the last column also computes these sums.",
+        faster_table(results),
         "### Floors",
         f"A floor is a ratio that kbatch must reach; missing one is a regression. {summary(results)}",
         floors_table(results),
@@ -86,7 +92,7 @@ def full_block(results: Results) -> str:
 
 
 # The pages with a block, relative to the top of the repository.
-BLOCKS: dict[str, Callable[[Results], str]] = {"README.md": short_block, "docs/performance.md": full_block}
+BLOCKS: dict[str, Callable[[Results], str]] = {"README.md": chart_block, "docs/benchmarks.md": full_block}
 
 
 def renew(results: Results, root: Path = ROOT) -> list[Path]:
