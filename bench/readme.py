@@ -44,8 +44,7 @@ def chart_block(results: Results) -> str:
   <source media="(prefers-color-scheme: dark)" srcset="bench/chart-dark.svg">
   <img alt="{ALT}" src="bench/chart.svg">
 </picture>""",
-        f"Decoding on one thread, checksums verified, {results.machine}.{_faster_sentence(results)} "
-        "[Benchmarks](docs/benchmarks.md) has all figures.",
+        f"Measured on {results.machine}.{_faster_sentence(results)} [Benchmarks](docs/benchmarks.md) has all figures.",
     ]
     return "\n\n".join(parts)
 
@@ -56,7 +55,8 @@ def _faster_sentence(results: Results) -> str:
     faster = {labels[corpus]: found.name for corpus, found in faster_decoders(results) if found.ratio < 1}
     if not faster:
         return ""
-    return f" {_listed(sorted(set(faster.values())))} is faster at {_listed(list(faster))}."
+    names = {next((each for each in results.versions if each.startswith(name)), name) for name in faster.values()}
+    return f" In the rows {_listed([f'*{row}*' for row in faster])}, {_listed(sorted(names))} is as fast or faster."
 
 
 def _listed(names: list[str]) -> str:

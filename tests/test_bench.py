@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import floors, load, readme, report
+from bench import chart, floors, load, readme, report
 from bench.__main__ import main, run
 from bench.results import Results, compact
 
@@ -176,15 +177,36 @@ def test_documented_figures_come_from_a_run(page: str) -> None:
     assert readme.read_block((ROOT / page).read_text()) == readme.BLOCKS[page](results)
 
 
-def test_the_short_table_has_about_ten_rows() -> None:
-    table = report.short_table(Results.read(ROOT / "bench" / "results.json"))
-    assert len(table.splitlines()) == 2 + len(report.SHORT_ROWS) == 12
-    assert report.short_table(Results(document([]))).count("\n") == 1
+def test_the_readme_has_the_chart_for_light_and_dark_pages_and_no_table() -> None:
+    block = readme.chart_block(Results.read(ROOT / "bench" / "results.json"))
+    assert re.findall(r'(?:src|srcset)="(\S+)"', block) == ["bench/chart-dark.svg", "bench/chart.svg"]
+    assert "|" not in block
 
 
-def test_the_chart_exists() -> None:
-    assert (ROOT / "bench" / "chart.svg").stat().st_size > 0
-    assert (ROOT / "bench" / "chart.png").stat().st_size > 0
+def test_decoders_that_are_faster_than_kbatch_are_listed() -> None:
+    """Also those that are faster only if kbatch sums its columns, as they do."""
+    own = {"stage": "foreign", "records": 1000, "payload_bytes": 40_000}
+    entries = []
+    for corpus, seconds, summed in (("small", 1.0, 3.0), ("large", 2.5, 3.0), ("ten", 1.0, 1.5)):
+        times = {"x (Rust)": 2.0, "kbatch, in turns with x (Rust)": seconds}
+        times["kbatch, in turns with x (Rust), with sums"] = summed
+        entries += [own | {"corpus": corpus, "who": who, "seconds": each} for who, each in times.items()]
+    results = Results(document(entries))
+    assert [corpus for corpus, _ in report.faster_decoders(results)] == ["small", "large"]
+    assert "| large | x | 0.80 | 0.67 |" in readme.full_block(results)
+    assert "In the rows *large*, x is as fast or faster." in readme.chart_block(results)
+    assert "as fast or faster" not in readme.chart_block(Results(document([])))
+
+
+@pytest.mark.parametrize("name", ["chart.svg", "chart-dark.svg", "chart.png"])
+def test_the_charts_exist(name: str) -> None:
+    assert (ROOT / "bench" / name).stat().st_size > 0
+
+
+def test_the_colours_of_a_chart_differ_from_each_other_and_from_its_page() -> None:
+    for theme in (chart.LIGHT, chart.DARK):
+        colours = [theme.colour(series) for who, series in chart.SERIES.items() if who != "two threads"]
+        assert len({*colours, theme.page}) == len(colours) + 1
 
 
 WITHOUT_FOREIGN = [row for row in everything() if row["stage"] != "foreign"]
