@@ -198,6 +198,18 @@ def test_decoders_that_are_faster_than_kbatch_are_listed() -> None:
     assert "as fast or faster" not in readme.chart_block(Results(document([])))
 
 
+def test_the_figures_of_where_kbatch_is_slower_are_in_the_tables() -> None:
+    """Except those of reading and mapping files, for which there is no table."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    _, _, rest = page.partition("## Where kbatch is slower\n")
+    bullets, _, results = rest.partition("\n## ")
+    figures = {
+        each for bullet in bullets.split("\n- ") if "mapping" not in bullet for each in re.findall(r"\d+\.\d+", bullet)
+    }
+    assert len(figures) > 8
+    assert figures - set(re.findall(r"\d+\.\d+", results)) == set()
+
+
 @pytest.mark.parametrize("name", ["chart.svg", "chart-dark.svg", "chart.png"])
 def test_the_charts_exist(name: str) -> None:
     assert (ROOT / "bench" / name).stat().st_size > 0
