@@ -50,7 +50,7 @@ def printed_by(language: str, text: str, line: int, names: dict[str, Any]) -> st
         done = subprocess.run(["sh", "-euc", text], capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"line {line}: {done.stderr}"
         lines = done.stdout.splitlines(keepends=True)
-        shown = (re.sub(r"[\d.,]+(?= )", "...", line) if TIMES.match(line) else line for line in lines)
+        shown = (re.sub(r"\d[\d.,]*(?= )", "...", line) if TIMES.match(line) else line for line in lines)
         return re.sub(r"(?<= )/\S+/(?=parquet-)", ".../", "".join(shown))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
