@@ -35,8 +35,8 @@ def segment_drawing() -> Drawing:
     """A segment file, a batch, its header to scale, and a record."""
     drawing = Drawing(
         900, 590, "From a segment file to a record",
-        "A segment file is a sequence of batches. A batch of magic 2 has a header of 61 bytes and a payload of records, "
-        "which may be compressed. The checksum covers byte 21 to the end of the batch.",
+        "A segment file is a sequence of batches. A batch of magic 2 has a header of 61 bytes and a payload of "
+        "records, which may be compressed. The checksum covers byte 21 to the end of the batch.",
     )  # fmt: skip
     drawing.text(24, 30, "00000000000000000000.log", style="mono", bold=True)
     drawing.text(224, 30, "a segment file: batches, one after the other", style="muted")
@@ -122,7 +122,8 @@ def message_set_drawing() -> Drawing:
     x = 24.0
     fields = [
         (112, "offset", "0"), (64, "size", "8"), (64, "crc", "12"), (60, "magic", "16"), (92, "attributes", "17"),
-        (112, "timestamp", "18"), (84, "key length", "26 (18)"), (72, "key", ""), (98, "value length", ""), (94, "value", ""),
+        (112, "timestamp", "18"), (84, "key length", "26 (18)"), (72, "key", ""), (98, "value length", ""),
+        (94, "value", ""),
     ]  # fmt: skip
     for width, name, at in fields:
         kind = {"timestamp": "orange", "key": "purple", "value": "purple", "crc": "plain"}.get(name, "plain")
@@ -159,7 +160,7 @@ def index_drawing() -> Drawing:
     drawing = Drawing(
         900, 330, "Index files of a segment",
         "The offset index maps some offsets to positions in the segment file, the time index maps some timestamps to "
-        "offsets. A lookup takes the last entry that is not above what is looked for, and scans batch headers from there.",
+        "offsets. A lookup takes the last entry before the searched one, and scans batch headers from there.",
     )  # fmt: skip
     drawing.text(24, 34, ".timeindex", style="mono", bold=True)
     drawing.text(24, 52, "12 bytes per entry", size=12, style="muted")
@@ -226,8 +227,9 @@ def transactions_drawing() -> Drawing:
         x = left + offset * cell
         shown = marker or ("" if producer == "-" else producer)
         drawing.text(x + 24, 40, str(offset), style="mono", anchor="middle")
-        drawing.box(x, 52, cell - 4, 34, *([shown] if shown else []), kind=kinds[producer], bold=bool(marker), size=11)
-        drawing.box(x, lanes[producer], cell - 4, 30, *([marker] if marker else []), kind=kinds[producer], bold=True, size=11)
+        kind, text = kinds[producer], [marker] if marker else []
+        drawing.box(x, 52, cell - 4, 34, *([shown] if shown else []), kind=kind, bold=bool(marker), size=11)
+        drawing.box(x, lanes[producer], cell - 4, 30, *text, kind=kind, bold=True, size=11)
         if not marker:
             drawing.text(x + 24, lanes[producer] + 20, "data", size=11, anchor="middle")
     _returned(drawing, left, cell)
@@ -259,8 +261,8 @@ def damage_drawing() -> Drawing:
     """A flipped byte in a payload and in a length, and where reading resumes."""
     drawing = Drawing(
         900, 420, "A flipped byte, and where reading resumes",
-        "A batch with a flipped byte in its payload is skipped by its length. With a flipped byte in its length, the next "
-        "header is searched byte by byte. Both times one batch is lost, and the loss is listed.",
+        "A batch with a flipped byte in its payload is skipped by its length. With a flipped byte in its length, the "
+        "next header is searched byte by byte. Both times one batch is lost, and the loss is listed.",
     )  # fmt: skip
     batches = [(24, 190, "batch 1"), (214, 230, "batch 2"), (444, 170, "batch 3"), (614, 262, "batch 4")]
     for top, title, at in [(24, "a flipped byte in the payload", 404), (156, "a flipped byte in the length", 219)]:
@@ -341,7 +343,8 @@ def architecture_drawing() -> Drawing:
     drawing.box(612, 330, 264, 50, "Arrow, pandas, NumPy", "records/; typed columns: values/", kind="green", bold=True)
     drawing.arrow((744, 294), (744, 330))
     outputs = [
-        ("Polars, DuckDB", "scans/", 24, 150), ("Parquet, Delta, Iceberg", "sinks/", 196, 180), ("Spark", "spark/", 398, 150)
+        ("Polars, DuckDB", "scans/", 24, 150), ("Parquet, Delta, Iceberg", "sinks/", 196, 180),
+        ("Spark", "spark/", 398, 150),
     ]  # fmt: skip
     drawing.line((612, 355), (99, 355))
     for name, folder, x, width in outputs:

@@ -3,11 +3,12 @@
 ``rules/rules.tsv`` has the rules: id, text, and the vectors of ``golden/vectors`` that were made for the rule.
 ``rules/not-applicable.tsv`` has the rules that do not apply to kbatch, each with the reason. A test checks the rules
 that it cites: in its name (``test_frm_r3_...``), in its docstring or a comment, in the docstring of its module, or by
-reading a vector of the rule. To print the list:
+reading a vector of the rule. To print the rules with all of their tests:
 
     python tests/support/rule_index.py [TESTS]
 
-where TESTS is the directory of another checkout's tests.
+where TESTS is the directory of another checkout's tests. ``docs/format-rules.md`` has the rules with the tests that are
+closest to them: ``python tests/support/rule_index.py --page > docs/format-rules.md``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,23 @@ from typing import NamedTuple
 
 TESTS = Path(__file__).parents[1]
 RULES = TESTS / "rules"
+
+# The sections of the page, and the families of rules in them.
+FAMILIES = {
+    "Framing and checksums": ["FRM", "CRC"],
+    "Batch headers": ["ATT", "TS", "OFF", "CNT", "EMP", "SEQ"],
+    "Records": ["REC", "VAR", "HDR"],
+    "Control records": ["CTL"],
+    "Message sets": ["LEG"],
+    "Codecs": ["COD", "GZ", "SN", "L4", "ZS"],
+    "Transactions": ["TXN", "LSO", "TXI"],
+    "Log directories and compaction": ["DSK", "CMP"],
+    "Producing": ["PRD"],
+    "Protocol": ["PRI", "FCH"],
+    "Dumps and commands": ["DMP", "CLI"],
+    "Columns": ["COL"],
+}
+MAX_TESTS = 3
 
 # "CTL-R1 to CTL-R3" and "DMP-2..DMP-6" are ranges. An id is always written in full, never as "-R4".
 _ID = re.compile(r"\b([A-Z0-9]{2,4})-(R?)(\d+)\b(?:(?: to |\.\.)(?:\1-)?R?(\d+)\b)?")
@@ -49,20 +67,39 @@ def not_applicable() -> dict[str, str]:
 
 
 def page() -> str:
-    """Return ``docs/format-rules.md``: every rule that docstrings, messages and tests cite, with its meaning."""
+    """Return ``docs/format-rules.md``: every rule that docstrings, messages and tests cite, with tests."""
+    known, shown, without = rules(), shown_by(), not_applicable()
     lines = [
         "# Rules of the format",
         "",
-        "Docstrings, error messages and tests cite the rules of Kafka's format by the ids on this page: FRM-R3.",
-        "The rules were derived from Kafka's source and checked with Kafka's own classes. CORRUPT is an error of the",
-        "framing, INVALID an error in a batch, and PARTIAL an incomplete batch at the end of the input. This page is",
-        "generated: `python tests/support/rule_index.py --page > docs/format-rules.md`.",
+        "Docstrings, error messages and tests cite the rules of Kafka's format by the ids on this page: FRM-R3. The",
+        "rules were derived from Kafka's source and checked with Kafka's own classes. kbatch follows them since 0.1.0.",
+        'With `on_error="skip"` it also reads on after damage, which Kafka does not do (FRM-R8).',
         "",
-        "| id | rule |",
-        "|---|---|",
+        f"The column *tests* has up to {MAX_TESTS} tests of each rule, below `tests/`; "
+        "`python tests/support/rule_index.py` prints all. *vectors* are inputs in `tests/golden/vectors`, which",
+        "`read/test_vectors.py` decodes. CORRUPT is an error of the framing, INVALID an error in a batch, and PARTIAL",
+        "an incomplete batch at the end of the input. This page is generated:",
+        "`python tests/support/rule_index.py --page > docs/format-rules.md`.",
+        "",
+        *(f"- [{title}](#{title.lower().replace(' ', '-')})" for title in FAMILIES),
     ]
-    escaped = {id: re.sub(r"([|<>*\\[\]_`])", r"\\\1", rule.text) for id, rule in rules().items()}
-    return "\n".join([*lines, *(f"| {id} | {text} |" for id, text in escaped.items()), ""])
+    for title, families in FAMILIES.items():
+        lines += ["", f"## {title}", "", "| id | rule | tests |", "|---|---|---|"]
+        for id, rule in known.items():
+            if id.partition("-")[0] in families:
+                text = re.sub(r"([|<>*\\[\]_`])", r"\\\1", rule.text)
+                lines.append(f"| {id} | {text} | {_tests_text(shown[id]) or without[id]} |")
+    return "\n".join([*lines, ""])
+
+
+def _tests_text(tests: list[str]) -> str:
+    """Return the first tests of a rule in Markdown, the vectors among them in one part."""
+    vectors = [found[1] for each in tests if (found := re.fullmatch(r"read/test_vectors\.py\[(.*)\]", each))]
+    functions = [f"`{each}`" for each in tests if "::" in each]
+    if vectors:
+        functions[MAX_TESTS - 1 :] = [f"vectors {', '.join(vectors)}"]
+    return ", ".join(functions[:MAX_TESTS])
 
 
 def cited(text: str) -> set[str]:
@@ -84,25 +121,31 @@ def named(name: str) -> set[str]:
 
 
 def shown_by(tests: Path = TESTS) -> dict[str, list[str]]:
-    """Return the names of the tests that check each rule."""
+    """Return the names of the tests that check each rule: those that have it in their name, then those that cite it."""
     known = rules()
-    found: dict[str, list[str]] = {id: [] for id in known}
+    found: dict[str, list[tuple[int, str]]] = {id: [] for id in known}
     for path in sorted(tests.rglob("test_*.py")):
         source = path.read_text()
         lines = source.splitlines()
         module = ast.parse(source)
         module_ids = cited(ast.get_docstring(module) or "")
         for node in ast.walk(module):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            # The tests of this module cite rules as examples.
+            if (
+                isinstance(node, ast.FunctionDef)
+                and node.name.startswith("test_")
+                and path.name != "test_rule_index.py"
+            ):
                 start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-                text = "\n".join(lines[start - 1 : node.end_lineno])
-                for id in module_ids | cited(text) | named(node.name):
+                names, texts = named(node.name), cited("\n".join(lines[start - 1 : node.end_lineno]))
+                for id in module_ids | texts | names:
                     if id in found:
-                        found[id].append(f"{path.relative_to(tests)}::{node.name}")
+                        rank = 0 if id in names else 1 if id in texts else 3
+                        found[id].append((rank, f"{path.relative_to(tests)}::{node.name}"))
     for id, rule in known.items():
         there = [each for each in rule.vectors if (tests / f"golden/vectors/{each}.bin").exists()]
-        found[id] += [f"test_vectors.py[{each}]" for each in there]
-    return found
+        found[id] += [(2, f"read/test_vectors.py[{each}]") for each in there]
+    return {id: [test for _, test in sorted(each, key=lambda ranked: ranked[0])] for id, each in found.items()}
 
 
 def main() -> int:
