@@ -121,9 +121,13 @@ def named(name: str) -> set[str]:
 
 
 def shown_by(tests: Path = TESTS) -> dict[str, list[str]]:
-    """Return the names of the tests that check each rule: those that have it in their name, then those that cite it."""
+    """Return the names of the tests that check each rule.
+
+    Those that have it in their name are first, then those that cite it, then those whose module cites it. Of these,
+    tests that cite fewer rules are first.
+    """
     known = rules()
-    found: dict[str, list[tuple[int, str]]] = {id: [] for id in known}
+    found: dict[str, list[tuple[int, int, str]]] = {id: [] for id in known}
     for path in sorted(tests.rglob("test_*.py")):
         source = path.read_text()
         lines = source.splitlines()
@@ -140,12 +144,12 @@ def shown_by(tests: Path = TESTS) -> dict[str, list[str]]:
                 names, texts = named(node.name), cited("\n".join(lines[start - 1 : node.end_lineno]))
                 for id in module_ids | texts | names:
                     if id in found:
-                        rank = 0 if id in names else 1 if id in texts else 3
-                        found[id].append((rank, f"{path.relative_to(tests)}::{node.name}"))
+                        rank, ids = (0, names) if id in names else (1, texts) if id in texts else (3, module_ids)
+                        found[id].append((rank, len(ids), f"{path.relative_to(tests)}::{node.name}"))
     for id, rule in known.items():
         there = [each for each in rule.vectors if (tests / f"golden/vectors/{each}.bin").exists()]
-        found[id] += [(2, f"read/test_vectors.py[{each}]") for each in there]
-    return {id: [test for _, test in sorted(each, key=lambda ranked: ranked[0])] for id, each in found.items()}
+        found[id] += [(2, 0, f"read/test_vectors.py[{each}]") for each in there]
+    return {id: [test for *_, test in sorted(each, key=lambda ranked: ranked[:2])] for id, each in found.items()}
 
 
 def main() -> int:
