@@ -35,10 +35,6 @@ def test_a_drawing_is_on_a_page_needs_nothing_else_and_has_a_text(name: str) -> 
     assert len(pages) == 1
 
 
-def test_every_svg_of_the_documentation_is_a_drawing_of_the_script() -> None:
-    assert {path.stem for path in drawings.IMAGES.glob("*.svg")} == set(drawings.DRAWINGS)
-
-
 def test_the_fields_of_the_drawn_header_are_those_of_a_batch() -> None:
     starts, position = {}, 0
     for name, size, _ in drawings.BATCH_FIELDS:
