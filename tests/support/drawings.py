@@ -65,11 +65,11 @@ def segment_drawing() -> Drawing:
             at = left + column * cell, top + row * 40
             shown = label if count * cell > len(label) * 12 * 0.62 else ""
             drawing.box(*at, count * cell, 34, shown, kind=kind, size=12, style="mono", radius=0)
-            drawing.text(at[0] + 3, at[1] + 9, str(position), size=9, style="muted")
+            drawing.text(at[0] + 3, at[1] + 9, str(position), size=10, style="muted")
             label = "" if shown else label
             position += count
     drawing.box(left + 13 * cell, top + 120, 3 * cell, 34, "records ...", kind="green", size=12, style="mono", radius=0)
-    drawing.text(left + 13 * cell + 3, top + 129, "61", size=9, style="muted")
+    drawing.text(left + 13 * cell + 3, top + 129, "61", size=10, style="muted")
     drawing.text(
         24, 374, "16 bytes per row; the small number is the position of the first byte.", size=12, style="muted"
     )

@@ -98,7 +98,7 @@ def _tests_text(tests: list[str]) -> str:
     vectors = [found[1] for each in tests if (found := re.fullmatch(r"read/test_vectors\.py\[(.*)\]", each))]
     functions = [f"`{each}`" for each in tests if "::" in each]
     if vectors:
-        functions[MAX_TESTS - 1 :] = [f"vectors {', '.join(vectors)}"]
+        functions[MAX_TESTS - 1 :] = [f"vectors {', '.join(sorted(vectors))}"]
     return ", ".join(functions[:MAX_TESTS])
 
 
