@@ -80,9 +80,14 @@ NOT_CHECKED = {
             "kbatch.log.Written",
             "kbatch.log.PartitionComparison",
             "kbatch.log.LogList",
+            "kbatch.protocol.Capture",
+            "kbatch.protocol.CapturedExchange",
+            "kbatch.protocol.CapturedMessage",
+            "kbatch.protocol.Exchange",
             "kbatch.protocol.FetchedPartition",
             "kbatch.protocol.Request",
             "kbatch.protocol.Response",
+            "kbatch.protocol.SkippedBytes",
             "kbatch.protocol.UnknownMessage",
             "kbatch.ExportSummary",
             "kbatch.PartitionSummary",
@@ -208,8 +213,8 @@ def faults(case: argument_cases.Case, parameter: str, wrong: object) -> list[str
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             case.call(*positional, **named)
-    except KbatchError:
-        # A path that does not exist, or bytes that are not a batch.
+    except (KbatchError, IsADirectoryError):
+        # A path of no file, or bytes that are not a batch.
         return []
     except (TypeError, ValueError, IndexError) as error:
         message = str(error)

@@ -69,7 +69,8 @@ examples:
   kbatch dump --format kafka --print-data-log data/orders-0/00000000000000000000.log
   kbatch dump data/orders-0/00000000000000000000.timeindex
   kbatch dump --topic orders --tail 10 kafka://localhost:9092 --config client.properties
-  kbatch dump --protocol requests.bin responses.bin              the messages of a captured connection
+  kbatch dump --protocol kafka.pcapng                            the messages of captured traffic
+  kbatch dump --protocol requests.bin responses.bin              the messages of one connection
 
 {RANGES}
 --isolation read_committed:
@@ -82,9 +83,11 @@ standard input:
   also keeps the bytes from the first open transaction on. Offsets can't count back from the end of a stream.
 
 --protocol:
-  Each file holds one direction of a connection: messages of Kafka's protocol, each after its length (int32). Each line
-  is a message, with its fields by name and its record batches decoded. A response has the version of the request with
-  the same correlation id. A message whose API or version is not known has "body", its bytes after the header.
+  PATH is a capture that tcpdump, tshark or Wireshark has written (pcap or pcapng), or one direction of a connection:
+  messages of Kafka's protocol, each after its length (int32). Each line is a message, with its fields by name and its
+  record batches decoded. A response has the version of the request with the same correlation id. A message whose API
+  or version is not known has "body", its bytes after the header. In a capture, ids of topics are shown with the names
+  that its metadata have; bytes that were not captured are reported on standard error, with the exit status 3.
 
 kafka://HOST:PORT:
   Lines have no file and no position. Batches without records, which compaction leaves, are not listed. --isolation
@@ -138,7 +141,8 @@ class DumpFlags:
 
     protocol: bool = option(
         BOOLEAN, False, flag="--protocol",
-        help="list the messages of a connection: PATH is what a client sent, a second PATH what the broker answered",
+        help="list the messages of captured traffic: PATH is a pcap or pcapng file, or the bytes that a client sent; a "
+        "second PATH has those that the broker answered",
     )  # fmt: skip
     records: bool = option(BOOLEAN, False, flag="--records", help="print one line per record, not per batch")
     format: Literal["json", "kafka"] = option(

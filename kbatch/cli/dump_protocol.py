@@ -1,13 +1,13 @@
-"""``kbatch dump --protocol REQUESTS [RESPONSES]``: the messages of a captured connection as JSON lines."""
+"""``kbatch dump --protocol``: the messages of a capture, or of a connection's two byte streams, as JSON lines."""
 
 from __future__ import annotations
 
 import json
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import Buffer
@@ -19,56 +19,92 @@ from kbatch.cli.inputs import standard_input
 from kbatch.cli.shown import json_bytes
 from kbatch.cli.terminal import print_errors, write_lines
 from kbatch.errors import KbatchError, LimitExceededError, ProtocolError
-from kbatch.escaping import escaped_json
+from kbatch.escaping import counted, escaped_json
 from kbatch.protocol import (
+    Conversation,
     Message,
     MessageSplitter,
     Request,
     Response,
     UnknownMessage,
-    decode_request,
-    decode_response,
+    read_capture,
 )
+from kbatch.protocol.capture import is_capture
 
 __all__ = ["dump_messages"]
 
 _CHUNK_SIZE = 1 << 20
-# API and version of the requests that wait for a response, by correlation id.
-_Pending = dict[int, tuple[int, int]]
+
+
+class _Shown(NamedTuple):
+    """How messages are shown: the largest number of bytes of a value, and the names of topics by id."""
+
+    max_bytes: int | None
+    topic_names: Mapping[uuid.UUID, str]
 
 
 def dump_messages(paths: list[str], max_bytes: int | None) -> int:
-    """Print the messages of one or two byte streams; return the exit status.
+    """Print the messages of a capture, or of one or two byte streams; return the exit status.
 
     Parameters
     ----------
     paths : list of str
-        Requests of a client and, if there are two, responses of the broker.
+        A pcap or pcapng file; or requests of a client and, if there are two, responses of the broker.
     max_bytes : int or None
         Largest number of bytes of a key, a value or another byte string that is shown.
     """
-    pending: _Pending = {}
+    if len(paths) == 1 and paths[0] != "-" and is_capture(paths[0]):
+        return _dump_capture(paths[0], max_bytes)
+    conversation = Conversation()
+    shown = _Shown(max_bytes, conversation.topic_names)
     damaged = False
     for path, is_response in zip(paths, (False, True), strict=False):
         try:
             for position, data in _split(path):
                 line: dict[str, Any] = {"file": path, "position": position, "size": len(data)}
                 try:
-                    line |= _response(data, pending, max_bytes) if is_response else _request(data, pending, max_bytes)
+                    decoded = conversation.response(data).response if is_response else conversation.request(data)
+                    line |= _decoded_line(decoded, is_response, shown)
                 except (LimitExceededError, ProtocolError) as error:
                     line["error"] = str(error)
-                    _report(path, position, error)
+                    _report(path, f"message at byte {position}: ", error)
                     damaged = True
                 write_lines([json.dumps(line, ensure_ascii=False)], escaped_json)
         except KbatchError as error:
             # Without a valid length nothing after it can be split.
-            _report(path, None, error)
+            _report(path, "", error)
             damaged = True
     return 3 if damaged else 0
 
 
-def _report(path: str, position: int | None, error: KbatchError) -> None:
-    at = "" if position is None else f"message at byte {position}: "
+def _dump_capture(path: str, max_bytes: int | None) -> int:
+    """Print the messages of a capture, in the order in which they were captured."""
+    capture = read_capture(path)
+    shown = _Shown(max_bytes, capture.topic_names)
+    for each in capture.messages():
+        line: dict[str, Any] = {
+            "time": each.time.isoformat(timespec="microseconds"),
+            "client": each.client,
+            "broker": each.broker,
+            "size": each.size,
+        }
+        if each.message is None:
+            line |= {"correlation_id": each.correlation_id, "error": str(each.error)}
+        else:
+            line |= _decoded_line(each.message, each.is_response, shown)
+        write_lines([json.dumps(line, ensure_ascii=False)], escaped_json)
+    for lost in capture.skipped:
+        source, target = (lost.broker, lost.client) if lost.is_response else (lost.client, lost.broker)
+        sizes = [
+            f"{counted(size, 'byte')} {kind}"
+            for size, kind in ((lost.skipped, "skipped"), (lost.missing, "missing"))
+            if size
+        ]
+        print_errors(f"kbatch dump: {path}: {source} to {target}: {' and '.join(sizes)}: {lost.reason}")
+    return 3 if capture.skipped else 0
+
+
+def _report(path: str, at: str, error: KbatchError) -> None:
     print_errors(f"kbatch dump: {path}: {at}{error}")
 
 
@@ -97,66 +133,45 @@ def _chunks(path: str) -> Iterator[bytes]:
             position += len(chunk)
 
 
-def _request(data: memoryview, pending: _Pending, max_bytes: int | None) -> dict[str, Any]:
-    if len(data) >= 8:
-        # A message that cannot be read may have a response that can.
-        numbers = (int.from_bytes(data[at:end], "big", signed=True) for at, end in ((4, 8), (0, 2), (2, 4)))
-        correlation_id, api_key, version = numbers
-        pending[correlation_id] = api_key, version
-    request = decode_request(data)
-    return {
-        "type": "request",
-        "api": request.api_key.name,
-        "version": request.version,
-        "correlation_id": request.header.correlation_id,
-        "client_id": request.header.client_id,
-        **_content(request, max_bytes),
+def _decoded_line(decoded: Request | Response | UnknownMessage, is_response: bool, shown: _Shown) -> dict[str, Any]:
+    found = {
+        "type": "response" if is_response else "request",
+        "api": decoded.api_key.name,
+        "version": decoded.version,
+        "correlation_id": decoded.header.correlation_id,
     }
-
-
-def _response(data: memoryview, pending: _Pending, max_bytes: int | None) -> dict[str, Any]:
-    correlation_id = int.from_bytes(data[:4], "big", signed=True)
-    if correlation_id not in pending:
-        raise ProtocolError(f"no request has the correlation id {correlation_id}")
-    api_key, version = pending.pop(correlation_id)
-    response = decode_response(data, api_key, version)
-    return {
-        "type": "response",
-        "api": response.api_key.name,
-        "version": response.version,
-        "correlation_id": correlation_id,
-        **_content(response, max_bytes),
-    }
-
-
-def _content(decoded: Request | Response | UnknownMessage, max_bytes: int | None) -> dict[str, Any]:
+    if not is_response:
+        found["client_id"] = decoded.header.client_id
     if isinstance(decoded, UnknownMessage):
-        return {"body": _bytes(decoded.body, max_bytes)}
-    return {"message": _fields_as_json(decoded.message, decoded.version, max_bytes)}
+        return found | {"body": _bytes(decoded.body, shown.max_bytes)}
+    return found | {"message": _fields_as_json(decoded.message, decoded.version, shown)}
 
 
-def _fields_as_json(message: Message, version: int, max_bytes: int | None) -> dict[str, Any]:
-    found = {}
+def _fields_as_json(message: Message, version: int, shown: _Shown) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for field in message.schema.fields:
         if version not in field.versions:
             continue
         value = getattr(message, field.name)
         if field.type == "records":
-            found[field.name] = None if value is None else _records_as_json(value, max_bytes)
-        else:
-            found[field.name] = _as_json(value, version, max_bytes)
+            found[field.name] = None if value is None else _records_as_json(value, shown.max_bytes)
+            continue
+        # Versions with ids of topics have no names.
+        if field.name == "topic_id" and value in shown.topic_names and not {"topic", "name"} & found.keys():
+            found["topic"] = shown.topic_names[value]
+        found[field.name] = _as_json(value, version, shown)
     if message.unknown_tags:
-        found["unknown_tags"] = {str(tag): _bytes(data, max_bytes) for tag, data in message.unknown_tags.items()}
+        found["unknown_tags"] = {str(tag): _bytes(data, shown.max_bytes) for tag, data in message.unknown_tags.items()}
     return found
 
 
-def _as_json(value: Any, version: int, max_bytes: int | None) -> Any:
+def _as_json(value: Any, version: int, shown: _Shown) -> Any:
     if isinstance(value, Message):
-        return _fields_as_json(value, version, max_bytes)
+        return _fields_as_json(value, version, shown)
     if isinstance(value, list):
-        return [_as_json(each, version, max_bytes) for each in value]
+        return [_as_json(each, version, shown) for each in value]
     if isinstance(value, bytes):
-        return _bytes(value, max_bytes)
+        return _bytes(value, shown.max_bytes)
     if isinstance(value, uuid.UUID):
         return urlsafe_b64encode(value.bytes).decode().rstrip("=")
     return value

@@ -10,6 +10,8 @@ from typing import Any
 from kbatch.error_codes import ErrorCode
 from kbatch.errors import ProtocolError
 from kbatch.protocol.api_keys import ApiKey, common_versions, supported_versions
+from kbatch.protocol.capture import Capture, CapturedExchange, read_capture
+from kbatch.protocol.captured_connection import CapturedMessage, SkippedBytes
 from kbatch.protocol.codec import (
     MAX_MESSAGE_SIZE,
     Request,
@@ -22,6 +24,7 @@ from kbatch.protocol.codec import (
     encode_request,
     encode_response,
 )
+from kbatch.protocol.conversation import Conversation, Exchange
 from kbatch.protocol.fetch import FetchedPartition, aborted_transactions, decode_fetch
 from kbatch.protocol.message_stream import MessageSplitter, split_messages
 from kbatch.protocol.messages import Message, message_class
@@ -30,13 +33,19 @@ from kbatch.protocol.schema import PROTOCOL_MESSAGES
 __all__ = [
     "MAX_MESSAGE_SIZE",
     "ApiKey",
+    "Capture",
+    "CapturedExchange",
+    "CapturedMessage",
+    "Conversation",
     "ErrorCode",
+    "Exchange",
     "FetchedPartition",
     "Message",
     "MessageSplitter",
     "ProtocolError",
     "Request",
     "Response",
+    "SkippedBytes",
     "UnknownMessage",
     "aborted_transactions",
     "common_versions",
@@ -48,6 +57,7 @@ __all__ = [
     "encode_request",
     "encode_response",
     "message_class",
+    "read_capture",
     "split_messages",
     "supported_versions",
 ]

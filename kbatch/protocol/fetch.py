@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ class FetchedPartition(NamedTuple):
     Attributes
     ----------
     topic : str
-        Empty from version 13 on, where `topic_id` names the topic.
+        From version 13 on a response has only `topic_id`: empty unless `topic_names` has the name.
     topic_id : UUID
     partition : int
     error : ErrorCode
@@ -87,6 +87,7 @@ def decode_fetch(
     response: Any,
     *,
     request: Any = None,
+    topic_names: Mapping[uuid.UUID, str] | None = None,
     isolation: Isolation = "read_uncommitted",
     include_control: bool = False,
     crc: Crc = "verify",
@@ -104,6 +105,8 @@ def decode_fetch(
     request : Message, optional
         The ``FetchRequest``. With it, records before the fetch offset are dropped: a broker returns complete batches
         (FCH-R3).
+    topic_names : mapping of UUID to str, optional
+        Names of topics by id, such as ``Conversation.topic_names``.
     isolation : {"read_uncommitted", "read_committed"}
         With "read_committed", the list of aborted transactions in the response decides which records are dropped, or
         the markers in the records if the response has no list.
@@ -151,8 +154,9 @@ def decode_fetch(
     limit = table_limit(options.limits)
     found: list[FetchedPartition] = []
     for topic in response.responses:
+        topic_name = topic.topic or (topic_names or {}).get(topic.topic_id, "")
         for each in topic.partitions:
-            name = f"{topic.topic or topic.topic_id}-{each.partition_index}"
+            name = f"{topic_name or topic.topic_id}-{each.partition_index}"
             if options.used_bytes > limit:
                 raise LimitExceededError(
                     f"{name}: the tables of the {counted(len(found), 'partition')} before this one take more than "
@@ -170,7 +174,7 @@ def decode_fetch(
             options.used_bytes += _TABLE_BYTES if each.records else _EMPTY_TABLE_BYTES
             found.append(
                 FetchedPartition(
-                    topic=topic.topic,
+                    topic=topic_name,
                     topic_id=topic.topic_id,
                     partition=each.partition_index,
                     error=ErrorCode(each.error_code),

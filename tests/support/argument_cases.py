@@ -302,6 +302,13 @@ def _value_cases() -> None:
     )
 
 
+def _conversation_with_a_request() -> Any:
+    conversation = kbatch.protocol.Conversation()
+    request = kbatch.protocol.encode_request(kbatch.protocol.MetadataRequest(topics=None), 1, framed=False)
+    conversation.request(b"".join(bytes(each) for each in request))
+    return conversation
+
+
 def _protocol_cases() -> None:
     module = kbatch.protocol
     request = b"".join(
@@ -339,6 +346,15 @@ def _protocol_cases() -> None:
     _case("kbatch.protocol.split_messages", module.split_messages, data=lambda: bytes([0, 0, 0, 1, 7]))
     _case("kbatch.protocol.MessageSplitter", module.MessageSplitter)
     _method("kbatch.protocol.MessageSplitter.feed", module.MessageSplitter, chunk=lambda: bytes([0, 0, 0, 1, 7]))
+    _case("kbatch.protocol.Conversation", module.Conversation)
+    _method("kbatch.protocol.Conversation.request", module.Conversation, data=lambda: request)
+    _method("kbatch.protocol.Conversation.expects", module.Conversation, correlation_id=lambda: 1)
+    _method("kbatch.protocol.Conversation.response", _conversation_with_a_request, data=lambda: response)
+    _case(
+        "kbatch.protocol.read_capture",
+        module.read_capture,
+        path=lambda: str(Path(__file__).parents[1] / "golden" / "protocol" / "orders.pcap"),
+    )
     _case("kbatch.protocol.decode_fetch", module.decode_fetch, response=lambda: module.FetchResponse())
     _case(
         "kbatch.protocol.aborted_transactions",
