@@ -6,8 +6,9 @@ import argparse
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from kbatch.cli.broker_flags import CLIENT_SETTINGS, add_broker_flags, given_settings, live_brokers
 from kbatch.cli.command_parser import add_command
-from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
+from kbatch.cli.flags import JSON, STORAGE, UsageError, add_flags, given_options, given_storage
 from kbatch.cli.selection_flags import add_selection, given_selection
 from kbatch.cli.terminal import ProgressLine, counted, format_lost, format_size, log_dict, print_lines, print_summary
 from kbatch.options import ValueKind, documented, option, options_of
@@ -24,20 +25,21 @@ Write an HTML page with what is in logs: records and bytes over time, sizes by t
 keys, lateness, missing offsets, producers, transactions, tombstones, damage, and settings that look wrong with what to
 change. The page is one file, needs no network and runs no scripts.
 
-PATH is a topic-partition directory, a broker's log directory, or a URL of one. Logs are read once; damage is skipped
-and drawn.
+PATH is a topic-partition directory, a broker's log directory, or a URL of one; or a live cluster, kafka://HOST:PORT,
+whose topics are fetched to the end that they have now. Logs are read once; damage is skipped and drawn.
 """
 
 
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   kbatch report /var/lib/kafka/data -o report.html
   kbatch report --topic 'orders-*' /var/lib/kafka/data -o orders.html
   kbatch report --json data -o report.html | jq '.advice[] | [.where, .finding]'
+  kbatch report --topic orders kafka://localhost:9092 --config client.properties -o report.html
 
 The section on keys needs the extra "report". docs/report.md describes the page.
 
-"""
+{CLIENT_SETTINGS}"""
 
 
 _STATUSES = {
@@ -73,30 +75,55 @@ def add_parser(commands: Any) -> None:
         epilog=_EPILOG,
         statuses=_STATUSES,
     )
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="topic-partition or log directory, or a URL of one")
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="log directory, or a URL of one; or kafka://HOST:PORT")
     add_flags(parser, [*options_of(ReportFlags), *STORAGE, *JSON])
     add_selection(parser, "topics", "partitions", reason="whole logs are described")
+    add_broker_flags(parser, without_servers=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    flags = given_options(ReportFlags, arguments)
+    url = live_brokers(arguments.paths, arguments)
+    report, logs = _of_files(arguments, flags) if url is None else _of_cluster(url, arguments, flags)
+    status = 3 if report.losses else 0
+    if arguments.json:
+        totals = {name: value for name, value in asdict(report).items() if name != "logs"}
+        print_summary("report", status, logs, damaged=status == 3, **totals)
+        return status
+    print_lines(*_report_lines(report))
+    return status
+
+
+def _of_files(arguments: argparse.Namespace, flags: ReportFlags) -> tuple[Report, list[dict[str, Any]]]:
     from kbatch.cli.inputs import open_paths
     from kbatch.log.log_list import LogList
     from kbatch.log.logs import Log
     from kbatch.report.writing import write_report
 
-    flags = given_options(ReportFlags, arguments)
     found = open_paths(arguments.paths, given_selection(arguments), given_storage(arguments))
     logs = LogList([log for each in found for log in ([each] if isinstance(each, Log) else each)])
     with ProgressLine() as line:
         report = write_report(logs, flags.output, progress=line.show_bytes)
-    status = 3 if report.losses else 0
-    if arguments.json:
-        totals = {name: value for name, value in asdict(report).items() if name != "logs"}
-        print_summary("report", status, [log_dict(log, log.path) for log in logs], damaged=status == 3, **totals)
-        return status
-    print_lines(*_report_lines(report))
-    return status
+    return report, [log_dict(log, log.path) for log in logs]
+
+
+def _of_cluster(url: str, arguments: argparse.Namespace, flags: ReportFlags) -> tuple[Report, list[dict[str, Any]]]:
+    from kbatch.live import ClusterSource
+    from kbatch.report.writing import write_report
+
+    if given_storage(arguments):
+        raise UsageError(f"--storage-option belongs to files, not to a cluster, {url}")
+    chosen = given_selection(arguments)
+    with ProgressLine() as line:
+        report = write_report(
+            ClusterSource(given_settings(arguments, url)),
+            flags.output,
+            topics=chosen.topics,
+            partitions=chosen.partitions,
+            progress=lambda done, total: line.write(f"{done:,} of {counted(total, 'offset')}"),
+        )
+    return report, []
 
 
 def _report_lines(report: Report) -> list[str]:

@@ -83,7 +83,11 @@ class ClusterSource:
     def open(self, arguments: ReadArguments) -> _OpenCluster:
         """Return the cluster for one request of records; scans call it."""
         check_types(ClusterSource.open, locals())
-        return _OpenCluster(Cluster(self._settings, transport=self._transport), arguments)
+        return _OpenCluster(self._connected(), arguments)
+
+    def _connected(self) -> Cluster:
+        """Return the cluster; the caller closes it."""
+        return Cluster(self._settings, transport=self._transport)
 
     def describe(self) -> str:
         """Return the URL, without settings."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,22 +13,30 @@ from kbatch.live.cluster import Cluster, PartitionKey
 from kbatch.live.fetch_state import FetchedBatches, FetchLimits, PartitionFetch
 from kbatch.live.live_partitions import LivePartition, chosen_partitions
 from kbatch.live.live_read import LiveRead, ReadPolicy
-from kbatch.log.check.statistics import LogCounter, LogStatistics
+from kbatch.log.check.statistics import LogCounter, LogObserver, LogStatistics
 from kbatch.log.reading import TABLE_BYTES
 from kbatch.log.topics import TopicChoice
 from kbatch.read.in_memory import decode_tables
 
-__all__ = ["partition_statistics"]
+__all__ = ["count_partitions", "partition_statistics"]
 
 _RESPONSE_BYTES = 16 << 20
+
+
+class _PartitionPlace(NamedTuple):
+    """The `TablePlace` of a partition."""
+
+    path: str
+    base_offset: int
 
 
 class _CountedPartition:
     """The statistics of a partition up to the end that it had when the read began."""
 
-    def __init__(self, log: LivePartition, *, headers_only: bool) -> None:
-        self._log = log
-        self.counter = LogCounter(headers_only=headers_only)
+    def __init__(self, log: LivePartition, *, headers_only: bool, observer: LogObserver | None) -> None:
+        self._place = _PartitionPlace(f"{log.topic}-{log.number}", log.start_offset)
+        self._observer = observer
+        self.counter = LogCounter(headers_only=headers_only, observer=observer)
         # Positions count from the first batch that was fetched.
         self._origin = 0
         self.fetch = PartitionFetch(
@@ -53,6 +62,8 @@ class _CountedPartition:
             self.counter.statistics.bytes += int(rows["size"].sum()) + int(table.losses.lengths.sum())
             chosen = table._with(batches=rows) if len(rows) < len(table.batches) else table
             self.counter.add(chosen, lambda start, end: data[start - origin : end - origin])
+            if self._observer is not None:
+                self._observer.add_table(self._place, chosen)
             del table, chosen
         self._origin += len(data)
 
@@ -83,8 +94,23 @@ def partition_statistics(
         As for `kbatch.consume`.
     """
     logs = chosen_partitions(cluster, topics, partitions, "read_uncommitted")
+    return list(zip(logs, count_partitions(cluster, logs, headers_only=headers_only, progress=progress), strict=True))
+
+
+def count_partitions(
+    cluster: Cluster,
+    logs: Sequence[LivePartition],
+    *,
+    headers_only: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    observers: Sequence[LogObserver] | None = None,
+) -> list[LogStatistics]:
+    """Compute the statistics of partitions as `partition_statistics` does; each has an observer, or none has one."""
     found: dict[PartitionKey, _CountedPartition] = {
-        (log.metadata.name, log.number): _CountedPartition(log, headers_only=headers_only) for log in logs
+        (log.metadata.name, log.number): _CountedPartition(
+            log, headers_only=headers_only, observer=None if observers is None else observers[number]
+        )
+        for number, log in enumerate(logs)
     }
     if not found:
         return []
@@ -100,4 +126,4 @@ def partition_statistics(
             del batches
     finally:
         read.close()
-    return [(log, each.counter.result()) for log, each in zip(logs, counted, strict=True)]
+    return [each.counter.result() for each in counted]

@@ -256,7 +256,7 @@ def _others(topic: TopicFigures) -> Iterator[Advice]:
         )
     small = [
         log for log in topic.logs
-        if log.statistics["segments"] > _MANY_SEGMENTS
+        if (log.statistics["segments"] or 0) > _MANY_SEGMENTS
         and log.statistics["bytes"] < _SMALL_SEGMENT * log.statistics["segments"]
     ]  # fmt: skip
     if small:

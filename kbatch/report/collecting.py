@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kbatch.batches.framing import first_offsets
 from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, BatchStatus, TimestampType
-from kbatch.log.check.statistics import Distribution, LogStatistics, log_statistics
+from kbatch.log.check.statistics import Distribution, LogStatistics, TablePlace, log_statistics
 from kbatch.log.gaps import SegmentGap, are_rewritten
 from kbatch.log.logs import Log
 from kbatch.log.segment import Segment
@@ -23,7 +23,17 @@ from kbatch.report.transaction_history import ShownTransaction, TransactionHisto
 from kbatch.table import RecordTable
 from kbatch.transactions.opened import Begun
 
-__all__ = ["DAY", "DURATION_EDGES", "SIZE_EDGES", "LogFigures", "SizeFigures", "TopicFigures", "collect"]
+__all__ = [
+    "DAY",
+    "DURATION_EDGES",
+    "SIZE_EDGES",
+    "LogCollector",
+    "LogFigures",
+    "SizeFigures",
+    "TopicFigures",
+    "TopicSums",
+    "collect",
+]
 
 DAY = 86_400_000
 # The limits of the bars of histograms: powers of two, and durations in milliseconds.
@@ -117,7 +127,7 @@ class TopicFigures:
     keys: KeyFigures | None
 
 
-class _TopicSums:
+class TopicSums:
     """The distributions and keys of a topic while its logs are read."""
 
     def __init__(self) -> None:
@@ -126,6 +136,7 @@ class _TopicSums:
         self.batch_records, self.batch_bytes, self.record_bytes = Distribution(), Distribution(), Distribution()
 
     def figures(self, topic: str, logs: list[LogFigures]) -> TopicFigures:
+        """Return the figures of a topic whose logs are read."""
         return TopicFigures(
             topic,
             logs,
@@ -138,31 +149,36 @@ class _TopicSums:
         )
 
 
-class _Collector:
-    """Observes the pass over one log."""
+class LogCollector:
+    """Observes the pass over one log, whose figures are still empty.
 
-    def __init__(self, log: Log, topic: _TopicSums, now: int) -> None:
-        segments = log.segments
-        mark = "" if log.mark is None else f" ({log.mark})"
-        is_named = log.topic is not None and not log.path.endswith(".log")
-        name = f"{log.topic}-{log.partition}{mark}" if is_named else log.path
-        self.figures = LogFigures(name, log.path, log.topic if log.topic is not None else log.path)
+    Parameters
+    ----------
+    figures : LogFigures
+    segments : sequence of Segment
+        Empty for a partition of a cluster.
+    topic : TopicSums
+    now : int
+        Milliseconds since the epoch.
+    """
+
+    def __init__(self, figures: LogFigures, segments: Sequence[Segment], topic: TopicSums, now: int) -> None:
+        self.figures = figures
         self.figures.damage = self._damage = DamageMap(segments)
-        self.figures.start_offset = (segments[0].base_offset or 0) if segments else 0
         self._topic = topic
         self._history = TransactionHistory()
         self._last_plausible = now + DAY
         # The largest timestamp so far.
         self._latest = -1
-        self._segment: Segment | None = None
+        self._place: TablePlace | None = None
         # The last offset of the batches so far in a segment, and whether bytes were lost after it.
         self._last_offset = -1
         self._is_lost = False
 
-    def add_table(self, segment: Segment, table: RecordTable) -> None:
+    def add_table(self, place: TablePlace, table: RecordTable) -> None:
         """Collect a table; see `LogObserver`."""
-        self._damage.add(segment, table)
-        self._add_offsets(segment, table)
+        self._damage.add(place, table)
+        self._add_offsets(place, table)
         batches, records = table.batches, table.records
         if not len(records):
             return
@@ -218,11 +234,11 @@ class _Collector:
             figures.max_late = max(figures.max_late, int(late.max()))
             self._topic.lateness.add(late)
 
-    def _add_offsets(self, segment: Segment, table: RecordTable) -> None:
+    def _add_offsets(self, place: TablePlace, table: RecordTable) -> None:
         """Count the missing offsets within batches and between them."""
-        if segment is not self._segment:
-            self._segment, self._is_lost = segment, False
-            self._last_offset = max(self._last_offset, (segment.base_offset or 0) - 1)
+        if place is not self._place:
+            self._place, self._is_lost = place, False
+            self._last_offset = max(self._last_offset, (place.base_offset or 0) - 1)
         figures = self.figures
         batches = table.batches[BatchStatus.sound(table.batches["status"])]
         losses = table.losses
@@ -280,6 +296,15 @@ class _Collector:
         return figures
 
 
+def _empty_figures(log: Log) -> LogFigures:
+    mark = "" if log.mark is None else f" ({log.mark})"
+    is_named = log.topic is not None and not log.path.endswith(".log")
+    name = f"{log.topic}-{log.partition}{mark}" if is_named else log.path
+    figures = LogFigures(name, log.path, log.topic if log.topic is not None else log.path)
+    figures.start_offset = (log.segments[0].base_offset or 0) if log.segments else 0
+    return figures
+
+
 def collect(logs: Sequence[Log], now: int, progress: Callable[[int, int], None] | None = None) -> list[TopicFigures]:
     """Read logs once, and return the figures of their topics.
 
@@ -295,9 +320,9 @@ def collect(logs: Sequence[Log], now: int, progress: Callable[[int, int], None] 
     total, done = sum(log.size for log in logs), 0
     topics: list[TopicFigures] = []
     found: list[LogFigures] = []
-    sums = _TopicSums()
+    sums = TopicSums()
     for number, log in enumerate(logs):
-        collector = _Collector(log, sums, now)
+        collector = LogCollector(_empty_figures(log), log.segments, sums, now)
 
         def show(read: int, before: int = done) -> None:
             if progress is not None:
@@ -307,5 +332,5 @@ def collect(logs: Sequence[Log], now: int, progress: Callable[[int, int], None] 
         done += log.size
         if number + 1 == len(logs) or logs[number + 1].topic != log.topic or log.topic is None:
             topics.append(sums.figures(found[0].topic, found))
-            found, sums = [], _TopicSums()
+            found, sums = [], TopicSums()
     return topics

@@ -146,7 +146,7 @@ def time_section(pictures: Pictures, logs: Sequence[LogFigures], now: int) -> st
             f"{log.statistics['records']:,}",
             format_size(log.statistics["bytes"]),
             f"{log.statistics['bytes'] / sizes[log.topic]:.1%}" if sizes[log.topic] else "-",
-            f"{log.statistics['segments']:,}",
+            "-" if log.statistics["segments"] is None else f"{log.statistics['segments']:,}",
             format_time(log.statistics["first_timestamp"]),
             format_time(log.statistics["last_timestamp"]),
         ]

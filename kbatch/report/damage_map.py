@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.log.check.statistics import TablePlace
 from kbatch.log.gaps import SegmentGap
 from kbatch.log.segment import Segment
 from kbatch.records.loss_list import Loss
@@ -21,6 +22,8 @@ _LISTED_LOSSES = 50
 
 class DamageMap:
     """The lost bytes of a log in equal parts of all its segments joined, and the first losses.
+
+    A partition of a cluster has no segments: its losses are listed, and have no place in the log.
 
     Attributes
     ----------
@@ -45,13 +48,15 @@ class DamageMap:
         self.listed: list[Loss] = []
         self.count = 0
 
-    def add(self, segment: Segment, table: RecordTable) -> None:
+    def add(self, place: TablePlace, table: RecordTable) -> None:
         """Add the losses of a table."""
         losses = table.losses
         if not losses:
             return
-        self._list(segment.path, losses)
-        edges = np.linspace(0, self.size, _PARTS + 1) - self._starts[segment.path]
+        self._list(place.path, losses)
+        if place.path not in self._starts:
+            return
+        edges = np.linspace(0, self.size, _PARTS + 1) - self._starts[place.path]
         # The lost bytes before each edge.
         before = np.append(0, np.cumsum(losses.lengths))
         at = np.searchsorted(losses.positions, edges, "right")

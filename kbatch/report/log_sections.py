@@ -326,10 +326,12 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
     damaged = [log for log in logs if log.damage is not None]
     if not damaged:
         batches = sum(log.statistics["batches"] for log in logs)
+        is_live = any(log.statistics["segments"] is None for log in logs)
+        missing = "" if is_live else ", and no segment is missing"
         return section(
             "damage",
             title,
-            message(f"None: the checksums of {counted(batches, 'batch')} are right, and no segment is missing."),
+            message(f"None: the checksums of {counted(batches, 'batch')} are right{missing}."),
         )
     damaged.sort(key=lambda log: -log.statistics["lost_bytes"])
     rows: list[Row] = []
@@ -337,7 +339,7 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
     for log in damaged:
         assert log.damage is not None
         lost = log.statistics["lost_bytes"]
-        text = f"{format_size(lost)} of {format_size(log.damage.size)}"
+        text = f"{format_size(lost)} of {format_size(log.damage.size or log.statistics['bytes'])}"
         if len(rows) < PICTURED_ROWS:
             rows.append(Row(log.name, _damage_bars(log.damage), text))
         lines += [

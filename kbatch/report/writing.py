@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kbatch.arguments import check_types, suggests_names
 from kbatch.escaping import counted, format_lost, format_size, format_time
 from kbatch.log.logs import Log
 from kbatch.log.read_arguments import SCAN_HINTS
 from kbatch.log.selection import Selection
-from kbatch.log.source import OpenedLogs, SourceLike, source_of
+from kbatch.log.source import LogSource, OpenedLogs, SourceLike, source_of
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.log.write.staging import NewOutput
 from kbatch.report import content_sections as content
@@ -24,7 +26,11 @@ from kbatch.report.collecting import LogFigures, TopicFigures, collect
 from kbatch.report.page import page, tiles
 from kbatch.report.pictures import Pictures, cut
 from kbatch.report.scales import format_duration
+from kbatch.scans.given_sources import cluster_source
 from kbatch.version import VERSION
+
+if TYPE_CHECKING:
+    from kbatch.live import ClusterSource
 
 __all__ = ["Report", "write_report"]
 
@@ -42,6 +48,10 @@ _CONTENTS = (
     ("tombstones", "Tombstones"),
     ("damage", "Damage"),
 )
+
+
+# Collects the figures of topics: called with the time in milliseconds, and the function that is told of progress.
+_Collected: TypeAlias = "Callable[[int, Callable[[int, int], None] | None], list[TopicFigures]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +102,13 @@ def write_report(
     topics: TopicChoice | None = None,
     partitions: Iterable[int] | None = None,
     storage_options: Mapping[str, str] | None = None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Write an HTML page with what is in logs: sizes, codecs, keys, lateness, producers, transactions, damage.
 
-    The page needs no network and runs no scripts. The logs are read once; damage is skipped and drawn.
+    The page needs no network and runs no scripts. The logs are read once; damage is skipped and drawn. Topics of a
+    cluster are fetched up to the ends that they have when the report begins.
 
     Parameters
     ----------
@@ -104,10 +116,11 @@ def write_report(
         As for `kbatch.scan_logs`.
     out : str or path
         The page, which is replaced when the new one is complete.
-    topics, partitions, storage_options
+    topics, partitions, storage_options, config
         As for `kbatch.scan_logs`.
     progress : callable, optional
-        Called from time to time with the bytes of the segments that were read, and the bytes of all that are read.
+        Called from time to time with the bytes of the segments that were read, and the bytes of all that are read; for
+        a cluster, with numbers of offsets.
 
     Returns
     -------
@@ -117,6 +130,8 @@ def write_report(
     ------
     LogDirectoryError
         If a log cannot be read, or the page not be written.
+    BrokerError, AuthenticationError
+        If the topics of a cluster cannot be read.
     ValueError, TypeError
         For arguments that are not allowed.
 
@@ -139,20 +154,48 @@ def write_report(
     if topics is not None and not isinstance(topics, str | re.Pattern):
         TopicFilter(topics := list(topics) if isinstance(topics, Iterable) else topics)
     selection = Selection(topics=topics, partitions=partition_numbers(partitions))
-    opened = source_of(source, storage_options)
-    logs = opened.logs(selection)
+    place, collected = _collection(source, storage_options, config, selection)
     began, cpu, now = time.monotonic(), time.process_time(), time.time()
     path = os.path.abspath(os.fspath(out))
     with NewOutput(path, directory=False, replace=True) as output:
-        found = collect(logs, round(now * 1000), progress)
+        found = collected(round(now * 1000), progress)
         everything = [log for topic in found for log in topic.logs]
         report = _report_of(path, found, everything)
         duration = f"{time.monotonic() - began:.1f} s ({time.process_time() - cpu:.1f} s of CPU)"
-        place = _places(logs) if isinstance(opened, OpenedLogs) else opened.describe()
         about = _about(place, report, selection, now, duration)
         text = _page(found, everything, report, about, round(now * 1000))
         output.write_file(os.path.basename(path), text.encode())
     return report
+
+
+def _collection(
+    source: SourceLike,
+    storage_options: Mapping[str, str] | None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    selection: Selection,
+) -> tuple[str, _Collected]:
+    """Return what the source is, and the function that collects its figures."""
+    cluster = source if isinstance(source, LogSource) else cluster_source(source, storage_options, config)
+    if cluster is not None:
+        from kbatch.live import ClusterSource
+
+        if not isinstance(cluster, ClusterSource):
+            raise TypeError(f"source must be logs or a cluster, got {type(source).__name__}")
+        return cluster.describe(), partial(_collected_live, cluster, selection)
+    assert not isinstance(source, LogSource)
+    opened = source_of(source, storage_options)
+    logs = opened.logs(selection)
+    place = _places(logs) if isinstance(opened, OpenedLogs) else opened.describe()
+    return place, partial(collect, logs)
+
+
+def _collected_live(
+    cluster: ClusterSource, selection: Selection, now: int, progress: Callable[[int, int], None] | None
+) -> list[TopicFigures]:
+    from kbatch.report.live_collecting import collect_live
+
+    with cluster._connected() as connected:
+        return collect_live(connected, selection, now, progress)
 
 
 def _report_of(path: str, topics: Sequence[TopicFigures], logs: Sequence[LogFigures]) -> Report:

@@ -14,11 +14,10 @@ from kbatch.format import VIEW_COLUMNS
 from kbatch.log.read_arguments import SCAN_HINTS, ReadArguments, ViewOptions
 from kbatch.log.record_view import RecordView
 from kbatch.log.selection import Selection
-from kbatch.log.source import LogSource, SourceLike, source_of
-from kbatch.log.store.storage import is_cluster_url
+from kbatch.log.source import SourceLike
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.scans.explaining import explained
-from kbatch.scans.file_source import FileSource
+from kbatch.scans.given_sources import scanned_source
 from kbatch.scans.polars_expressions import is_polars_expression, to_arrow_expression
 from kbatch.scans.polars_scan import lazy_frame
 from kbatch.scans.scan_reading import Reading
@@ -231,26 +230,9 @@ def scan_logs(
         topics=topics,
         partitions=partition_numbers(partitions),
     )
-    reading = Reading(_scanned_source(source, storage_options, config), selection, arguments)
+    reading = Reading(scanned_source(source, storage_options, config), selection, arguments)
     if not formats.parsed:
         return Scan(reading, RecordView.of(columns, VIEW_COLUMNS).columns)
     values = TypedValues(formats, reading.sampled, reading.topics)
     scan = Scan(reading, values.names, values)
     return scan if columns is None else scan.select(columns)
-
-
-def _scanned_source(
-    given: SourceLike,
-    storage_options: Mapping[str, str] | None,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None,
-) -> LogSource:
-    """Return the source that a caller means. Modules of live topics are imported only for a cluster."""
-    if isinstance(given, str) and is_cluster_url(given):
-        from kbatch.live import ClientSettings, ClusterSource
-
-        if storage_options is not None:
-            raise ValueError("storage_options are for URLs of files; config has the settings of a cluster")
-        return ClusterSource(ClientSettings.of(config, bootstrap_servers=given))
-    if config is not None:
-        raise ValueError("config has the settings of a cluster, whose source is kafka://HOST:PORT[,HOST:PORT]")
-    return given if isinstance(given, LogSource) else FileSource(source_of(given, storage_options))

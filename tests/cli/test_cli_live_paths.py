@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,3 +185,52 @@ def test_a_topic_that_does_not_exist_is_an_error_of_one_line(run: Run, command: 
     assert (status, out) == (1, "")
     assert err.startswith(f"kbatch {command}: broker localhost:9092: there is no topic 'mixd', did you mean 'mixed'?")
     assert len(err.splitlines()) == 1
+
+
+# -- reports
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_the_report_on_a_topic_has_the_figures_of_its_directory(topic: str, run: Run, tmp_path: Path) -> None:
+    page, directory = tmp_path / "live.html", tmp_path / "files.html"
+    status, text, _ = run("report", "--json", "--topic", topic, URL, "-o", page)
+    found = json.loads(text)
+    expected = kbatch.write_report(LOGS / f"{topic}-0", directory)
+    assert status == 0
+    names = ("records", "bytes", "open_transactions", "losses", "missing_offsets")
+    assert {name: found[name] for name in names} == {name: getattr(expected, name) for name in names}
+
+    def figures(path: Path) -> list[str]:
+        """Return the tables, without the numbers of segments."""
+        text = path.read_text()
+        rows = re.findall(r"<tr>.*?</tr>", text, re.DOTALL)
+        return [re.sub(r"<td[^>]*data-label=.segments.[^>]*>[^<]*</td>", "", row) for row in rows]
+
+    assert figures(page) == figures(directory)
+
+
+def test_the_report_on_a_cluster_has_all_topics_and_names_the_cluster(run: Run, tmp_path: Path) -> None:
+    status, text, errors = run("report", URL, "-o", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert (status, errors) == (0, "")
+    assert "kafka://localhost:9092" in page
+    assert all(name in page for name in TOPICS)
+    assert "no segment is missing" not in page
+    assert text.startswith(f"{tmp_path / 'page.html'}: {len(TOPICS)} logs, ")
+
+
+def test_the_report_on_a_cluster_lists_damaged_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    data = bytearray(kbatch.encode([b"v"] * 3, base_offset=0))
+    sound = bytes(kbatch.encode([b"w"] * 2, base_offset=3))
+    data[-2] ^= 1
+    cluster = ScriptedCluster(t=[ScriptedPartition([bytes(data), sound])])
+    monkeypatch.setattr("kbatch.live.cluster.connect_socket", cluster.connect)
+    report = kbatch.write_report("kafka://localhost", tmp_path / "page.html", topics="t")
+    assert (report.records, report.losses, report.lost_bytes) == (2, 1, len(data))
+    assert "checksum" in (tmp_path / "page.html").read_text()
+
+
+def test_settings_of_a_cluster_belong_to_its_url(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="config has the settings of a cluster"):
+        kbatch.write_report(LOGS / "txn-0", tmp_path / "page.html", config={"client.id": "c"})
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", str(LOGS / "txn-0"), "--config", "x", "-o", str(tmp_path / "page.html")])

@@ -32,7 +32,7 @@ from kbatch.transactions import OpenTransaction, TransactionTracker
 from kbatch.transactions.lost import LossFollower, follow_batches
 from kbatch.transactions.opened import Begun
 
-__all__ = ["PERCENTILES", "Distribution", "LogCounter", "LogObserver", "LogStatistics", "log_statistics"]
+__all__ = ["PERCENTILES", "Distribution", "LogCounter", "LogObserver", "LogStatistics", "TablePlace", "log_statistics"]
 
 PERCENTILES = (50, 90, 99)
 # Numbers below this have one slot each; larger ones share a slot with numbers that have the same leading bits.
@@ -362,10 +362,22 @@ def _before_payload(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
     return before
 
 
+class TablePlace(Protocol):
+    """Where the batches of a table are: a `Segment`, or a partition of a cluster."""
+
+    @property
+    def path(self) -> str:
+        """The name of the file or partition."""
+
+    @property
+    def base_offset(self) -> int | None:
+        """The first offset that it may have."""
+
+
 class LogObserver(Protocol):
     """What else is collected in the pass over a log that `log_statistics` makes."""
 
-    def add_table(self, segment: Segment, table: RecordTable) -> None:
+    def add_table(self, place: TablePlace, table: RecordTable) -> None:
         """Receive the next table, with its control records."""
 
     def add_gaps(self, gaps: Sequence[SegmentGap]) -> None:
