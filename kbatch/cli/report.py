@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     flags = given_options(ReportFlags, arguments)
     url = live_brokers(arguments.paths, arguments)
-    report, logs = _of_files(arguments, flags) if url is None else _of_cluster(url, arguments, flags)
+    report, logs = _report_on_files(arguments, flags) if url is None else _report_on_cluster(url, arguments, flags)
     status = 3 if report.losses else 0
     if arguments.json:
         totals = {name: value for name, value in asdict(report).items() if name != "logs"}
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _of_files(arguments: argparse.Namespace, flags: ReportFlags) -> tuple[Report, list[dict[str, Any]]]:
+def _report_on_files(arguments: argparse.Namespace, flags: ReportFlags) -> tuple[Report, list[dict[str, Any]]]:
     from kbatch.cli.inputs import open_paths
     from kbatch.log.log_list import LogList
     from kbatch.log.logs import Log
@@ -108,7 +108,9 @@ def _of_files(arguments: argparse.Namespace, flags: ReportFlags) -> tuple[Report
     return report, [log_dict(log, log.path) for log in logs]
 
 
-def _of_cluster(url: str, arguments: argparse.Namespace, flags: ReportFlags) -> tuple[Report, list[dict[str, Any]]]:
+def _report_on_cluster(
+    url: str, arguments: argparse.Namespace, flags: ReportFlags
+) -> tuple[Report, list[dict[str, Any]]]:
     from kbatch.live import ClusterSource
     from kbatch.report.writing import write_report
 

@@ -33,7 +33,7 @@ def collect_live(
     found: list[TopicFigures] = []
     for topic, of_topic in itertools.groupby(logs, key=lambda log: log.metadata.name):
         partitions, sums = list(of_topic), TopicSums()
-        collectors = [LogCollector(_empty_figures(log), (), sums, now) for log in partitions]
+        collectors = [LogCollector(_partition_figures(log), (), sums, now) for log in partitions]
         size = sum(log.end_offset - log.start_offset for log in partitions)
 
         def show(_: int, left: int, read: int = done + size) -> None:
@@ -47,7 +47,7 @@ def collect_live(
     return found
 
 
-def _empty_figures(log: LivePartition) -> LogFigures:
+def _partition_figures(log: LivePartition) -> LogFigures:
     name = f"{log.topic}-{log.number}"
     figures = LogFigures(name, name, log.metadata.name)
     figures.start_offset = log.start_offset

@@ -189,6 +189,7 @@ def test_a_topic_that_does_not_exist_is_an_error_of_one_line(run: Run, command: 
 
 # -- reports
 
+
 @pytest.mark.parametrize("topic", TOPICS)
 def test_the_report_on_a_topic_has_the_figures_of_its_directory(topic: str, run: Run, tmp_path: Path) -> None:
     page, directory = tmp_path / "live.html", tmp_path / "files.html"
