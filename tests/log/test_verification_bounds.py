@@ -444,6 +444,15 @@ def test_entries_are_not_compared_with_markers_that_may_be_damaged(tmp_path: Pat
     assert report.side_files == 2
 
 
+def test_damage_gives_no_note_about_a_transaction_index_that_does_not_exist(tmp_path: Path) -> None:
+    """A broker makes the file with the first aborted transaction of a segment."""
+    path = write_segment(tmp_path, 0, [batch(0, [NOW]), broken(batch(1, [NOW]))])
+    path.with_suffix(".index").write_bytes(b"")
+    report = verify(tmp_path)
+    assert not any(each.file.endswith(".txnindex") for each in report.findings)
+    assert report.damaged_batches == 1
+
+
 def test_an_unreadable_index_does_not_hide_the_next_one(tmp_path: Path) -> None:
     first = write_segment(tmp_path, 0, [batch(0, [NOW])])
     second = write_segment(tmp_path, 1, [txn(1, 7), marker(2, 7, ABORT)])

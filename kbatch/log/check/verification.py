@@ -316,7 +316,7 @@ def _check_transactions(
             except KbatchError as error:
                 _report_unreadable(path, error, report)
                 continue
-        elif not segment.has(".index"):
+        elif lost or not segment.has(".index"):
             continue
         if lost:
             text = "not compared with the markers: some may be among the damaged batches"
