@@ -257,7 +257,7 @@ class Log(TablesOfLog):
         -------
         ndarray of BATCH_DTYPE, shape (batches,)
             All batches on disk, including those before `start_checkpoint`, in log order. ``position`` is the byte in
-            the segment's file. The array takes 88 bytes per batch; `Segment.scan` takes bounded memory.
+            the segment's file. The array takes 96 bytes per batch; `Segment.scan` takes bounded memory.
 
         Raises
         ------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import json
 import os
 import re
@@ -36,6 +37,7 @@ PARTITIONS = 8
 RECORDS = 60_000
 # Enough seconds for a busy machine.
 TIMEOUT = 300
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "spark-on-a-cluster.md"
 # All of these JVMs are short-lived.
 JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
@@ -334,7 +336,7 @@ def test_killed_workers_lose_and_duplicate_no_row_until_the_last_one_is_killed(
 def test_a_packed_virtual_environment_reaches_the_workers(
     driver: Driver, archive: Path, tmp_path: Path, offsets: dict[int, np.ndarray[Any, Any]]
 ) -> None:
-    """As docs/spark.md describes: the data source and the export run in the environment that venv-pack has packed."""
+    """The data source, the export and the job of the page run in the environment that venv-pack has packed."""
     venv_pack = pytest.importorskip("venv_pack")
     environment = tmp_path / "environment"
     venv.create(environment, symlinks=True, with_pip=False)
@@ -355,3 +357,26 @@ def test_a_packed_virtual_environment_reaches_the_workers(
     assert sum(n for _, n, _ in rows) == total
     works = tuple(f"{work}/" for work in driver.cluster.workers.values())
     assert all(path.startswith(works) and "/environment/lib/" in path for path in paths)
+    assert submitted_counts(driver, tmp_path) == {partition: len(expected) for partition, expected in offsets.items()}
+
+
+def submitted_counts(driver: Driver, directory: Path) -> dict[int, int]:
+    """Run `job.py` of the page by `spark-submit`; return the records of each partition that it writes."""
+    import pyspark
+
+    job = re.search(r"^```\n(from kbatch\.spark import .*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert job is not None
+    out = directory / "counts"
+    code = job[1].replace('"orders"', '"events"')
+    code = code.replace("/data/kafka", driver.names["logs"]).replace("/data/counts", str(out))
+    (directory / "job.py").write_text(code)
+    settings = itertools.chain.from_iterable(("--conf", f"{name}={value}") for name, value in driver.conf.items())
+    command = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", driver.names["master"], *settings]
+    environment = {name: value for name, value in driver.environment.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [*command, "job.py"], cwd=directory, env=environment, capture_output=True, text=True, check=False,
+        timeout=TIMEOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = pq.read_table(out).to_pylist()
+    return {row["partition"]: row["count"] for row in found}
