@@ -25,6 +25,7 @@ _NAMES = LazyNames(
         ),
         "kbatch.log.files.control_values": ("control_value",),
         "kbatch.log.files.internal_topics": (
+            "cluster_metadata",
             "consumer_offsets",
             "group_records",
             "metadata_records",

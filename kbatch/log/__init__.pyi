@@ -10,6 +10,7 @@ from kbatch.log.discovery import find_logs as find_logs
 from kbatch.log.files.checkpoints import read_leader_epochs as read_leader_epochs
 from kbatch.log.files.checkpoints import read_offset_checkpoint as read_offset_checkpoint
 from kbatch.log.files.control_values import control_value as control_value
+from kbatch.log.files.internal_topics import cluster_metadata as cluster_metadata
 from kbatch.log.files.internal_topics import consumer_offsets as consumer_offsets
 from kbatch.log.files.internal_topics import group_records as group_records
 from kbatch.log.files.internal_topics import metadata_records as metadata_records

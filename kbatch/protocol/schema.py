@@ -48,6 +48,7 @@ from kbatch.protocol.schemas.producers import PRODUCERS_TABLES
 from kbatch.protocol.schemas.records import RECORDS_TABLES
 from kbatch.protocol.schemas.replicas import REPLICAS_TABLES
 from kbatch.protocol.schemas.share_groups import SHARE_GROUPS_TABLES
+from kbatch.protocol.schemas.stored_cluster import STORED_CLUSTER_TABLES
 from kbatch.protocol.schemas.stored_groups import STORED_GROUPS_TABLES
 from kbatch.protocol.schemas.stored_members import STORED_MEMBERS_TABLES
 from kbatch.protocol.schemas.stored_offsets import STORED_OFFSETS_TABLES
@@ -82,6 +83,7 @@ STORED_TABLES = (
     STORED_STREAMS_GROUPS_TABLES,
     STORED_SHARE_STATES_TABLES,
     STORED_SEGMENTS_TABLES,
+    STORED_CLUSTER_TABLES,
     CONTROL_RECORDS_TABLES,
 )
 _TITLE = re.compile(r"(\w+): (?:(?:API key|record type) (\d+), )?versions (\S+), flexible (\S+)")

@@ -21,7 +21,12 @@ import kbatch
 from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME
 from kbatch.log.check.verification import verify_log
 from kbatch.log.files.checkpoints import read_offset_checkpoint
-from kbatch.log.files.internal_topics import consumer_offsets, metadata_records, transaction_state
+from kbatch.log.files.internal_topics import (
+    cluster_metadata,
+    consumer_offsets,
+    metadata_records,
+    transaction_state,
+)
 from kbatch.log.files.producer_snapshot import read_producer_snapshot
 from kbatch.log.files.transaction_index import read_transaction_index
 
@@ -443,11 +448,11 @@ def test_transaction_state_matches_the_producers(disk: Path, truth: Truth) -> No
 def test_metadata_names_every_topic(disk: Path, truth: Truth) -> None:
     """DSK-R17."""
     pytest.importorskip("pyarrow")
-    names = set()
+    names, leaders = set(), set()
     for table in log_of(disk, ("__cluster_metadata", 0)).tables():
-        for row in metadata_records(table).to_pylist():
-            assert row["record_type"] is not None
-            if row["record_type"] == "TopicRecord":
-                # A compact string: its length and one, then its bytes.
-                names.add(row["message"][1 : row["message"][0]].decode())
+        assert None not in metadata_records(table)["record_type"].to_pylist()
+        found = cluster_metadata(table).tables
+        names.update(found["TopicRecord"]["name"].to_pylist())
+        leaders.update(found["PartitionRecord"]["leader"].to_pylist())
+    assert len(leaders) == 1
     assert names >= {*scenario.TOPICS, "__consumer_offsets", "__transaction_state"}

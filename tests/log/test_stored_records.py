@@ -19,6 +19,7 @@ from test_internal_topics import golden, made
 import kbatch
 from kbatch.errors import InvalidRecordError, KbatchError, UnsupportedFormatError
 from kbatch.log import (
+    cluster_metadata,
     consumer_offsets,
     group_records,
     metadata_records,
@@ -140,13 +141,54 @@ def test_events_of_tiered_storage() -> None:
     assert (deletion["topic_id_partition"], deletion["remote_partition_delete_state"]) == (partition, 0)
 
 
+def framed(number: int, version: int, body: bytes) -> tuple[None, bytes]:
+    return None, bytes([1, number, version]) + body
+
+
+def test_the_brokers_topics_and_partitions_of_a_cluster_dsk_r17() -> None:
+    tables, skipped = cluster_metadata(golden("__cluster_metadata"))
+    assert skipped == {20: 1}
+    ((topic,), (partition,)) = (rows(tables[name]) for name in ("TopicRecord", "PartitionRecord"))
+    assert topic == {"version": 0, "name": "orders", "topic_id": TOPIC_ID}
+    assert (partition["topic_id"], partition["partition_id"], partition["version"]) == (TOPIC_ID, 3, 1)
+    assert (partition["replicas"], partition["isr"], partition["leader"]) == ([1, 2], [1], 1)
+    assert (partition["directories"], partition["last_known_elr"]) == ([], None)
+    (feature,) = rows(tables["FeatureLevelRecord"])
+    assert (feature["name"], feature["feature_level"]) == ("metadata.version", 29)
+    (change,) = rows(tables["BrokerRegistrationChangeRecord"])
+    assert (change["broker_id"], change["broker_epoch"], change["fenced"]) == (1, 300, None)
+
+
+def test_fields_that_a_change_of_a_partition_leaves_are_null_dsk_r17() -> None:
+    """Tagged fields: their number, each with its tag, its size and its value (PRI-R8)."""
+    head = (3).to_bytes(4, "big") + TOPIC_ID
+    leader = b"\x02\x00\x05\x02\x00\x00\x00\x02" + b"\x01\x04\x00\x00\x00\x02"
+    without = b"\x01\x01\x04\xff\xff\xff\xff"
+    directories = b"\x01\x08\x11\x02" + TOPIC_ID
+    table = made(framed(5, 0, head + leader), framed(5, 0, head + without), framed(5, 1, head + directories))
+    changes = rows(cluster_metadata(table).tables["PartitionChangeRecord"])
+    assert [(row["leader"], row["isr"], row["directories"]) for row in changes] == [
+        (2, [2], None),
+        (-1, None, None),
+        (None, None, [TOPIC_ID]),
+    ]
+    assert {row["leader_recovery_state"] for row in changes} == {None}
+
+
+def test_a_record_of_a_cluster_that_does_not_match_its_schema_is_an_error_with_its_offset() -> None:
+    with pytest.raises(InvalidRecordError, match="^offset 100: metadata record, "):
+        cluster_metadata(made(framed(9, 0, TOPIC_ID[:8])))
+    with pytest.raises(UnsupportedFormatError, match="^offset 100: metadata record, .*version 9"):
+        cluster_metadata(made(framed(3, 9, b"")))
+
+
 @pytest.mark.parametrize("topic", FUNCTIONS)
 def test_each_function_refuses_the_log_of_another_internal_topic(topic: str, tmp_path: Path) -> None:
     directory = tmp_path / f"{topic}-0"
     directory.mkdir()
     (directory / "00000000000000000000.log").write_bytes(kbatch.encode([b"v"], keys=[b"k"]))
     (table,) = kbatch.Log(directory).tables()
-    functions = [*FUNCTIONS.items(), ("__consumer_offsets", group_records)]
+    functions = [*FUNCTIONS.items(), ("__consumer_offsets", group_records), ("__cluster_metadata", cluster_metadata)]
     for name, function in functions:
         if name != topic:
             with pytest.raises(InvalidRecordError, match=f"records of {topic}, this function reads records of {name}"):

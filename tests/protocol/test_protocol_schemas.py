@@ -188,7 +188,7 @@ def test_every_api_that_clients_send_has_a_schema(release: str, find_release: Ca
 
 @pytest.mark.parametrize("release", [RELEASES[0], RELEASES[2]])
 def test_every_record_type_of_an_internal_topic_has_a_schema(release: str, find_release: Callable[[str], Path]) -> None:
-    """Those of `__cluster_metadata` are not decoded, and the legacy ones are the first version of others."""
+    """Those of `__cluster_metadata` have schemas in part, and the legacy ones are the first version of others."""
     stored = {
         name
         for name, each in all_definitions(find_release(release))

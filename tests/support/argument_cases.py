@@ -235,6 +235,7 @@ def _log_cases(log: str) -> None:
     _case("kbatch.log.compare_logs", module.compare_logs, a=lambda: log, b=lambda: log)
     _case("kbatch.log.roll_back", module.roll_back, root=lambda: log)
     for name in (
+        "cluster_metadata",
         "consumer_offsets",
         "group_records",
         "metadata_records",

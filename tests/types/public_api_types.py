@@ -287,6 +287,7 @@ def internal_topics(table: kbatch.RecordTable) -> None:
     assert_type(kbatch.log.group_records(table).skipped, dict[int, int])
     assert_type(kbatch.log.share_group_state(table).skipped, dict[int, int])
     assert_type(kbatch.log.remote_log_metadata(table).skipped, dict[int, int])
+    assert_type(kbatch.log.cluster_metadata(table).skipped, dict[int, int])
     assert_type(kbatch.log.metadata_records(table), pa.Table)
     assert_type(kbatch.log.control_value(2, b""), dict[str, Any])
 

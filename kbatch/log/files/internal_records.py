@@ -206,7 +206,14 @@ def _field_cells(
     null = kind.nulls.get(field.name, NO_TIMESTAMP if _is_timestamp(field) else None)
     if null is not None:
         cells = [None if cell == null else cell for cell in cells]
-    return [None if cell is None else cell.bytes for cell in cells] if field.type == "uuid" else cells
+    return [_uuid_bytes(cell) for cell in cells] if field.element == "uuid" else cells
+
+
+def _uuid_bytes(value: Any) -> Any:
+    """Return an id as bytes, or an array of ids as a list of them."""
+    if isinstance(value, list):
+        return [each.bytes for each in value]
+    return None if value is None else value.bytes
 
 
 def _nested(kind: RecordKind, field: FieldSchema, value: Any, version: int | None) -> Any:

@@ -23,6 +23,7 @@ from kbatch.log.files.internal_records import (
     record_kinds,
     timestamps,
 )
+from kbatch.protocol.schema import message_schemas
 from kbatch.protocol.stored import leading_number
 from kbatch.records.display import short_repr
 from kbatch.table import RecordTable
@@ -34,6 +35,7 @@ __all__ = [
     "ConsumerOffsets",
     "StoredRecords",
     "TransactionStates",
+    "cluster_metadata",
     "consumer_offsets",
     "group_records",
     "metadata_records",
@@ -121,6 +123,11 @@ _METADATA_RECORDS = {
     26: "RemoveDelegationTokenRecord",
     27: "RegisterControllerRecord",
     28: "ClearElrRecord",
+}
+# Values of fields that a record does not change.
+_UNCHANGED = {
+    "PartitionChangeRecord": {"leader": -2, "leader_recovery_state": -1},
+    "BrokerRegistrationChangeRecord": {"fenced": 0, "in_controlled_shutdown": 0},
 }
 
 
@@ -342,6 +349,56 @@ def metadata_records(table: RecordTable) -> pa.Table:
     }
     columns = {"offset": pa.array(offsets, pa.int64()), "timestamp": timestamps(pa, times)}
     return pa.table(columns | {name: pa.array(cells, types[name]) for name, cells in zip(types, others, strict=True)})
+
+
+def cluster_metadata(table: RecordTable) -> StoredRecords:
+    """Decode the records of ``__cluster_metadata`` about brokers, topics, partitions, settings and features (DSK-R17).
+
+    Parameters
+    ----------
+    table : RecordTable
+        Of the log, or of a ``.checkpoint`` file, which is a snapshot of all records up to the offset in its name. Records
+        of control batches are skipped.
+
+    Returns
+    -------
+    StoredRecords
+        Tables ``TopicRecord``, ``PartitionRecord``, ``PartitionChangeRecord``, ``RemoveTopicRecord``,
+        ``RegisterBrokerRecord``, ``ConfigRecord`` and so on. Fields that a change leaves as they were are null. Ids have
+        the 16 bytes of a UUID. Records about quotas, users, ACLs, delegation tokens and controllers are skipped;
+        `metadata_records` returns the frames of all records.
+
+    Raises
+    ------
+    InvalidRecordError
+        If a value is null or does not match its schema; with the record's offset. Also if the table is from another
+        internal topic.
+    UnsupportedFormatError
+        If the version of a frame or of a value is unknown.
+    MissingDependencyError
+        Without pyarrow.
+
+    References
+    ----------
+    Rules such as DSK-R17 are listed in ``docs/format-rules.md``.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> from kbatch.log import cluster_metadata
+    >>> (table,) = kbatch.Log("tests/golden/internal/__cluster_metadata-0").tables()
+    >>> partitions = cluster_metadata(table).tables["PartitionRecord"]
+    >>> partitions.select(["partition_id", "leader", "isr"]).to_pylist()
+    [{'partition_id': 3, 'leader': 1, 'isr': [1]}]
+    """
+    check_types(cluster_metadata, locals())
+    pa = require("pyarrow", "arrow", "cluster_metadata()")
+    kinds = {
+        number: RecordKind(name, nulls=_UNCHANGED.get(name, {}))
+        for number, name in _METADATA_RECORDS.items()
+        if name in message_schemas()
+    }
+    return StoredRecords(*framed_tables(pa, table, "__cluster_metadata", kinds, "metadata record"))
 
 
 def group_records(table: RecordTable) -> StoredRecords:
