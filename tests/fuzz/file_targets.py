@@ -129,7 +129,15 @@ def fuzz_internal(data: bytes) -> None:
     choices, data = split(data)
     rows: list[tuple[bytes | None, bytes | None]] = []
     taken = Choices(data)
-    read = choices.of([logs.consumer_offsets, logs.transaction_state, logs.metadata_records, kbatch.control_records])
+    read = choices.of(
+        [
+            logs.consumer_offsets,
+            logs.transaction_state,
+            logs.metadata_records,
+            logs.cluster_metadata,
+            kbatch.control_records,
+        ]
+    )
     while taken.left():
         key, value = taken.number(1), taken.number(1)
         rows.append((None if key == 255 else taken.take(key), None if value == 255 else taken.take(value)))

@@ -176,9 +176,9 @@ def test_fields_that_a_change_of_a_partition_leaves_are_null_dsk_r17() -> None:
 
 
 def test_a_record_of_a_cluster_that_does_not_match_its_schema_is_an_error_with_its_offset() -> None:
-    with pytest.raises(InvalidRecordError, match="^offset 100: metadata record, "):
+    with pytest.raises(InvalidRecordError, match=r"^offset 100: metadata record, "):
         cluster_metadata(made(framed(9, 0, TOPIC_ID[:8])))
-    with pytest.raises(UnsupportedFormatError, match="^offset 100: metadata record, .*version 9"):
+    with pytest.raises(UnsupportedFormatError, match=r"^offset 100: metadata record, .*version 9"):
         cluster_metadata(made(framed(3, 9, b"")))
 
 

@@ -357,15 +357,15 @@ def cluster_metadata(table: RecordTable) -> StoredRecords:
     Parameters
     ----------
     table : RecordTable
-        Of the log, or of a ``.checkpoint`` file, which is a snapshot of all records up to the offset in its name. Records
-        of control batches are skipped.
+        Of the log, or of a ``.checkpoint`` file, which is a snapshot of the records before the offset in its name.
+        Records of control batches are skipped.
 
     Returns
     -------
     StoredRecords
         Tables ``TopicRecord``, ``PartitionRecord``, ``PartitionChangeRecord``, ``RemoveTopicRecord``,
-        ``RegisterBrokerRecord``, ``ConfigRecord`` and so on. Fields that a change leaves as they were are null. Ids have
-        the 16 bytes of a UUID. Records about quotas, users, ACLs, delegation tokens and controllers are skipped;
+        ``RegisterBrokerRecord``, ``ConfigRecord`` and so on. Fields that a change does not set are null. Ids have the
+        16 bytes of a UUID. Records about quotas, users, ACLs, delegation tokens and controllers are skipped;
         `metadata_records` returns the frames of all records.
 
     Raises

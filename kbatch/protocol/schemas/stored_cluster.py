@@ -13,7 +13,8 @@ end_points               []BrokerEndpoint  0+       -     -    -        Listener
   name                   string           0+        -     -    -        Name of the listener.
   host                   string           0+        -     -    -        Host name.
   port                   uint16           0+        -     -    -        Port of the listener.
-  security_protocol      int16            0+        -     -    -        0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL.
+  security_protocol      int16            0+        -     -    -        0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3
+                                                                        SASL_SSL.
 features                 []BrokerFeature  0+        -     -    -        Features that the broker supports.
   name                   string           0+        -     -    -        Name of the feature.
   min_supported_version  int16            0+        -     -    -        Lowest level that is supported.
@@ -42,7 +43,7 @@ PartitionRecord: record type 3, versions 0-2, flexible 0+
 field                     type     versions  null  tag  default  meaning
 partition_id              int32    0+        -     -    -1       Number of the partition.
 topic_id                  uuid     0+        -     -    -        Id of the topic.
-replicas                  []int32  0+        -     -    -        Brokers that have a replica, the preferred leader first.
+replicas                  []int32  0+        -     -    -        Brokers that have a replica, preferred first.
 isr                       []int32  0+        -     -    -        Brokers whose replica is in sync.
 removing_replicas         []int32  0+        -     -    -        Brokers whose replica a reassignment removes.
 adding_replicas           []int32  0+        -     -    -        Brokers that get a replica by a reassignment.
@@ -69,7 +70,8 @@ PartitionChangeRecord: record type 5, versions 0-2, flexible 0+
 field                     type     versions  null  tag  default  meaning
 partition_id              int32    0+        -     -    -1       Number of the partition.
 topic_id                  uuid     0+        -     -    -        Id of the topic.
-isr                       []int32  0+        0+    0    null     Brokers whose replica is in sync; null without a change.
+isr                       []int32  0+        0+    0    null     Brokers whose replica is in sync; null without a
+                                                                 change.
 leader                    int32    0+        -     1    -2       Broker that is the leader; -1 without one, -2 without a
                                                                  change.
 replicas                  []int32  0+        0+    2    null     Brokers that have a replica; null without a change.
@@ -79,8 +81,8 @@ adding_replicas           []int32  0+        0+    4    null     Brokers that ge
                                                                  without a change.
 leader_recovery_state     int8     0+        -     5    -1       1 after an unclean election, 0 after the recovery, -1
                                                                  without a change.
-directories               []uuid   1+        1+    8    null     Ids of the log directories of the replicas; null without
-                                                                 a change.
+directories               []uuid   1+        1+    8    null     Ids of the log directories of the replicas; null
+                                                                 without a change.
 eligible_leader_replicas  []int32  2+        2+    6    null     Brokers outside of the ISR that have all committed
                                                                  records; null without a change.
 last_known_elr            []int32  2+        2+    7    null     Eligible leaders before they failed; null without a
