@@ -21,6 +21,7 @@ import pytest
 from scripted_broker import ScriptedPartition
 from scripted_groups import GroupCluster
 from scripted_registry import ScriptedRegistry, framed
+from trips import trip_partitions
 
 from kbatch.cli import main
 from kbatch.cli.running import make_parser
@@ -69,7 +70,7 @@ def needs_spark(block: Block) -> bool:
     return "spark" in block.text
 
 
-def orders_cluster(has_payments: bool) -> GroupCluster:
+def orders_cluster(has_payments: bool, has_trips: bool) -> GroupCluster:
     """Return the cluster on localhost:9092 of the pages."""
     partitions = [ScriptedPartition(), ScriptedPartition()]
     for number, values in enumerate([(9.5, 4.5, 6.0), (3.0, 4.0)]):
@@ -82,6 +83,8 @@ def orders_cluster(has_payments: bool) -> GroupCluster:
         topics["payments"][0].write(
             [framed(1, b"\x02"), framed(2, b"\x04\x06USD"), framed(1, b"\x06")], timestamps=1000
         )
+    if has_trips:
+        topics["trips"] = trip_partitions()
     cluster = GroupCluster(**topics)
     # Every password and every token is right.
     cluster.password = b""
@@ -106,7 +109,7 @@ def answered(registry: ScriptedRegistry, url: str) -> tuple[int, str, bytes]:
 def run(found: list[Block], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run the Python blocks; a `text` block that follows one of them is what it prints."""
     monkeypatch.chdir(ROOT)
-    cluster = orders_cluster(any("payments" in block.text for block in found))
+    cluster = orders_cluster(*(any(name in block.text for block in found) for name in ("payments", "trips")))
     monkeypatch.setattr("kbatch.live.cluster.connect_socket", cluster.connect)
     registry = payments_registry()
     monkeypatch.setattr(SchemaRegistry, "_response", lambda self, url: answered(registry, url))
