@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import io
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_coming_from import KAFKA_DUMP_LOG
 from test_readme import ROOT, Block, blocks
 
 from kbatch.cli import main
@@ -49,8 +51,9 @@ def runs_here(block: Block) -> bool:
 
 
 def printed(block: Block, broker: Broker, names: dict[str, Any]) -> str:
-    """Run a block, with the groups of each side by another name, and return what it prints."""
-    text = block.text.replace(ADDRESS, broker.bootstrap).replace('"billing"', f'"billing-{block.language}"')
+    """Run a block, with another group for each page and side, and return what it prints."""
+    group = f'"{block.page.stem}-{block.language}"'
+    text = block.text.replace(ADDRESS, broker.bootstrap).replace('"billing"', group)
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(compile("\n" * (block.line - 1) + text, str(block.page), "exec"), names)
@@ -82,3 +85,68 @@ def test_the_other_client_prints_what_kbatch_prints(name: str, trips: Broker, mo
             waiting.append((block, output))
     assert not waiting
     assert compared >= 8
+
+
+# -- commands
+
+
+def run(text: str, broker: Broker | None, directory: Path, **variables: str) -> str:
+    """Run a block of commands in a directory, and return what they print."""
+    if broker is not None:
+        text = text.replace(ADDRESS, broker.bootstrap)
+    done = subprocess.run(
+        ["sh", "-euc", text], cwd=directory, env={**os.environ, **variables}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def following(page: str, program: str) -> Iterator[tuple[Block, list[Block]]]:
+    """Return the blocks of a program's commands, each with the blocks after it up to the first output."""
+    found = [block for block in blocks(PAGES / f"{page}.md") if block.language in ("bash", "text")]
+    for place, block in enumerate(found):
+        if block.text.startswith(f"{program} "):
+            outputs = [number for number, each in enumerate(found) if each.language == "text" and number > place]
+            yield block, found[place + 1 : outputs[0] + 1 if outputs else len(found)]
+
+
+def test_kbatch_prints_what_the_page_for_users_of_kcat_states(trips: Broker, capsys: Any) -> None:
+    compared = 0
+    for block, (after, *_) in following("kcat", "kbatch consume"):
+        text = block.text.replace(ADDRESS, trips.bootstrap)
+        assert main(shlex.split(text)[1:]) == 0
+        assert sorted(capsys.readouterr().out.splitlines()) == sorted(after.text.splitlines())
+        compared += 1
+    assert compared >= 7
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+def test_kcat_prints_what_its_page_states(trips: Broker, tmp_path: Path) -> None:
+    """Of a block without an output of its own, the output is that of the next command of kbatch."""
+    compared = 0
+    for block, after in following("kcat", "kcat"):
+        if " -J" in block.text:
+            continue
+        output = run(block.text, trips, tmp_path)
+        assert sorted(output.splitlines()) == sorted(after[-1].text.splitlines()), block.line
+        compared += 1
+    assert compared >= 7
+
+
+def test_commands_of_kafkas_dump_tool_succeed(tmp_path: Path) -> None:
+    try:
+        command = [find_java(), *JVM, "-cp", f"{find_jars()}/*", "org.apache.kafka.tools.DumpLogSegments"]
+    except Unavailable as unavailable:
+        pytest.skip(str(unavailable))
+    script = tmp_path / "kafka-dump-log"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    script.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=120, check=False)
+    assert {flag for flag in KAFKA_DUMP_LOG if flag not in done.stdout + done.stderr} == set()
+    ran = 0
+    for block, _ in following("dump-log-segments", "kafka-dump-log"):
+        assert "Dumping" in run(block.text, None, ROOT, PATH=path) or "grep" in block.text, block.line
+        ran += 1
+    assert ran >= 5
