@@ -8,21 +8,26 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import json
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_logs import LOGS
 from test_coming_from import KAFKA_DUMP_LOG
 from test_readme import ROOT, Block, blocks
 
 from kbatch.cli import main
 
 try:
+    import confluent_kafka
+    from confluent_kafka.admin import AdminClient, NewTopic
     from trips import write_trips
 
     from broker.server import JVM, Broker, Unavailable, find_jars, find_java
@@ -36,13 +41,9 @@ ADDRESS = "localhost:9092"
 
 
 @pytest.fixture(scope="module")
-def trips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    try:
-        with Broker(tmp_path_factory.mktemp("trips") / "broker") as started:
-            write_trips(started.bootstrap)
-            yield started
-    except Unavailable as unavailable:
-        pytest.skip(str(unavailable))
+def trips(broker: Broker) -> Broker:
+    write_trips(broker.bootstrap)
+    return broker
 
 
 def runs_here(block: Block) -> bool:
@@ -121,14 +122,14 @@ def test_kbatch_prints_what_the_page_for_users_of_kcat_states(trips: Broker, cap
     assert compared >= 7
 
 
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (apt-get install kcat)")
 def test_kcat_prints_what_its_page_states(trips: Broker, tmp_path: Path) -> None:
     """Of a block without an output of its own, the output is that of the next command of kbatch."""
     compared = 0
     for block, after in following("kcat", "kcat"):
         if " -J" in block.text:
             continue
-        output = run(block.text, trips, tmp_path)
+        output = run(block.text.replace("billing", "kcat"), trips, tmp_path)
         assert sorted(output.splitlines()) == sorted(after[-1].text.splitlines()), block.line
         compared += 1
     assert compared >= 7
@@ -150,3 +151,66 @@ def test_commands_of_kafkas_dump_tool_succeed(tmp_path: Path) -> None:
         assert "Dumping" in run(block.text, None, ROOT, PATH=path) or "grep" in block.text, block.line
         ran += 1
     assert ran >= 5
+
+
+# -- Spark
+
+
+def broker_with_txn(directory: Path) -> Broker:
+    """Return a running broker with the golden log `txn`, and the values of `orders` that the page writes."""
+    made = Broker(directory)
+    made.start()
+    topics = [NewTopic("txn", 1, 1), NewTopic("orders", 1, 1)]
+    admin = AdminClient({"bootstrap.servers": made.bootstrap, "log_level": 2})
+    for future in admin.create_topics(topics).values():
+        future.result(60)
+    producer = confluent_kafka.Producer({"bootstrap.servers": made.bootstrap, "log_level": 2})
+    for value in (b'{"id": 1, "total": 9.5}', b'{"id": 2, "total": 4.5}'):
+        producer.produce("orders", value)
+    assert producer.flush(60) == 0
+    made.stop()
+    log = made.log_dir / "txn-0"
+    for path in log.iterdir():
+        if path.name != "partition.metadata":
+            path.unlink()
+    for path in (LOGS / "txn-0").glob("*.log"):
+        shutil.copy(path, log)
+    # The broker makes the index files again.
+    for path in made.log_dir.glob("*checkpoint"):
+        path.unlink()
+    made.start()
+    return made
+
+
+# Spark starts in its own process, because the source is a package of the session.
+@pytest.mark.long
+def test_sparks_kafka_source_prints_what_kbatch_prints(tmp_path: Path) -> None:
+    try:
+        jars = ",".join(map(str, find_jars(ROOT / "bench" / "spark-kafka.xml").glob("*.jar")))
+        started = broker_with_txn(tmp_path / "broker")
+    except Unavailable as unavailable:
+        pytest.skip(str(unavailable))
+    with contextlib.ExitStack() as stack:
+        stack.callback(started.stop)
+        page = PAGES / "spark-kafka-source.md"
+        found = [block for block in blocks(page) if block.language in ("py", "python", "text")]
+        code = [(block.language, block.text.replace(ADDRESS, started.bootstrap)) for block in found]
+        order = tmp_path / "blocks.json"
+        order.write_text(json.dumps(code))
+        done = subprocess.run(
+            [sys.executable, Path(__file__).with_name("spark_page.py"), order, jars],
+            cwd=ROOT, capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    theirs = ours = ""
+    compared = 0
+    for (language, text), output in zip(code, json.loads(done.stdout), strict=True):
+        if language == "py":
+            theirs = output
+        elif language == "python":
+            ours = output
+        else:
+            assert ours == text
+            assert text.startswith(theirs)
+            compared += bool(theirs)
+    assert compared == 10
