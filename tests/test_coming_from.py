@@ -1,4 +1,4 @@
-"""Pages for users of other tools: the same tasks on each, names and flags that exist, and commands that print what they state.
+"""Pages for users of other tools: their tasks, the names and flags that they use, and what commands print.
 
 `tests/broker/test_broker_coming_from.py` runs the code of the other tools.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -16,6 +17,7 @@ from scripted_groups import GroupCluster
 from test_readme import ROOT, Block, anchors, block_name, blocks, links, name_of
 from trips import trip_partitions
 
+import kbatch
 from kbatch.cli import main
 from kbatch.cli.running import make_parser
 
@@ -65,6 +67,58 @@ def test_every_page_states_what_differs_and_what_kbatch_does_not_do(page: Path) 
 # -- Python
 
 
+def settings_of(page: str) -> set[str]:
+    """Return the names in the first column of the table of settings."""
+    text = (ROOT / "docs" / "coming-from" / f"{page}.md").read_text()
+    table = text[text.index("\n## Settings") : text.index("\n## What differs")]
+    cells = re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
+    # A default is not a setting.
+    return {
+        name for cell in cells for name in re.findall(r"`([a-z_.]+)(?:=[^`]*)?`", re.sub("by default .*", "", cell))
+    }
+
+
+def test_settings_of_librdkafka_exist() -> None:
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    found = settings_of("confluent-kafka") - {"oauth_cb"}
+    assert len(found) > 20
+    for name in found:
+        with pytest.raises(confluent_kafka.KafkaException) as raised:
+            confluent_kafka.Consumer({"group.id": "a", name: "1", "no.such.setting": "1"})
+        # The value may be wrong for the setting.
+        text = str(raised.value)
+        assert "no.such.setting" in text or "No such configuration property" not in text, name
+
+
+@pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning")
+def test_settings_of_the_clients_in_python_exist() -> None:
+    kafka = pytest.importorskip("kafka")
+    aiokafka = pytest.importorskip("aiokafka")
+    assert settings_of("kafka-python") <= set(kafka.KafkaConsumer.DEFAULT_CONFIG)
+    parameters = set(inspect.signature(aiokafka.AIOKafkaConsumer.__init__).parameters)
+    assert settings_of("aiokafka") - {"position", "end_offsets"} <= parameters
+
+
+def test_settings_that_pages_call_the_same_are_settings_of_kbatch() -> None:
+    found = set()
+    for page in ("confluent-kafka", "kafka-python", "aiokafka"):
+        rows = re.findall(
+            r"^\| (`.*?) \| the same(?:, .*)? \|$", (ROOT / f"docs/coming-from/{page}.md").read_text(), re.MULTILINE
+        )
+        found |= {name.replace("_", ".") for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
+    assert len(found) > 20
+    for name in found:
+        with pytest.raises((ValueError, TypeError, kbatch.KbatchError)) as raised:
+            kbatch.consume("trips", config={"bootstrap.servers": "localhost:1", "security.protocol": "x", name: "x"})
+        assert "unknown setting" not in str(raised.value)
+
+
+def text_of_registry_client() -> str:
+    """Return the text of confluent-kafka's client of a schema registry, which cannot be imported without its extra."""
+    package = Path(pytest.importorskip("confluent_kafka").__file__).parent
+    return "".join(path.read_text() for path in (package / "schema_registry").rglob("*.py"))
+
+
 # Importing kafka-python gives these warnings.
 @pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("block", FOREIGN, ids=block_name)
@@ -72,10 +126,13 @@ def test_names_that_the_other_tool_s_code_imports_exist(block: Block) -> None:
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom):
             assert node.module is not None
+            names = [alias.name for alias in node.names]
             if node.module.startswith("confluent_kafka.schema_registry"):
-                pytest.importorskip("authlib", reason="confluent-kafka[schemaregistry] is not installed")
-            module = pytest.importorskip(node.module)
-            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+                text = text_of_registry_client()
+                assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
+            else:
+                module = pytest.importorskip(node.module)
+                assert [name for name in names if not hasattr(module, name)] == []
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 assert importlib.import_module(alias.name)
