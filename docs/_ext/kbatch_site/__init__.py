@@ -1,0 +1,35 @@
+"""The Sphinx extension of this site: sections, pages generated from the code, links, and llms.txt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kbatch_site import command_pages, links, llms, pages, protocol_pages, python_pages, sections
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+__all__ = ["setup"]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the extension."""
+    app.add_config_value("site_sections", {}, "env")
+    # Before Sphinx looks for pages.
+    app.connect("builder-inited", write_pages)
+    sections.setup(app)
+    python_pages.setup(app)
+    links.setup(app)
+    llms.setup(app)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def write_pages(app: Sphinx) -> None:
+    """Write the pages that are generated from the code, and remove pages whose subject is gone."""
+    generated = {
+        **python_pages.generate(),
+        **command_pages.generate(),
+        **protocol_pages.generate(),
+        **links.project_pages(),
+    }
+    pages.write(app.srcdir, generated)

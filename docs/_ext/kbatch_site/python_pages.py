@@ -1,0 +1,159 @@
+"""The reference of the Python API: one page for each public name, and one for each public module."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kbatch_site.pages import escaped, heading, list_table, toctree
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+__all__ = ["MODULES", "generate", "homes", "public_names", "setup"]
+
+# tests/support/public_api.py has the same list.
+MODULES = ["kbatch", "kbatch.live", "kbatch.log", "kbatch.values", "kbatch.protocol", "kbatch.spark"]
+_KINDS = ("Functions", "Classes", "Enumerations", "Data types", "Errors")
+
+
+def setup(app: Sphinx) -> None:
+    """Leave out what the text of a class lists."""
+    app.connect("autodoc-skip-member", _is_listed)
+
+
+def public_names(module: str) -> dict[str, Any]:
+    """Return the public names of a module, without the messages of the protocol, which have pages of their own."""
+    package = importlib.import_module(module)
+    messages: set[str] = set()
+    if module == "kbatch.protocol":
+        from kbatch.protocol.schema import PROTOCOL_MESSAGES
+
+        messages = set(PROTOCOL_MESSAGES)
+    return {name: getattr(package, name) for name in package.__all__ if name not in messages and name[0] != "_"}
+
+
+def homes() -> dict[str, tuple[str, Any]]:
+    """Return each public name with the name of its page; a name that two modules have is documented with the first."""
+    found: dict[str, tuple[str, Any]] = {}
+    pages: dict[int, str] = {}
+    taken: set[str] = set()
+    for module in MODULES:
+        for name, value in public_names(module).items():
+            page = pages.get(id(value))
+            if page is None:
+                page = f"{module}.{name}"
+                # `kbatch.scan` and `kbatch.Scan` are the same file on some file systems.
+                page += "-class" if page.lower() in taken or _is_shadowed(module, name) else ""
+                taken.add(page.lower())
+                pages[id(value)] = page
+            found[f"{module}.{name}"] = (page, value)
+    return found
+
+
+def _is_shadowed(module: str, name: str) -> bool:
+    others = [each for each in public_names(module) if each != name and each.lower() == name.lower()]
+    return bool(others) and name[0].isupper()
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.dtype):
+        return "Data types"
+    if not inspect.isclass(value):
+        return "Functions"
+    if issubclass(value, BaseException):
+        return "Errors"
+    return "Enumerations" if hasattr(value, "__members__") else "Classes"
+
+
+def _first_sentence(value: Any) -> str:
+    text = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
+    sentence = re.match(r"(.*?[.:])(?: |$)", text)
+    return (sentence[1] if sentence else text).replace(":", ".") if text else ""
+
+
+def generate() -> dict[str, str]:
+    """Return the texts of all pages."""
+    found = homes()
+    texts = {"reference/python/index": _index()}
+    for module in MODULES:
+        names = [name for name in public_names(module) if name != "__version__"]
+        texts[f"reference/python/{module}"] = _module(module, names, found)
+        for name in names:
+            page, value = found[f"{module}.{name}"]
+            texts.setdefault(f"reference/python/{page}", _page(module, name, value))
+    return texts
+
+
+def _index() -> str:
+    rows = [(f":doc:`{module} <{module}>`", _first_sentence(importlib.import_module(module))) for module in MODULES]
+    text = "Import names from these modules only. The paths of other modules may change.\n\n"
+    return heading("Python") + text + list_table(("module", "contents"), rows) + toctree(MODULES)
+
+
+def _module(module: str, names: list[str], found: dict[str, tuple[str, Any]]) -> str:
+    package = importlib.import_module(module)
+    text = f".. py:module:: {module}\n\n" + heading(module) + f"{inspect.getdoc(package) or ''}\n\n"
+    if module == "kbatch.protocol":
+        text += "The classes of the messages are on the pages of :doc:`/reference/protocol/index`.\n\n"
+    for kind in _KINDS:
+        listed = sorted((name for name in names if _kind(found[f"{module}.{name}"][1]) == kind), key=str.lower)
+        rows = []
+        for name in listed:
+            page, value = found[f"{module}.{name}"]
+            meaning = f"Columns of the structured arrays: {len(value)}." if kind == "Data types" else _summary(value)
+            rows.append((f":doc:`{name} <{page}>`", meaning))
+        if rows:
+            text += heading(kind, "-") + list_table(("name", "purpose"), rows, widths="30 70")
+    own = [found[f"{module}.{name}"][0] for name in names]
+    own = [f"{page.removesuffix('-class').rpartition('.')[2]} <{page}>" for page in own if _module_of(page) == module]
+    return text + toctree(sorted(own, key=str.lower))
+
+
+def _summary(value: Any) -> str:
+    return _first_sentence(value) or escaped(type(value).__name__)
+
+
+def _module_of(page: str) -> str:
+    return page.rpartition(".")[0]
+
+
+def _page(module: str, name: str, value: Any) -> str:
+    called = f"{module}.{name}"
+    text = heading(called) + f".. currentmodule:: {module}\n\n"
+    if isinstance(value, np.dtype):
+        return text + _dtype(called, value)
+    if not inspect.isclass(value):
+        return text + f".. autofunction:: {called}\n"
+    text += f".. autoclass:: {called}\n   :show-inheritance:\n"
+    if issubclass(value, BaseException):
+        return text + "   :members:\n"
+    return text + "   :members:\n   :inherited-members: " + ", ".join(_foreign_bases(value)) + "\n"
+
+
+def _foreign_bases(cls: type) -> list[str]:
+    """Return the bases whose members are documented elsewhere: those of Python and of other packages."""
+    return [base.__name__ for base in cls.__mro__ if not base.__module__.startswith("kbatch")]
+
+
+def _dtype(called: str, dtype: np.dtype[Any]) -> str:
+    rows = []
+    for name, (field, offset, *_) in (dtype.fields or {}).items():
+        rows.append((f"``{name}``", f"``{field}``", str(offset)))
+    size = f"A structured dtype of {dtype.itemsize} bytes.\n\n"
+    table = list_table(("field", "type", "position"), rows)
+    body = "".join(f"   {line}".rstrip() + "\n" for line in (size + table).splitlines())
+    return f".. py:data:: {called}\n   :type: numpy.dtype\n\n{body}"
+
+
+def _is_listed(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Skip fields that have no text of their own: the section Attributes of their class describes them."""
+    if skip or inspect.isroutine(member) or isinstance(member, property | classmethod | staticmethod):
+        return None
+    text = inspect.getdoc(member) or ""
+    has_text = type(member).__module__.startswith("kbatch") and text
+    return None if has_text and text != inspect.getdoc(type(member)) else True

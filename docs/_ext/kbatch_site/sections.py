@@ -1,0 +1,68 @@
+"""The tree of the site: toctrees made from ``site_sections`` in conf.py, so that pages have none."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sphinx.application import Sphinx
+
+__all__ = ["SectionCards", "entries", "matching", "setup"]
+
+# Pages of these sections are listed on the section's page; the pages of the others list them in their text.
+LISTED = ("reference",)
+
+
+def setup(app: Sphinx) -> None:
+    """Register the toctrees and the cards."""
+    app.connect("source-read", _add_toctree)
+    app.add_directive("section-cards", SectionCards)
+
+
+def matching(patterns: Iterable[str], pages: Iterable[str]) -> Iterator[str]:
+    """Yield the pages that patterns name, each once; ``*`` does not match a slash."""
+    listed: set[str] = set()
+    known = sorted(pages)
+    for pattern in patterns:
+        for page in known:
+            same_depth = page.count("/") == pattern.count("/")
+            if same_depth and fnmatch.fnmatchcase(page, pattern) and page not in listed:
+                listed.add(page)
+                yield page
+
+
+def entries(page: str, sections: Mapping[str, tuple[str, str, list[str]]], pages: set[str]) -> list[str]:
+    """Return the entries of a page's toctree; the pages of a section without a page of its own belong to the front."""
+    if page != "index":
+        return list(matching(sections[page][2], pages)) if page in sections else []
+    found: list[str] = []
+    for name, (title, _, patterns) in sections.items():
+        found += [f"{title} <{name}>"] if name in pages else matching(patterns, pages)
+    return found
+
+
+def _add_toctree(app: Sphinx, name: str, source: list[str]) -> None:
+    found = entries(name, app.config.site_sections, set(app.env.found_docs))
+    if found:
+        hidden = [] if name in LISTED else [":hidden:"]
+        options = [":maxdepth: 1", *hidden]
+        source[0] += "\n\n" + "\n".join(["```{toctree}", *options, "", *found, "```"]) + "\n"
+
+
+class SectionCards(SphinxDirective):
+    """``{section-cards}``: a card for each section, with its name and its line."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the cards."""
+        lines = ["::::{grid} 1 2 2 2", ":gutter: 3", ""]
+        for name, (title, text, _) in self.config.site_sections.items():
+            if name in self.env.found_docs:
+                lines += [f":::{{grid-item-card}} {title}", f":link: {name}", ":link-type: doc", "", text, ":::", ""]
+        return self.parse_text_to_nodes("\n".join([*lines, "::::"]))
