@@ -87,6 +87,8 @@ extensions = [
     "sphinx_design",
     "kbatch_site",
 ]
+# Generated pages in Markdown end in .markdown, so that tools find only pages that people write as .md.
+source_suffix = {".rst": "restructuredtext", ".md": "myst-nb", ".markdown": "myst-nb", ".ipynb": "myst-nb"}
 exclude_patterns = ["_build", "_ext", "**/.ipynb_checkpoints"]
 templates_path: list[str] = []
 # A reference without a target is a warning, and with -W an error. Single backticks in docstrings name parameters too.

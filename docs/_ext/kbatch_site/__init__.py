@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from numpydoc.xref import DEFAULT_LINKS
 
 from kbatch_site import command_pages, links, llms, pages, protocol_pages, python_pages, sections
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+    from sphinx.config import Config
 
 __all__ = ["setup"]
 
@@ -15,6 +19,8 @@ __all__ = ["setup"]
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension."""
     app.add_config_value("site_sections", {}, "env")
+    # Before numpydoc reads it.
+    app.connect("config-inited", add_type_names, priority=100)
     # Before Sphinx looks for pages.
     app.connect("builder-inited", write_pages)
     sections.setup(app)
@@ -22,6 +28,14 @@ def setup(app: Sphinx) -> dict[str, Any]:
     links.setup(app)
     llms.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def add_type_names(app: Sphinx, config: Config) -> None:
+    """Let numpydoc link the names in types, and no other words."""
+    # numpydoc's own links need inventories.
+    plain = {name: f":py:obj:`{name}`" for name in DEFAULT_LINKS}
+    config.numpydoc_xref_aliases = {**plain, **links.type_names()}
+    config.numpydoc_xref_ignore = "all"
 
 
 def write_pages(app: Sphinx) -> None:
@@ -32,4 +46,4 @@ def write_pages(app: Sphinx) -> None:
         **protocol_pages.generate(),
         **links.project_pages(),
     }
-    pages.write(app.srcdir, generated)
+    pages.write(Path(app.srcdir), generated)

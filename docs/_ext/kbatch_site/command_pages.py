@@ -30,13 +30,13 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
 def generate() -> dict[str, str]:
     """Return the texts of all pages."""
     found = parsers()
-    texts = {f"reference/commands/{name}": _page(name, parser) for name, parser in found.items()}
-    rows = [(f":doc:`kbatch {name} <{name}>`", escaped(_summary(parser))) for name, parser in found.items()]
+    texts = {f"reference/commands/kbatch-{name}": _page(name, parser) for name, parser in found.items()}
+    rows = [(f":doc:`kbatch {name} <kbatch-{name}>`", escaped(_summary(parser))) for name, parser in found.items()]
     root, _ = make_parser()
     text = "Each page has the options of a command, as ``kbatch help COMMAND`` prints them. :doc:`/command-line` "
     text += "explains the commands with examples.\n\n"
     index = heading("Command line: all options") + text + list_table(("command", "effect"), rows, widths="30 70")
-    index += "".join(_blocks(root.epilog or "")) + toctree(f"kbatch {name} <{name}>" for name in found)
+    index += "".join(_blocks(root.epilog or "")) + toctree(f"kbatch {name} <kbatch-{name}>" for name in found)
     return {"reference/commands/index": index, **texts}
 
 

@@ -12,12 +12,13 @@ from docutils import nodes
 from sphinx.util.nodes import make_refnode
 
 from kbatch_site.command_pages import parsers
+from kbatch_site.python_pages import homes
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
-__all__ = ["external_names", "project_pages", "setup"]
+__all__ = ["external_names", "project_pages", "rewritten", "setup", "type_names"]
 
 ROOT = Path(__file__).parents[3]
 # Files outside of docs/ that are pages of the site.
@@ -26,52 +27,55 @@ PROJECT_PAGES = {
     "SECURITY.md": "reference/security",
     "bench/README.md": "reference/running-benchmarks",
 }
-_LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 def setup(app: Sphinx) -> None:
     """Register the handlers of links."""
     app.connect("source-read", _rewrite_links)
-    app.connect("include-read", lambda app, path, name, text: _rewrite_links(app, name, text, Path(path)))
     app.connect("doctree-resolved", _link_code)
     app.connect("missing-reference", _external_link)
     app.connect("doctree-read", _adapt_images)
 
 
 def project_pages() -> dict[str, str]:
-    """Return pages that contain the files of the project's root."""
+    """Return the pages that are files outside of docs/, in Markdown."""
+    docs = ROOT / "docs"
     return {
-        name: f".. include:: ../../{file}\n   :parser: myst_parser.sphinx_\n" for file, name in PROJECT_PAGES.items()
+        f"{page}.markdown": rewritten((ROOT / file).read_text(), ROOT / file, docs / page, docs)
+        for file, page in PROJECT_PAGES.items()
     }
 
 
 # -- links of Markdown
 
 
-def _rewrite_links(app: Sphinx, name: str, source: list[str], path: Path | None = None) -> None:
-    """Lead links from and to files outside of docs/ to pages of the site; a link to any other file becomes text."""
-    path = path or Path(app.env.doc2path(name))
-    docs = Path(app.srcdir)
-    if path.suffix != ".md":
-        return
+def rewritten(text: str, file: Path, page: Path, docs: Path) -> str:
+    """Lead the links of a file, which is a page of the site, to pages. Links to files that are none become text."""
 
-    def rewritten(match: re.Match[str]) -> str:
-        target, anchor = match[1], match[2] or ""
-        if re.match(r"\w+:", target):
+    def target(match: re.Match[str]) -> str:
+        mark, shown, link, anchor = match[1], match[2], match[3], match[4] or ""
+        if re.match(r"\w+:", link) or mark:
             return match[0]
-        file = (ROOT / path.relative_to(docs.parent)).parent.joinpath(target).resolve()
-        if file.is_relative_to(docs) and path.is_relative_to(docs):
-            return match[0]
-        page = PROJECT_PAGES.get(str(file.relative_to(ROOT)))
-        if page is not None:
-            return f"](/{page}.rst{anchor})"
-        if file.is_relative_to(docs):
-            return f"](/{file.relative_to(docs)}{anchor})"
-        return match[0]
+        found = (file.parent / link).resolve()
+        name = str(found.relative_to(ROOT)) if found.is_relative_to(ROOT) else ""
+        if name in PROJECT_PAGES:
+            found = docs / f"{PROJECT_PAGES[name]}.markdown"
+        elif name == "README.md":
+            found, anchor = docs / "index.md", ""
+        if found.is_relative_to(docs):
+            return f"[{shown}]({os.path.relpath(found, page.parent)}{anchor})"
+        return shown
 
-    parts = _FENCE.split(source[0])
-    source[0] = "".join(part if number % 2 else _LINK.sub(rewritten, part) for number, part in enumerate(parts))
+    parts = _FENCE.split(text)
+    return "".join(part if number % 2 else _LINK.sub(target, part) for number, part in enumerate(parts))
+
+
+def _rewrite_links(app: Sphinx, name: str, source: list[str]) -> None:
+    path = Path(app.env.doc2path(name))
+    if path.suffix == ".md":
+        source[0] = rewritten(source[0], path, path, Path(app.srcdir))
 
 
 # -- names in code
@@ -91,7 +95,7 @@ def _link_code(app: Sphinx, tree: nodes.document, page: str) -> None:
         command = re.fullmatch(r"kbatch (\w+)", text)
         file = re.fullmatch(r"docs/([\w/-]+)\.md", text)
         if command and command[1] in commands:
-            target = (f"reference/commands/{command[1]}", "")
+            target = (f"reference/commands/kbatch-{command[1]}", "")
         elif file and file[1] in app.env.found_docs:
             target = (file[1], "")
         if target is not None and target[0] != page:
@@ -118,21 +122,26 @@ def _objects(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
 
 
 @cache
-def external_names() -> dict[str, str]:
-    """Return the addresses of names of other packages: docs/_ext/external_names.txt, so that builds need no network."""
+def external_names() -> dict[str, tuple[str, str]]:
+    """Return what docstrings write for each name of other packages, and its address."""
     lines = (Path(__file__).parents[1] / "external_names.txt").read_text().splitlines()
     rows = [line.split() for line in lines if line and not line.startswith("#")]
-    return {name: address.replace("NAME", name) for name, address in rows}
+    return {name: (name if short == "-" else short, address.replace("NAME", name)) for name, short, address in rows}
+
+
+def type_names() -> dict[str, str]:
+    """Return the role of each name in the types of docstrings that has a page: ours, and those of other packages."""
+    ours = {name.rpartition(".")[2]: name for name in homes()}
+    full = {name: name for name in homes()}
+    theirs = {short: name for name, (short, _) in external_names().items()}
+    return {short: f":py:obj:`{short} <{name}>`" for short, name in {**theirs, **ours, **full}.items()}
 
 
 def _external_link(app: Sphinx, env: BuildEnvironment, node: Any, text: nodes.Node) -> nodes.reference | None:
-    if node.get("refdomain") != "py":
+    found = external_names().get(node["reftarget"]) if node.get("refdomain") == "py" else None
+    if found is None:
         return None
-    name = node["reftarget"]
-    address = external_names().get(name)
-    if address is None:
-        return None
-    return nodes.reference("", "", text, internal=False, refuri=address, reftitle=name)
+    return nodes.reference("", "", text, internal=False, refuri=found[1], reftitle=node["reftarget"])
 
 
 # -- images

@@ -1,4 +1,4 @@
-"""Texts of generated pages, in reStructuredText; the directory docs/reference has nothing else."""
+"""Texts of generated pages, in reStructuredText or, from files of the project, in Markdown; the directory docs/reference has nothing else."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ __all__ = ["escaped", "heading", "list_table", "literal", "toctree", "write"]
 
 def write(source: Path, texts: Mapping[str, str]) -> None:
     """Write pages by name, without touching those that are the same: Sphinx reads again what is newer."""
-    expected = {source / f"{name}.rst": text for name, text in texts.items()}
-    for path in (Path(source) / "reference").rglob("*.rst"):
-        if path not in expected:
+    named = {name if name.endswith(".markdown") else f"{name}.rst": text for name, text in texts.items()}
+    expected = {source / name: text for name, text in named.items()}
+    for path in (source / "reference").rglob("*"):
+        if path.is_file() and path not in expected:
             path.unlink()
     for path, text in expected.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ __all__ = ["MODULES", "generate", "homes", "public_names", "setup"]
 
 # tests/support/public_api.py has the same list.
 MODULES = ["kbatch", "kbatch.live", "kbatch.log", "kbatch.values", "kbatch.protocol", "kbatch.spark"]
-_KINDS = ("Functions", "Classes", "Enumerations", "Data types", "Errors")
+_KINDS = ("Functions", "Classes", "Enumerations", "Data types", "Constants", "Errors")
 
 
 def setup(app: Sphinx) -> None:
@@ -64,7 +64,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, np.dtype):
         return "Data types"
     if not inspect.isclass(value):
-        return "Functions"
+        return "Functions" if callable(value) else "Constants"
     if issubclass(value, BaseException):
         return "Errors"
     return "Enumerations" if hasattr(value, "__members__") else "Classes"
@@ -128,10 +128,10 @@ def _page(module: str, name: str, value: Any) -> str:
     if isinstance(value, np.dtype):
         return text + _dtype(called, value)
     if not inspect.isclass(value):
-        return text + f".. autofunction:: {called}\n"
-    text += f".. autoclass:: {called}\n   :show-inheritance:\n"
+        return text + f".. auto{'function' if callable(value) else 'data'}:: {called}\n"
+    text += f".. autoclass:: {called}\n"
     if issubclass(value, BaseException):
-        return text + "   :members:\n"
+        return text + "   :show-inheritance:\n   :members:\n"
     return text + "   :members:\n   :inherited-members: " + ", ".join(_foreign_bases(value)) + "\n"
 
 
