@@ -95,6 +95,9 @@ templates_path: list[str] = []
 nitpicky = True
 nitpick_ignore_regex = [("py:obj", ".*")]
 default_role = "py:obj"
+# Flags such as --json keep their two hyphens.
+smartquotes = False
+toc_object_entries_show_parents = "hide"
 suppress_warnings = ["toc.empty_glob", "config.cache"]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]

@@ -46,13 +46,29 @@ def _summary(parser: Any) -> str:
 
 
 def _page(name: str, parser: argparse.ArgumentParser) -> str:
-    # argparse may color what it formats, as it does for a terminal.
-    with mock.patch.dict(os.environ, {"COLUMNS": "90", "NO_COLOR": "1"}):
-        usage = re.sub(r"\x1b\[[\d;]*m", "", parser.format_usage()).removeprefix("usage: ")
     text = heading(f"kbatch {name}") + f".. program:: kbatch {name}\n\n"
-    text += "".join(_blocks(parser.description or ""))
-    usage = usage.rstrip().replace("\n       ", "\n")
-    text += ".. code-block:: text\n   :class: usage\n\n" + textwrap.indent(usage, "   ") + "\n\n"
+    text += f".. code-block:: text\n\n   {_usage(parser)}\n\n"
+    parts = [*_blocks(parser.description or ""), *_blocks(parser.epilog or "")]
+    # The options follow the introduction and its examples.
+    place = next((number for number, part in enumerate(parts) if part.startswith("Examples\n")), -1) + 1
+    parts.insert(place or len(list(_blocks(parser.description or ""))), _options(parser))
+    return text + "".join(parts)
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    formatter = argparse.HelpFormatter(parser.prog)
+    words = [parser.prog, "[OPTION ...]"]
+    for action in parser._actions:
+        if not action.option_strings:
+            words.append(formatter._format_args(action, formatter._get_default_metavar_for_positional(action)))
+        elif action.required:
+            value = formatter._format_args(action, formatter._get_default_metavar_for_optional(action))
+            words.insert(2, f"{action.option_strings[-1]} {value}")
+    return " ".join(words)
+
+
+def _options(parser: argparse.ArgumentParser) -> str:
+    text = ""
     for group in parser._action_groups:
         actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         if actions:
@@ -60,7 +76,7 @@ def _page(name: str, parser: argparse.ArgumentParser) -> str:
             text += heading(_TITLES.get(title, title[0].upper() + title[1:]), "-")
             text += "".join(_blocks(group.description or ""))
             text += "".join(_argument(action, parser) for action in actions)
-    return text + "".join(_blocks(parser.epilog or ""))
+    return text
 
 
 def _argument(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
@@ -77,7 +93,7 @@ def _argument(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield the paragraphs of a help text; those that begin with a title and a colon become sections."""
+    """Yield the paragraphs of a help text; those that begin with a title and a colon are sections."""
     for paragraph in text.strip("\n").split("\n\n"):
         title, *lines = paragraph.split("\n")
         if not (title.rstrip().endswith(":") and lines and all(line.startswith("  ") for line in lines)):
@@ -85,11 +101,14 @@ def _blocks(text: str) -> Iterator[str]:
                 yield _paragraph(paragraph)
             continue
         title = title.strip().removesuffix(":")
-        yield heading(title[0].upper() + title[1:], "-")
-        if title.lower() == "examples":
-            yield from _examples(lines)
-        else:
-            yield from _items(textwrap.dedent("\n".join(lines)).split("\n"), title)
+        # A flag keeps its name.
+        shown = escaped(title) if title.startswith("--") else title[0].upper() + title[1:]
+        body = _examples(lines) if title.lower() == "examples" else _items(_dedented(lines), title)
+        yield heading(shown, "-") + "".join(body)
+
+
+def _dedented(lines: list[str]) -> list[str]:
+    return textwrap.dedent("\n".join(lines)).split("\n")
 
 
 def _paragraph(text: str) -> str:

@@ -12,23 +12,14 @@ from docutils import nodes
 from sphinx.util.nodes import make_refnode
 
 from kbatch_site.command_pages import parsers
+from kbatch_site.project_files import rewritten
 from kbatch_site.python_pages import homes
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
-__all__ = ["external_names", "project_pages", "rewritten", "setup", "type_names"]
-
-ROOT = Path(__file__).parents[3]
-# Files outside of docs/ that are pages of the site.
-PROJECT_PAGES = {
-    "CHANGELOG.md": "reference/changelog",
-    "SECURITY.md": "reference/security",
-    "bench/README.md": "reference/running-benchmarks",
-}
-_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
-_FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+__all__ = ["external_names", "setup", "type_names"]
 
 
 def setup(app: Sphinx) -> None:
@@ -37,39 +28,10 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-resolved", _link_code)
     app.connect("missing-reference", _external_link)
     app.connect("doctree-read", _adapt_images)
-
-
-def project_pages() -> dict[str, str]:
-    """Return the pages that are files outside of docs/, in Markdown."""
-    docs = ROOT / "docs"
-    return {
-        f"{page}.markdown": rewritten((ROOT / file).read_text(), ROOT / file, docs / page, docs)
-        for file, page in PROJECT_PAGES.items()
-    }
+    app.connect("doctree-read", _remove_contents)
 
 
 # -- links of Markdown
-
-
-def rewritten(text: str, file: Path, page: Path, docs: Path) -> str:
-    """Lead the links of a file, which is a page of the site, to pages. Links to files that are none become text."""
-
-    def target(match: re.Match[str]) -> str:
-        mark, shown, link, anchor = match[1], match[2], match[3], match[4] or ""
-        if re.match(r"\w+:", link) or mark:
-            return match[0]
-        found = (file.parent / link).resolve()
-        name = str(found.relative_to(ROOT)) if found.is_relative_to(ROOT) else ""
-        if name in PROJECT_PAGES:
-            found = docs / f"{PROJECT_PAGES[name]}.markdown"
-        elif name == "README.md":
-            found, anchor = docs / "index.md", ""
-        if found.is_relative_to(docs):
-            return f"[{shown}]({os.path.relpath(found, page.parent)}{anchor})"
-        return shown
-
-    parts = _FENCE.split(text)
-    return "".join(part if number % 2 else _LINK.sub(target, part) for number, part in enumerate(parts))
 
 
 def _rewrite_links(app: Sphinx, name: str, source: list[str]) -> None:
@@ -155,3 +117,14 @@ def _adapt_images(app: Sphinx, tree: nodes.document) -> None:
             image["classes"].append("dark-light")
 
 
+# -- contents
+
+
+def _remove_contents(app: Sphinx, tree: nodes.document) -> None:
+    """Remove the list of a page's headings, which readers on GitHub need; the site shows them next to the page."""
+    headings = {name for section in tree.findall(nodes.section) for name in section["ids"]}
+    for found in list(tree.findall(nodes.bullet_list)):
+        links = [node for node in found.findall(nodes.Element) if "reftarget" in node or "refid" in node]
+        targets = [node.get("refid") or node["reftarget"].lstrip("#") for node in links]
+        if len(targets) == len(found.children) > 1 and headings.issuperset(targets):
+            found.parent.remove(found)

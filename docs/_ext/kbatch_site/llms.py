@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from docutils import nodes
 
-from kbatch_site.sections import entries
+from kbatch_site.tree import entries
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

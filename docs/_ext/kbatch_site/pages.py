@@ -23,8 +23,8 @@ def write(source: Path, texts: Mapping[str, str]) -> None:
 
 
 def escaped(text: str) -> str:
-    """Return text without markup, except for code in backticks."""
-    parts = re.split(r"(`+[^`]+`+)", text)
+    """Return text without markup, except for code: in backticks, and the flags of commands."""
+    parts = re.split(r"(`+[^`]+`+|(?<![\w-])--[a-z][\w-]*)", text)
     return "".join(
         literal(part.strip("`")) if number % 2 else re.sub(r"([\\*_|<>])", r"\\\1", part)
         for number, part in enumerate(parts)
@@ -38,7 +38,7 @@ def literal(text: str) -> str:
 
 def heading(text: str, underline: str = "=") -> str:
     """Return a heading; the title of a page has ``=``, and headings below it ``-`` and ``~``."""
-    return f"{text}\n{underline * len(text)}\n\n"
+    return f"{text}\n{underline * (len(text) + 2)}\n\n"
 
 
 def list_table(header: Sequence[str], rows: Iterable[Sequence[str]], widths: str = "auto", kind: str = "") -> str:

@@ -66,8 +66,12 @@ def _index(found: dict[str, tuple[str, list[MessageSchema]]]) -> str:
         response = schemas[f"{key.title}Response"]
         links = f":ref:`request <{_anchor(request)}>`, :ref:`response <{_anchor(response)}>`"
         rows.append((str(int(key)), key.title, _number_range(request.versions), links))
-    stored = [(title.replace("`", ""), name) for name, (title, messages) in found.items() if messages[0].api_key is None]
-    text = "The messages that :mod:`kbatch.protocol` reads and writes: their versions and fields. APIs without versions "
+    stored = [
+        (title.replace("`", ""), name) for name, (title, messages) in found.items() if messages[0].api_key is None
+    ]
+    text = (
+        "The messages that :mod:`kbatch.protocol` reads and writes: their versions and fields. APIs without versions "
+    )
     text += "are known by name only, such as those between brokers. :doc:`/protocol` shows how messages are read and "
     text += "written.\n\n"
     text += list_table(("key", "API", "versions", "messages"), rows, widths="10 50 15 25")
@@ -90,23 +94,20 @@ def _page(title: str, messages: list[MessageSchema]) -> str:
 
 def _message(message: MessageSchema) -> Iterator[str]:
     yield f".. _{_anchor(message)}:\n\n" + heading(message.name, "-")
-    facts = [f"API key {message.api_key}"] if message.api_key is not None and "Re" in message.name else []
-    if message.api_key is not None and not message.name.endswith(("Request", "Response")):
-        facts = [f"record type {message.api_key}"]
+    is_public = message.name in PROTOCOL_MESSAGES
+    facts = []
+    if message.api_key is not None:
+        facts.append(f"{'API key' if is_public else 'record type'} {message.api_key}")
     facts.append(f"versions {_number_range(message.versions)}")
     flexible = versions_text(message.flexible, message.versions)
     facts.append(f"flexible {'in no version' if not flexible else 'in all' if flexible == 'all' else flexible}")
-    if message.name in PROTOCOL_MESSAGES:
-        yield f".. py:class:: kbatch.protocol.{message.name}\n\n   "
+    if is_public:
+        yield f".. py:class:: kbatch.protocol.{message.name}\n   :no-contents-entry:\n\n   "
     line = ", ".join(facts)
     yield f"{line[0].upper()}{line[1:]}.\n\n"
     if message.fields:
-        columns = [_field(*each, message) for each in _flattened(message.fields)]
-        # Only columns with a value.
-        names = ("field", "type", "versions", "null", "tag", "default", "meaning")
-        used = [number for number, name in enumerate(names) if name in names[:3] or any(row[number] for row in columns)]
-        rows = [[row[number] for number in used] for row in columns]
-        yield list_table([names[number] for number in used], rows, kind="fields")
+        rows = [_field(*each, message) for each in _flattened(message.fields)]
+        yield list_table(("field", "type", "versions", "meaning"), rows, widths="24 20 10 46", kind="fields")
     else:
         yield "The message has no fields.\n\n"
 
@@ -118,21 +119,29 @@ def _flattened(fields: Iterable[FieldSchema], level: int = 0) -> Iterator[tuple[
 
 
 def _field(field: FieldSchema, level: int, message: MessageSchema) -> list[str]:
+    # Long names may break between their words.
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "\N{ZERO WIDTH SPACE}", field.type)
     return [
         f":level{level}:`{field.name}`" if level else f"``{field.name}``",
-        f"``{field.type}``",
+        f"``{kind}``",
         versions_text(field.versions, message.versions),
-        versions_text(field.nullable, message.versions),
-        "" if field.tag is None else str(field.tag),
-        _default(field),
-        escaped(field.meaning),
+        " ".join([escaped(field.meaning), *_properties(field, message)]),
     ]
 
 
-def _default(field: FieldSchema) -> str:
+def _properties(field: FieldSchema, message: MessageSchema) -> Iterator[str]:
+    """Yield sentences about null, the tag and the default of a field."""
+    nullable = versions_text(field.nullable, message.versions)
+    if nullable:
+        yield (
+            "Can be null."
+            if nullable in ("all", versions_text(field.versions, message.versions))
+            else (f"Can be null in versions {nullable}.")
+        )
+    if field.tag is not None:
+        yield f"Tagged field {field.tag}."
     value: Any = field.default
     if value is None:
-        return "null"
-    if value is ... or not value or hasattr(value, "bytes") and not value.int:
-        return ""
-    return f"``{str(value).lower() if isinstance(value, bool) else value}``"
+        yield "Default null."
+    elif value is not ... and value and getattr(value, "int", 1):
+        yield f"Default ``{str(value).lower() if isinstance(value, bool) else value}``."

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from kbatch_site.tree import entries
 
+if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-__all__ = ["SectionCards", "entries", "matching", "setup"]
+__all__ = ["SectionCards", "setup"]
 
 # Pages of these sections are listed on the section's page; the pages of the others list them in their text.
 LISTED = ("reference",)
@@ -24,28 +22,6 @@ def setup(app: Sphinx) -> None:
     """Register the toctrees and the cards."""
     app.connect("source-read", _add_toctree)
     app.add_directive("section-cards", SectionCards)
-
-
-def matching(patterns: Iterable[str], pages: Iterable[str]) -> Iterator[str]:
-    """Yield the pages that patterns name, each once; ``*`` does not match a slash."""
-    listed: set[str] = set()
-    known = sorted(pages)
-    for pattern in patterns:
-        for page in known:
-            same_depth = page.count("/") == pattern.count("/")
-            if same_depth and fnmatch.fnmatchcase(page, pattern) and page not in listed:
-                listed.add(page)
-                yield page
-
-
-def entries(page: str, sections: Mapping[str, tuple[str, str, list[str]]], pages: set[str]) -> list[str]:
-    """Return the entries of a page's toctree; the pages of a section without a page of its own belong to the front."""
-    if page != "index":
-        return list(matching(sections[page][2], pages)) if page in sections else []
-    found: list[str] = []
-    for name, (title, _, patterns) in sections.items():
-        found += [f"{title} <{name}>"] if name in pages else matching(patterns, pages)
-    return found
 
 
 def _add_toctree(app: Sphinx, name: str, source: list[str]) -> None:
