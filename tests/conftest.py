@@ -43,6 +43,9 @@ collect_ignore = [
 ]
 # Runs under atheris, which only fuzzing needs.
 collect_ignore.append("fuzz/fuzz_one.py")
+# .ci/site builds the documentation site, and names its directory.
+if "KBATCH_SITE" not in os.environ:
+    collect_ignore.append("test_built_site.py")
 
 
 @pytest.fixture(scope="session")

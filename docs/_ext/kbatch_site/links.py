@@ -26,6 +26,8 @@ def setup(app: Sphinx) -> None:
     """Register the handlers of links."""
     app.connect("source-read", _rewrite_links)
     app.connect("doctree-resolved", _link_code)
+    app.connect("doctree-read", _mark_rules)
+    app.connect("doctree-resolved", _link_rules)
     app.connect("missing-reference", _external_link)
     app.connect("doctree-read", _adapt_images)
     app.connect("doctree-read", _remove_contents)
@@ -78,6 +80,45 @@ def _objects(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
     """Return page and anchor of the public names with their modules."""
     python = env.domains.python_domain
     return {name: (entry.docname, entry.node_id) for name, entry in python.objects.items() if name != "kbatch"}
+
+
+# -- rules of the format
+
+
+_RULES_PAGE = "format-rules"
+_RULE = re.compile(r"\b[A-Z]{2,}-R\d+\b")
+
+
+def _mark_rules(app: Sphinx, tree: nodes.document) -> None:
+    """Give each row of the page of rules an anchor."""
+    if app.env.docname == _RULES_PAGE:
+        for cell in tree.findall(nodes.entry):
+            if _RULE.fullmatch(cell.astext()):
+                cell["ids"].append(cell.astext().lower())
+
+
+def _link_rules(app: Sphinx, tree: nodes.document, page: str) -> None:
+    """Link the ids of rules, such as FRM-R3, to their rows."""
+    if page == _RULES_PAGE or app.builder.name == "linkcheck":
+        return
+    known = _rules(Path(app.srcdir))
+    for node in list(tree.findall(nodes.Text)):
+        ids = [each for each in _RULE.findall(node) if each in known]
+        if not ids or _is_linked(node) or isinstance(node.parent, nodes.literal | nodes.literal_block):
+            continue
+        parts: list[nodes.Node] = []
+        rest = str(node)
+        for each in ids:
+            before, _, rest = rest.partition(each)
+            link = make_refnode(app.builder, page, _RULES_PAGE, each.lower(), nodes.Text(each))
+            parts += [nodes.Text(before), link]
+        node.parent.replace(node, [*parts, nodes.Text(rest)])
+
+
+@cache
+def _rules(docs: Path) -> set[str]:
+    page = docs / f"{_RULES_PAGE}.md"
+    return set(re.findall(r"^\| ([A-Z]+-R\d+) \|", page.read_text(), re.MULTILINE)) if page.exists() else set()
 
 
 # -- other packages

@@ -55,7 +55,7 @@ def index_lines(app: Sphinx) -> Iterator[str]:
     yield ""
     yield f"> {_description(app, 'index')}"
     yield ""
-    yield "Pages that end in .md are their sources; the others are generated from the code. llms-full.txt has all sources."
+    yield "Pages in .md are written by people, the others are generated from the code. llms-full.txt has all .md pages."
     sections, pages = app.config.site_sections, set(app.env.found_docs)
     for name, (title, text, _) in sections.items():
         below = entries(name, sections, pages)

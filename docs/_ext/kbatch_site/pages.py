@@ -1,4 +1,7 @@
-"""Texts of generated pages, in reStructuredText or, from files of the project, in Markdown; the directory docs/reference has nothing else."""
+"""Generated pages: docs/reference has no others.
+
+Pages are in reStructuredText, and those that are files of the project in Markdown.
+"""
 
 from __future__ import annotations
 

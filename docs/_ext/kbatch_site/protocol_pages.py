@@ -37,10 +37,10 @@ def versions_text(versions: range, of: range) -> str:
     last = min(versions.stop, of.stop) - 1
     if not versions or versions.start > last:
         return ""
-    if versions.stop == _OPEN_END and versions.start != of.start:
-        return f"{versions.start}+"
     if versions.start <= of.start and last == of.stop - 1:
         return "all"
+    if versions.stop == _OPEN_END:
+        return f"{versions.start}+"
     return str(last) if versions.start == last else f"{versions.start}-{last}"
 
 
@@ -107,7 +107,7 @@ def _message(message: MessageSchema) -> Iterator[str]:
     yield f"{line[0].upper()}{line[1:]}.\n\n"
     if message.fields:
         rows = [_field(*each, message) for each in _flattened(message.fields)]
-        yield list_table(("field", "type", "versions", "meaning"), rows, widths="24 20 10 46", kind="fields")
+        yield list_table(("field", "type", "versions", "meaning"), rows, widths="25 20 12 43", kind="fields")
     else:
         yield "The message has no fields.\n\n"
 

@@ -41,13 +41,13 @@ def homes() -> dict[str, tuple[str, Any]]:
     """Return each public name with the name of its page; a name that two modules have is documented with the first."""
     found: dict[str, tuple[str, Any]] = {}
     pages: dict[int, str] = {}
-    taken: set[str] = set()
+    taken = set(MODULES)
     for module in MODULES:
         for name, value in public_names(module).items():
             page = pages.get(id(value))
             if page is None:
                 page = f"{module}.{name}"
-                # `kbatch.scan` and `kbatch.Scan` are the same file on some file systems.
+                # Some file systems do not distinguish kbatch.scan from kbatch.Scan, and kbatch.log from kbatch.Log.
                 page += "-class" if page.lower() in taken or _is_shadowed(module, name) else ""
                 taken.add(page.lower())
                 pages[id(value)] = page
