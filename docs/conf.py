@@ -28,8 +28,8 @@ site_sections = {
         "Guide",
         "What kbatch does, by subject: reading, scans, live topics, exports, Spark.",
         [
+            "install",
             "reading",
-            "transactions-and-damage",
             "values",
             "registry",
             "scans",
@@ -60,7 +60,7 @@ site_sections = {
     "explanation": (
         "Explanation",
         "The record format, what happens at a fault, and how kbatch is built.",
-        ["format", "faults", "architecture", "contributing"],
+        ["format", "transactions-and-damage", "faults", "architecture", "contributing"],
     ),
     "compatibility": (
         "Compatibility",

@@ -19,7 +19,7 @@ from browser import Browser
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / os.environ.get("KBATCH_SITE", "build/site")
 # Elements whose attributes make a browser request something when it opens the page.
-LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
+LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "srcset", "video": "src", "link": "href"}
 
 
 class Page(HTMLParser):
@@ -77,6 +77,13 @@ def test_pages_load_nothing_from_other_sites() -> None:
         assert re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]*", path.read_text()) == [], path
 
 
+def test_files_that_pages_load_exist() -> None:
+    for path in pages():
+        for each in page(path).loaded:
+            if not each.startswith(("data:", "#")):
+                assert (path.parent / unquote(urlsplit(each).path)).exists(), f"{path}: {each}"
+
+
 def test_pages_have_no_markup_errors() -> None:
     for path in pages():
         assert not {"system-message", "problematic"} & page(path).classes, path
@@ -110,7 +117,7 @@ def test_public_names_commands_and_pages_are_linked_from_text() -> None:
 
 
 def test_docstrings_link_to_other_packages() -> None:
-    links = page(SITE / "reference" / "python" / "kbatch.RecordTable.html").links
+    links = page(SITE / "reference" / "python" / "kbatch.log.LogList.html").links
     assert "https://arrow.apache.org/docs/python/generated/pyarrow.Table.html#pyarrow.Table" in links
     assert "https://docs.python.org/3/library/functions.html#int" in links
 

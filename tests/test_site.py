@@ -113,6 +113,16 @@ def test_links_out_of_docs_lead_to_pages_or_become_text() -> None:
     )
 
 
+def test_pictures_follow_the_theme_of_the_site() -> None:
+    text = """<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="../bench/dark.svg">
+  <img alt="A chart" src="../bench/light.svg">
+</picture>"""
+    assert module("project_files").rewritten(text, DOCS / "x.md", DOCS / "x.md", DOCS) == (
+        "![A chart](../bench/light.svg){.only-light} ![A chart](../bench/dark.svg){.only-dark}"
+    )
+
+
 # -- generated pages
 
 

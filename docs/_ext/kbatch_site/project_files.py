@@ -16,6 +16,12 @@ PROJECT_PAGES = {
     "bench/README.md": "reference/running-benchmarks",
 }
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+# The set-up of README.md is on the site in the first of these pages that exists.
+SET_UP_PAGES = ("install.md", "contributing.md#set-up")
+_PICTURE = re.compile(
+    r"<picture>\s*<source media=\"\(prefers-color-scheme: dark\)\" srcset=\"([^\"]+)\">\s*"
+    r"<img alt=\"([^\"]*)\" src=\"([^\"]+)\">\s*</picture>"
+)
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -40,10 +46,14 @@ def rewritten(text: str, file: Path, page: Path, docs: Path) -> str:
         if name in PROJECT_PAGES:
             found = docs / f"{PROJECT_PAGES[name]}.markdown"
         elif name == "README.md":
-            found, anchor = docs / "index.md", ""
+            pages = SET_UP_PAGES if anchor == "#set-up" else ("index.md",)
+            found, anchor = next(docs / each for each in pages if (docs / each.partition("#")[0]).exists()), ""
         if found.is_relative_to(docs):
             return f"[{shown}]({os.path.relpath(found, page.parent)}{anchor})"
         return shown
 
     parts = _FENCE.split(text)
-    return "".join(part if number % 2 else _LINK.sub(target, part) for number, part in enumerate(parts))
+    for number in range(0, len(parts), 2):
+        # The theme of the site decides, not that of the system as in HTML.
+        parts[number] = _PICTURE.sub(r"![\2](\3){.only-light} ![\2](\1){.only-dark}", _LINK.sub(target, parts[number]))
+    return "".join(parts)
