@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from docutils import nodes
 
+from kbatch_site.pages import first_sentence
 from kbatch_site.tree import entries
 
 if TYPE_CHECKING:
@@ -82,6 +82,5 @@ def _description(app: Sphinx, page: str) -> str:
     for node in app.env.get_doctree(page).findall(nodes.paragraph):
         if isinstance(node.parent, nodes.section):
             text = " ".join(node.astext().split())
-            sentence = re.match(r"(.*?[.:])(?: |$)", text)
-            return (sentence[1] if sentence else text).replace(":", ".")
+            return first_sentence(text)
     return ""

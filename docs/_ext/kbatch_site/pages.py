@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["escaped", "heading", "list_table", "literal", "toctree", "write"]
+__all__ = ["escaped", "first_sentence", "heading", "list_table", "literal", "toctree", "write"]
 
 
 def write(source: Path, texts: Mapping[str, str]) -> None:
@@ -32,6 +32,13 @@ def escaped(text: str) -> str:
         literal(part.strip("`")) if number % 2 else re.sub(r"([\\*_|<>])", r"\\\1", part)
         for number, part in enumerate(parts)
     )
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence; what is after a colon is left out."""
+    match = re.match(r"(.*?[.:?])(?: |$)", text)
+    found = match[1] if match else text
+    return f"{found[:-1]}." if found.endswith(":") else found
 
 
 def literal(text: str) -> str:

@@ -16,6 +16,8 @@ PROJECT_PAGES = {
     "bench/README.md": "reference/running-benchmarks",
 }
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+# Titles where the file's own is that of another page.
+_TITLES = {"bench/README.md": "Running the benchmarks"}
 # The set-up of README.md is on the site in the first of these pages that exists.
 SET_UP_PAGES = ("install.md", "contributing.md#set-up")
 _PICTURE = re.compile(
@@ -28,10 +30,11 @@ _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 def project_pages() -> dict[str, str]:
     """Return the pages that are files outside of docs/, in Markdown."""
     docs = ROOT / "docs"
-    return {
-        f"{page}.markdown": rewritten((ROOT / file).read_text(), ROOT / file, docs / page, docs)
-        for file, page in PROJECT_PAGES.items()
-    }
+    found = {}
+    for file, page in PROJECT_PAGES.items():
+        text = rewritten((ROOT / file).read_text(), ROOT / file, docs / page, docs)
+        found[f"{page}.markdown"] = re.sub(r"^# .*", f"# {_TITLES[file]}", text, count=1) if file in _TITLES else text
+    return found
 
 
 def rewritten(text: str, file: Path, page: Path, docs: Path) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbatch_site.pages import escaped, heading, list_table, toctree
+from kbatch_site.pages import escaped, first_sentence, heading, list_table, toctree
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -22,8 +22,9 @@ _KINDS = ("Functions", "Classes", "Enumerations", "Data types", "Constants", "Er
 
 
 def setup(app: Sphinx) -> None:
-    """Leave out what the text of a class lists."""
+    """Leave out what the text of a class lists, and read prefixes such as value_ as text."""
     app.connect("autodoc-skip-member", _is_listed)
+    app.connect("autodoc-process-docstring", _escape_prefixes, priority=900)
 
 
 def public_names(module: str) -> dict[str, Any]:
@@ -71,9 +72,7 @@ def _kind(value: Any) -> str:
 
 
 def _first_sentence(value: Any) -> str:
-    text = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
-    sentence = re.match(r"(.*?[.:])(?: |$)", text)
-    return (sentence[1] if sentence else text).replace(":", ".") if text else ""
+    return first_sentence((inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " "))
 
 
 def generate() -> dict[str, str]:
@@ -157,3 +156,8 @@ def _is_listed(app: Sphinx, what: str, name: str, member: Any, skip: bool, optio
     text = inspect.getdoc(member) or ""
     has_text = type(member).__module__.startswith("kbatch") and text
     return None if has_text and text != inspect.getdoc(type(member)) else True
+
+
+def _escape_prefixes(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Escape the underscore at the end of words outside of code, which is a link in reStructuredText."""
+    lines[:] = [re.sub(r"(?<![\w`:])([A-Za-z]+)_(?=[\s.,;)]|$)", r"\1\\_", line) for line in lines]

@@ -11,6 +11,7 @@ from kbatch_site.tree import entries
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
 
 __all__ = ["SectionCards", "setup"]
 
@@ -21,6 +22,7 @@ LISTED = ("reference",)
 def setup(app: Sphinx) -> None:
     """Register the toctrees and the cards."""
     app.connect("source-read", _add_toctree)
+    app.connect("env-get-outdated", _outdated)
     app.add_directive("section-cards", SectionCards)
 
 
@@ -30,6 +32,12 @@ def _add_toctree(app: Sphinx, name: str, source: list[str]) -> None:
         hidden = [] if name in LISTED else [":hidden:"]
         options = [":maxdepth: 1", *hidden]
         source[0] += "\n\n" + "\n".join(["```{toctree}", *options, "", *found, "```"]) + "\n"
+
+
+def _outdated(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
+    """Return the pages whose toctrees may change, if there are other pages than in the build before."""
+    listing = ("index", *app.config.site_sections)
+    return [page for page in listing if page in env.found_docs] if added or removed else []
 
 
 class SectionCards(SphinxDirective):
