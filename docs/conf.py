@@ -95,6 +95,8 @@ templates_path: list[str] = []
 nitpicky = True
 nitpick_ignore_regex = [("py:obj", ".*")]
 default_role = "py:obj"
+# Blocks without a language are commands, files and output.
+highlight_language = "text"
 # Flags such as --json keep their two hyphens.
 smartquotes = False
 toc_object_entries_show_parents = "hide"

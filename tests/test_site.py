@@ -16,10 +16,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import public_api
 import pytest
 from checked_links import main, wrong_links
 
+import kbatch
 from kbatch.protocol import ApiKey
 from kbatch.protocol.schema import FieldSchema, message_schemas
 
@@ -154,6 +156,22 @@ def test_every_public_name_has_a_page() -> None:
                 assert ".. auto" in text or f".. py:data:: {page}" in text, value
             else:
                 assert f".. py:class:: {each}.{name}\n" in messages
+
+
+def test_every_field_of_the_structured_arrays_has_a_meaning() -> None:
+    described = module("dtype_fields")
+    dtypes = {name: value for name in kbatch.__all__ if isinstance(value := getattr(kbatch, name), np.dtype)}
+    assert described.FIELDS.keys() == described.PURPOSES.keys() == dtypes.keys()
+    for name, dtype in dtypes.items():
+        assert set(described.FIELDS[name]) == set(dtype.names or ())
+
+
+def test_every_member_of_an_enumeration_is_listed() -> None:
+    texts = generated_pages()
+    for page, value in module("python_pages").homes().values():
+        if hasattr(value, "__members__"):
+            listed = re.findall(r"^   \* - ``(\w+)``$", texts[f"reference/python/{page}"], re.MULTILINE)
+            assert listed == [member.name for member in value]
 
 
 def test_every_command_has_a_page_with_its_flags() -> None:

@@ -164,11 +164,16 @@ def _adapt_images(app: Sphinx, tree: nodes.document) -> None:
 # -- contents
 
 
+# In a list of links: line breaks, commas, and a word before several links.
+_MAX_OTHER_TEXT = 100
+
+
 def _remove_contents(app: Sphinx, tree: nodes.document) -> None:
     """Remove the list of a page's headings, which readers on GitHub need; the site shows them next to the page."""
     headings = {name for section in tree.findall(nodes.section) for name in section["ids"]}
     for found in list(tree.findall(nodes.bullet_list)):
         links = [node for node in found.findall(nodes.Element) if "reftarget" in node or "refid" in node]
         targets = [node.get("refid") or node["reftarget"].lstrip("#") for node in links]
-        if len(targets) == len(found.children) > 1 and headings.issuperset(targets):
+        other = len(found.astext()) - sum(len(node.astext()) for node in links)
+        if len(targets) > 1 and headings.issuperset(targets) and other < _MAX_OTHER_TEXT:
             found.parent.remove(found)

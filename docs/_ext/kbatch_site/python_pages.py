@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kbatch_site.dtype_fields import FIELDS, PURPOSES
 from kbatch_site.pages import escaped, first_sentence, heading, list_table, toctree
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def _module(module: str, names: list[str], found: dict[str, tuple[str, Any]]) ->
         rows = []
         for name in listed:
             page, value = found[f"{module}.{name}"]
-            meaning = f"Columns of the structured arrays: {len(value)}." if kind == "Data types" else _summary(value)
+            meaning = PURPOSES[name] if kind == "Data types" else _summary(value)
             rows.append((f":doc:`{name} <{page}>`", meaning))
         if rows:
             text += heading(kind, "-") + list_table(("name", "purpose"), rows, widths="30 70")
@@ -114,7 +116,7 @@ def _module(module: str, names: list[str], found: dict[str, tuple[str, Any]]) ->
 
 
 def _summary(value: Any) -> str:
-    return _first_sentence(value) or escaped(type(value).__name__)
+    return _first_sentence(value) or escaped(f"{type(value).__name__}: {value!r}")
 
 
 def _module_of(page: str) -> str:
@@ -131,7 +133,8 @@ def _page(module: str, name: str, value: Any) -> str:
     text += f".. autoclass:: {called}\n"
     if issubclass(value, BaseException):
         return text + "   :show-inheritance:\n   :members:\n"
-    return text + "   :members:\n   :inherited-members: " + ", ".join(_foreign_bases(value)) + "\n"
+    text += "   :members:\n   :inherited-members: " + ", ".join(_foreign_bases(value)) + "\n\n"
+    return text + (_members(value) if hasattr(value, "__members__") else "")
 
 
 def _foreign_bases(cls: type) -> list[str]:
@@ -140,13 +143,16 @@ def _foreign_bases(cls: type) -> list[str]:
 
 
 def _dtype(called: str, dtype: np.dtype[Any]) -> str:
-    rows = []
-    for name, (field, offset, *_) in (dtype.fields or {}).items():
-        rows.append((f"``{name}``", f"``{field}``", str(offset)))
-    size = f"A structured dtype of {dtype.itemsize} bytes.\n\n"
-    table = list_table(("field", "type", "position"), rows)
-    body = "".join(f"   {line}".rstrip() + "\n" for line in (size + table).splitlines())
+    name = called.rpartition(".")[2]
+    rows = [(f"``{field}``", f"``{kind}``", FIELDS[name][field]) for field, (kind, *_) in (dtype.fields or {}).items()]
+    text = f"{PURPOSES[name]} A row has {dtype.itemsize} bytes.\n\n"
+    body = textwrap.indent(text + list_table(("field", "type", "meaning"), rows, widths="25 15 60"), "   ")
     return f".. py:data:: {called}\n   :type: numpy.dtype\n\n{body}"
+
+
+def _members(cls: Any) -> str:
+    rows = [(f"``{member.name}``", f"``{member.value!r}``") for member in cls]
+    return heading("Members", "-") + list_table(("name", "value"), rows)
 
 
 def _is_listed(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
