@@ -10,7 +10,7 @@ PURPOSES = {
     "HEADER_DTYPE": "A row of `kbatch.RecordTable.headers`: a header of a record.",
     "CONTROL_DTYPE": "A row of the result of `kbatch.control_records`: a control record.",
     "ABORTED_DTYPE": "An aborted transaction, as `kbatch.log.read_transaction_index` returns it (TXI-R1).",
-    "PRODUCER_DTYPE": "The state of a producer in a partition, as `kbatch.log.read_producer_snapshot` returns it (DSK-R6).",
+    "PRODUCER_DTYPE": "The state of a producer, as `kbatch.log.read_producer_snapshot` returns it (DSK-R6).",
 }
 _KEY_AND_VALUE = {
     "key_pos": "Position of the key's first byte in `data`.",
@@ -28,7 +28,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "batch": "Row of the record's batch in `batches`.",
     },
     "BATCH_DTYPE": {
-        "base_offset": "Offset of the first record, as the batch was written.",
+        "base_offset": "Offset of the first record; -1 for a compressed message of magic 0 or 1 (LEG-R23).",
         "base_timestamp": "Timestamp that the deltas of the records refer to, in milliseconds.",
         "max_timestamp": "Largest timestamp of the batch, in milliseconds.",
         "producer_id": "Id of the idempotent producer, or -1.",
@@ -37,7 +37,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "first_record": "Row of its first record in `records`.",
         "last_offset": "Last offset of the batch.",
         "last_offset_delta": "Last offset minus base offset.",
-        "record_count": "Number of records, as the header states it.",
+        "record_count": "Number of records; -1 for a compressed message of magic 0 or 1 (LEG-R23).",
         "base_sequence": "Sequence number of the first record, or -1.",
         "partition_leader_epoch": "Epoch of the leader that appended the batch, or -1.",
         "crc": "Checksum as stored: CRC-32C for magic 2, CRC-32 for 0 and 1.",
