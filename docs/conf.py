@@ -42,6 +42,10 @@ site_sections = {
             "report",
             "protocol",
             "command-line",
+            "export-commands",
+            "log-commands",
+            "rewriting-commands",
+            "json-output",
         ],
     ),
     "reference": (
