@@ -79,7 +79,7 @@ site_sections = {
     "benchmarks": (
         "Benchmarks",
         "What was compared, how to repeat it, and where kbatch is slower.",
-        ["performance", "reference/running-benchmarks"],
+        ["reference/running-benchmarks"],
     ),
 }
 

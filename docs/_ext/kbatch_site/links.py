@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
-from pygments.lexers.special import TextLexer
 from sphinx.util.nodes import make_refnode
 
 from kbatch_site.command_pages import parsers
@@ -32,8 +31,6 @@ def setup(app: Sphinx) -> None:
     app.connect("missing-reference", _external_link)
     app.connect("doctree-read", _adapt_images)
     app.connect("doctree-read", _remove_contents)
-    # GitHub draws these diagrams; the site shows their text.
-    app.add_lexer("mermaid", TextLexer)
 
 
 # -- links of Markdown
