@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
 from typing_extensions import Buffer
 
+from kbatch.keywords import list_keywords
 from kbatch.options import did_you_mean
 from kbatch.quantities import INT64_MAX, SizeLike, bounds_text
 
@@ -101,6 +102,8 @@ def check_fields(instance: Any) -> None:
 def suggests_names(hints: Mapping[str, str]) -> Callable[[Callable[P, ReturnT]], Callable[P, ReturnT]]:
     """Return a decorator that makes the error for an unknown keyword argument suggest another one.
 
+    It also lists the arguments of ``**options`` in the signature and the docstring (`list_keywords`).
+
     Parameters
     ----------
     hints : mapping of str to str
@@ -128,6 +131,7 @@ def suggests_names(hints: Mapping[str, str]) -> Callable[[Callable[P, ReturnT]],
                 )
             return function(*args, **kwargs)
 
+        list_keywords(checked, function)
         return checked
 
     return decorate

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from kbatch.arguments import check_fields, check_types, is_integer
+from kbatch.keywords import describes
 from kbatch.options import did_you_mean
 from kbatch.quantities import (
     INT64_MAX,
@@ -198,8 +199,27 @@ class Bound:
         return named.get(partition) or self.partitions.get(None, {}).get(partition) or Bound()
 
 
+@describes()
 class BoundArguments(TypedDict, total=False):
-    """The arguments of reads and exports that state where to begin and where to end."""
+    """The arguments of reads and exports that state where to begin and where to end.
+
+    Attributes
+    ----------
+    start : int, datetime, datetime64, timedelta, str or mapping, default None
+        Where to begin: an offset, which counts back from the end of the log if it is negative; a time, as a datetime or
+        in ISO 8601; a time before now, as a timedelta or "-1h"; "end-1h", a time before the end of the topic;
+        "earliest"; "latest"; or a mapping of partitions to such bounds. Default is the beginning of the log.
+    end : int, datetime, datetime64, timedelta, str or mapping, default None
+        Where to end, exclusive, in the forms of `start`. Default is the end of the log.
+    start_offset : int, default None
+        Only records with this offset or a later one; negative numbers count back from the end of the log.
+    stop_offset : int, default None
+        Only records with a smaller offset; negative numbers count back from the end of the log.
+    start_timestamp : datetime, datetime64, timedelta, str or int, default None
+        Only records with this timestamp or a later one; an int is milliseconds since the epoch.
+    stop_timestamp : datetime, datetime64, timedelta, str or int, default None
+        Only records with an earlier timestamp; an int is milliseconds since the epoch.
+    """
 
     start: BoundLike | None
     end: BoundLike | None

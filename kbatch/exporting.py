@@ -18,6 +18,7 @@ from typing_extensions import Unpack
 from kbatch.arguments import check_types, suggests_names
 from kbatch.bounds import BoundArguments, given_bounds
 from kbatch.extras import require
+from kbatch.keywords import describes
 from kbatch.log.key_lookup import IndexLike
 from kbatch.options import Crc, EngineName, Isolation, OnError, OptionError, Overflow, as_named
 from kbatch.plan.arrow_batches import Transform
@@ -49,8 +50,31 @@ _HINTS = {
 }
 
 
+@describes(BoundArguments, ValueArguments, ReadOptions, WriteOptions)
 class ExportOptions(BoundArguments, ValueArguments, total=False):
-    """The options of `export`: of the selection, of reading, and of `WriteOptions`."""
+    """The options of `export`: of the selection, of reading, and of `WriteOptions`.
+
+    Attributes
+    ----------
+    topics : sequence of str, default None
+        Only these topics: names, and globs such as ``orders-*``.
+    partitions : collection of int, default None
+        Only these partitions of each topic.
+    start_timestamp : datetime, datetime64, timedelta, str or int, default None
+        The first offset of the record with this time or a later one, as in Spark's Kafka source.
+    stop_timestamp : datetime, datetime64, timedelta, str or int, default None
+        Where to end: the offset of the first record with this time or a later one.
+    latest_if_no_timestamp : bool, default True
+        Whether a partition without a record at or after the starting time is skipped; otherwise it is an error.
+    on_error : {"raise", "stop", "skip"}, or mapping of str to them, default "raise"
+        At damage, and at formats that cannot be read: fail; stop reading that partition; or skip it. All losses are
+        listed. A mapping has a value for each topic, and ``"*"`` for the others.
+    on_gap : {"report", "raise"}, or mapping of str to them, default "report"
+        Whether missing offsets that nothing explains are reported, or an error. A mapping is as for `on_error`.
+    fail_on_data_loss : bool, or mapping of str to bool, default True
+        Whether it is an error if offsets to read do not exist: before the first offset of a log, after its last, or
+        deleted by retention during the read. With False they are reported. A mapping is as for `on_error`.
+    """
 
     topics: Sequence[str] | None
     topic_pattern: str | None
@@ -140,17 +164,10 @@ def export(
     metrics : str or path, optional
         A file for Prometheus's node exporter, which is replaced at the end of the run, also of one that fails: records,
         bytes, losses and lag by topic, seconds and success. Needs prometheus_client.
-    start, end, start_offset, stop_offset, start_timestamp, stop_timestamp : optional
-        The range to export, in the forms of `kbatch.Log.tables`. As in Spark's Kafka source, a time means the offset
-        of the first record with this time or a later one.
-    on_error, on_gap, fail_on_data_loss : optional
-        One value, or a mapping of topics to values such as ``{"orders": "skip", "*": "raise"}``. The value of ``"*"``
-        is for all topics that it does not name; without it they have the default.
-    values, keys, value_schema, key_schema, schema_registry, ... : optional
-        The formats of values and keys, as for `kbatch.Log.to_arrow`.
     **options
-        Those of ``docs/options.md``, such as ``topics``, ``isolation``, ``key``, ``index``, ``crc``, ``format``,
-        ``mode``, ``compression`` and ``by_day``.
+        `ExportOptions`: the selection, such as ``topics``, ``start`` and ``key``; reading, such as ``isolation``,
+        ``on_error`` and ``values``; and the files, such as ``format``, ``mode``, ``compression`` and ``by_day``.
+        ``help(kbatch.export)`` lists them.
 
     Returns
     -------
@@ -276,13 +293,13 @@ def follow(
         of the running run.
     metrics : str or path, optional
         As for `export`, replaced after each commit, and with ``lag_bytes`` by topic.
-    start, start_offset, start_timestamp : optional
-        Where to begin in topic-partitions without a position, as for `export`. Topic-partitions that appear later are
-        read from their beginning, or from the given time on.
-    on_error, on_gap, fail_on_data_loss, values, keys, value_schema, key_schema, ... : optional
-        As for `export`.
+    start, start_offset, start_timestamp : as for `export`, default None
+        Where to begin in topic-partitions without a position. Topic-partitions that appear later are read from their
+        beginning, or from the given time on.
+    end, stop_offset, stop_timestamp, mode : None
+        Not allowed: an export that follows has no end, and each commit continues after the one before.
     **options
-        The other options of `export`. ``mode``, an end of the range and ``on_error="stop"`` are refused.
+        The options of `export`, without ``on_error="stop"``. ``help(kbatch.follow)`` lists them.
 
     Returns
     -------

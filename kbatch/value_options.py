@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from kbatch import options as opts
+from kbatch.keywords import describes
 from kbatch.options import Framing, Option, OptionError, Unknown, ValueKind, option
 
 if TYPE_CHECKING:
@@ -50,26 +51,6 @@ _TAKES = {
     "protobuf": {"schema", "schema_file", "framing", "message", "subject"},
     "struct": {"schema", "schema_file"},
 }
-
-
-class ValueArguments(TypedDict, total=False):
-    """The arguments of reads that give typed columns: the fields of `FormatOptions` for values and for keys."""
-
-    values: ValueFormat | Parser
-    value_schema: ValueSchema | None
-    value_reader_schema: ValueSchema | None
-    value_framing: Framing | None
-    value_message: str | None
-    value_subject: str | None
-    value_unknown: Unknown | None
-    schema_registry: RegistryLike | None
-    keys: ValueFormat | Parser
-    key_schema: ValueSchema | None
-    key_reader_schema: ValueSchema | None
-    key_framing: Framing | None
-    key_message: str | None
-    key_subject: str | None
-    key_unknown: Unknown | None
 
 
 def _check_format(value: Any) -> None:
@@ -288,6 +269,71 @@ class RegistryOptions:
         from kbatch.values.registry_settings import RegistrySettings
 
         return RegistrySettings.of({} if self.schema_registry is None else self.schema_registry, more)
+
+
+@describes()
+class ValueArguments(TypedDict, total=False):
+    """The arguments of reads that give typed columns: the fields of `FormatOptions` for values and for keys.
+
+    Attributes
+    ----------
+    values : {"binary", "string", "json", "avro", "protobuf", "struct"} or parser, default "binary"
+        The format of the values, or a parser of `kbatch.values`; binary leaves bytes as they are. With another one the
+        column ``value`` has the type of the schema; what does not fit is null, and its bytes and the reason are in the
+        columns ``value_bad`` and ``value_error``.
+    value_schema : str, bytes, path, mapping, list, or type of Arrow or NumPy, default None
+        The schema of the values. For JSON: Spark's DDL, such as ``"id bigint"``, a dictionary of types by field, a type
+        of Arrow, or a file; default is inferred from a sample. For Avro: JSON, an .avsc file, or a directory of
+        ``<id>.avsc``. For Protobuf: a descriptor set, or a .proto file. For struct: a dtype, or NumPy's codes.
+    value_reader_schema : str, bytes, path, mapping, list, or type of Arrow or NumPy, default None
+        For Avro: the schema to which values of all other schemas are resolved.
+    value_framing : {"none", "confluent"}, default None
+        The prefix that a schema registry's serializer writes. Default is confluent with a schema registry, else none.
+    value_message : str, default None
+        For Protobuf: the full name of the message.
+    value_subject : str, default None
+        With a schema registry: the subject whose latest version is the schema. Default is ``TOPIC-value``.
+    value_unknown : {"ignore", "bad", "keep"}, default None
+        For JSON: ignore fields that the schema does not have, treat the whole value as bad, or keep its other fields
+        and also its bytes. Default is ignore with a given schema, else keep.
+    keys : {"binary", "string", "json", "avro", "protobuf", "struct"} or parser, default "binary"
+        The format of the keys, or a parser of `kbatch.values`; binary leaves bytes as they are. With another one the
+        column ``key`` has the type of the schema; what does not fit is null, and its bytes and the reason are in the
+        columns ``key_bad`` and ``key_error``.
+    key_schema : str, bytes, path, mapping, list, or type of Arrow or NumPy, default None
+        The schema of the keys. For JSON: Spark's DDL, such as ``"id bigint"``, a dictionary of types by field, a type
+        of Arrow, or a file; default is inferred from a sample. For Avro: JSON, an .avsc file, or a directory of
+        ``<id>.avsc``. For Protobuf: a descriptor set, or a .proto file. For struct: a dtype, or NumPy's codes.
+    key_reader_schema : str, bytes, path, mapping, list, or type of Arrow or NumPy, default None
+        For Avro: the schema to which values of all other schemas are resolved.
+    key_framing : {"none", "confluent"}, default None
+        The prefix that a schema registry's serializer writes. Default is confluent with a schema registry, else none.
+    key_message : str, default None
+        For Protobuf: the full name of the message.
+    key_subject : str, default None
+        With a schema registry: the subject whose latest version is the schema. Default is ``TOPIC-key``.
+    key_unknown : {"ignore", "bad", "keep"}, default None
+        For JSON: ignore fields that the schema does not have, treat the whole value as bad, or keep its other fields
+        and also its bytes. Default is ignore with a given schema, else keep.
+    schema_registry : str, path or mapping, default None
+        A schema registry with Confluent's HTTP interface: its URL, or its settings as a file or mapping.
+    """
+
+    values: ValueFormat | Parser
+    value_schema: ValueSchema | None
+    value_reader_schema: ValueSchema | None
+    value_framing: Framing | None
+    value_message: str | None
+    value_subject: str | None
+    value_unknown: Unknown | None
+    schema_registry: RegistryLike | None
+    keys: ValueFormat | Parser
+    key_schema: ValueSchema | None
+    key_reader_schema: ValueSchema | None
+    key_framing: Framing | None
+    key_message: str | None
+    key_subject: str | None
+    key_unknown: Unknown | None
 
 
 @dataclass(frozen=True)

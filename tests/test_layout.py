@@ -30,6 +30,7 @@ LAYERS = [
     "errors",
     "extras",
     "options",
+    "keywords",
     "arguments",
     "backoff",
     "settings_text",

@@ -16,6 +16,7 @@ from typing_extensions import Unpack
 from kbatch.arguments import check_types, suggests_names
 from kbatch.extras import require
 from kbatch.format import VIEW_COLUMNS
+from kbatch.keywords import describes
 from kbatch.live.async_reading import AsyncTables
 from kbatch.live.cluster import Cluster
 from kbatch.live.counters import ConsumerMetrics, ReadCounters
@@ -49,6 +50,7 @@ __all__ = ["ConsumeOptions", "Consumer", "consume"]
 _DEFAULT_BYTES = 128 << 20
 
 
+@describes(ViewOptions, LiveArguments, ClientArguments)
 class ConsumeOptions(ViewOptions, LiveArguments, ClientArguments, total=False):
     """The arguments of `consume`: those of reads, formats of values and keys, and the settings of Kafka's clients."""
 
@@ -347,29 +349,30 @@ def consume(
         Settings of Kafka's clients: a file such as ``client.properties``, or a mapping.
     transport : TransportFactory, optional
         Opens connections in place of sockets, for tests and tunnels.
+    start : int, datetime, datetime64, timedelta, str or mapping, default None
+        Where to begin, in the forms of `kbatch.Log.tables`, or "committed" with a group. Default is "earliest"; with
+        ``end=None`` it is "latest", and new partitions are noticed after ``metadata.max.age.ms`` and read from their
+        beginning.
+    end : int, datetime, datetime64, timedelta, str or mapping, default "latest"
+        Where to end, exclusive, in the forms of `kbatch.Log.tables`. None follows the topics. Under read_committed the
+        read ends at the last stable offset.
+    threads : int, default 0
+        The number of threads that decode; 0 is the number of processors.
+    max_bytes : int or str, default "128m"
+        The approximate memory of the read with its receive buffers. A batch that is larger is read nevertheless. Tables
+        that the caller keeps, and views of them, come on top.
+    fail_on_data_loss : bool, default True
+        Whether it is an error if records are gone before they are read. With False the read goes on with those that
+        remain: at the first one after retention has deleted others, at the end of what a new leader has in common with
+        the one before, and at the beginning of a topic that was made again (`Consumer.missing_offsets`).
+    value_schema, key_schema : str, path, mapping, or type of Arrow or NumPy, default None
+        The schema of values or keys, as for `kbatch.Log.to_arrow`. A schema of JSON that is not given is inferred from
+        a sample of the records that the partitions have when `consume` is called.
     **options
-        - the settings of Kafka's clients with underscores, such as ``bootstrap_servers``, ``security_protocol`` and
-          ``sasl_mechanism``; they take precedence over `config`;
-        - ``start``, ``end``, ``start_offset``, ``stop_offset``, ``start_timestamp``, ``stop_timestamp``, ``last``,
-          ``key``, ``isolation``, ``include_control``, ``crc``, ``on_error``, ``limits`` and ``threads`` of
-          `kbatch.Log.tables`. The default of ``threads`` is 0, the number of processors. Under read_committed the read
-          ends at the last stable offset. With ``end=None`` the default of ``start`` is "latest", and new partitions are
-          noticed after ``metadata.max.age.ms`` and read from their beginning;
-        - ``values``, ``value_schema``, ``schema_registry``, ``keys`` and so on of `kbatch.Log.to_arrow`, for the
-          conversions. A schema of JSON that is not given is inferred from a sample of the records that the partitions
-          have when `consume` is called;
-        - ``flush_rows``, ``flush_bytes`` and ``flush_interval``: gather the records of small responses of a partition
-          in one table, until it has this number of records, its batches have this number of bytes, or the first record
-          has waited for this time, such as "500ms" or a number of seconds. Without ``flush_interval`` that is 1 s.
-          Default is a table for each response;
-        - ``fail_on_data_loss``, whether it is an error if records are gone before they are read. With False the read
-          goes on with those that remain: at the first one after retention has deleted others, at the end of what a new
-          leader has in common with the one before, and at the beginning of a topic that was made again
-          (`Consumer.missing_offsets`). Default is True;
-        - ``on_metrics``, a function that gets `Consumer.metrics` at most once per second, and at the end, in the thread
-          that reads;
-        - ``max_bytes``, the approximate memory of the read with its receive buffers. Default is 128 MiB. A batch that
-          is larger is read nevertheless. Tables that the caller keeps, and views of them, come on top.
+        The range and the choice of records, such as ``key``, ``last``, ``isolation`` and ``on_error``; the formats of
+        values and keys, as for `kbatch.Log.to_arrow`; ``flush_rows``, ``flush_bytes`` and ``flush_interval``, which
+        gather the records of small responses; and the settings of Kafka's clients with underscores, such as
+        ``bootstrap_servers``, which take precedence over `config`. ``help(kbatch.consume)`` lists them.
 
     Returns
     -------

@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from kbatch import options as opts
 from kbatch.arguments import check_fields
+from kbatch.keywords import describes
 from kbatch.live.counters import MetricsCallback
 from kbatch.options import option
 from kbatch.quantities import SizeLike
@@ -15,16 +16,6 @@ __all__ = ["LiveArguments", "LiveOptions"]
 
 # How long records wait for others if only the size of a table is chosen.
 _DEFAULT_SECONDS = 1.0
-
-
-class LiveArguments(TypedDict, total=False):
-    """The arguments of `consume` that `LiveOptions` has, and the callback for counters."""
-
-    flush_rows: int | None
-    flush_bytes: SizeLike | None
-    flush_interval: float | str | None
-    fail_on_data_loss: bool
-    on_metrics: MetricsCallback | None
 
 
 @opts.documented
@@ -84,3 +75,20 @@ class LiveOptions:
         if self.flush_interval is not None:
             return self.flush_interval or None
         return None if self.flush_rows is None and self.flush_bytes is None else _DEFAULT_SECONDS
+
+
+@describes(LiveOptions)
+class LiveArguments(TypedDict, total=False):
+    """The arguments of `consume` that `LiveOptions` has, and the callback for counters.
+
+    Attributes
+    ----------
+    on_metrics : callable, default None
+        A function that gets `Consumer.metrics` at most once per second, and at the end, in the thread that reads.
+    """
+
+    flush_rows: int | None
+    flush_bytes: SizeLike | None
+    flush_interval: float | str | None
+    fail_on_data_loss: bool
+    on_metrics: MetricsCallback | None

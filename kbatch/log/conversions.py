@@ -98,7 +98,9 @@ class Conversions(ABC):
 
         Parameters
         ----------
-        columns, binary, **options
+        columns, binary
+            As for `to_arrow`.
+        **options
             As for `to_arrow`.
 
         Returns
@@ -208,7 +210,9 @@ class Conversions(ABC):
         Parameters
         ----------
         n : int
-        columns, binary, **options
+        columns, binary
+            As for `to_arrow`.
+        **options
             As for `to_arrow`.
 
         Examples
@@ -241,7 +245,9 @@ class Conversions(ABC):
         Parameters
         ----------
         n : int
-        columns, binary, **options
+        columns, binary
+            As for `to_arrow`.
+        **options
             As for `to_arrow`.
 
         Examples
@@ -279,7 +285,9 @@ class Conversions(ABC):
 
         Parameters
         ----------
-        columns, **options
+        columns
+            As for `to_arrow`.
+        **options
             As for `to_arrow`.
         dtype_backend : {"numpy", "pyarrow"}
             As for `RecordTable.to_pandas`.
@@ -314,7 +322,9 @@ class Conversions(ABC):
 
         Parameters
         ----------
-        columns, **options
+        columns
+            As for `to_arrow`.
+        **options
             As for `to_arrow`.
 
         Returns

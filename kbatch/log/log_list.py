@@ -78,7 +78,9 @@ class LogList(Conversions):
 
         Parameters
         ----------
-        columns, **options
+        columns
+            As for `Log.tables`.
+        **options
             As for `Log.tables`; they apply to each log. ``last=n`` is the last `n` records of each log, and `tail`
             returns the last ones in all. In `start` and `end`, ``"end-1h"`` is before the largest timestamp of the last
             batches of all partitions of the topic in this list.

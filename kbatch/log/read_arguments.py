@@ -9,6 +9,7 @@ from typing import Any
 from kbatch.arguments import is_integer
 from kbatch.bounds import Bound, BoundArguments, given_bounds
 from kbatch.format import Limits
+from kbatch.keywords import describes
 from kbatch.log.key_lookup import IndexLike, index_directory
 from kbatch.log.log_bounds import BoundedLog, LogBound, bounds_by_log
 from kbatch.log.row_filter import RowFilter, key_bytes
@@ -50,8 +51,36 @@ SCAN_HINTS = {
 }
 
 
+@describes(BoundArguments)
 class TableOptions(BoundArguments, total=False):
-    """The arguments of `Log.tables` except `columns`."""
+    """The arguments of `Log.tables` except `columns`; its docstring has more about them.
+
+    Attributes
+    ----------
+    last : int, default None
+        Only the last records, at most this number, among those that the other arguments select; of several logs, the
+        last records of each.
+    key : bytes or str, default None
+        Only records with this key; a text is taken as UTF-8.
+    index : str, path or bool, default None
+        With a `key`: the directory of the key index that `kbatch.index_logs` has written. Default is the one in the
+        user's cache directory, if it exists; False uses none.
+    isolation : {"read_uncommitted", "read_committed"}, default "read_uncommitted"
+        Every record; or only records of committed transactions and records outside of transactions, up to the first
+        open transaction.
+    include_control : bool, default False
+        Whether control records (transaction markers) are included.
+    crc : {"verify", "mark", "skip"}, default "verify"
+        Verify checksums; accept and mark batches with a wrong checksum; or do not compute checksums.
+    on_error : {"raise", "stop", "skip"}, default "raise"
+        At damage: raise an error; stop reading; or skip it and list it as a loss.
+    limits : Limits, default None
+        The limits of decoded batches and tables. Default is ``kbatch.Limits()``.
+    threads : int, default 1
+        The number of threads that decode; 0 is the number of processors.
+    max_bytes : int or str, default None
+        The limit on the memory of a decoded table, such as "64m". Default is about 64 MiB, or 8 MiB with a `key`.
+    """
 
     last: int | None
     key: bytes | str | None
@@ -65,6 +94,7 @@ class TableOptions(BoundArguments, total=False):
     max_bytes: SizeLike | None
 
 
+@describes(TableOptions, ValueArguments)
 class ViewOptions(TableOptions, ValueArguments, total=False):
     """The arguments of `to_arrow` and similar methods: those of `Log.tables`, and the formats of values and keys."""
 

@@ -6,11 +6,10 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol, TypedDict, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Unpack
 
 from kbatch.arguments import check_types
 from kbatch.batches.framing import byte_array, entry_size, scan_part
@@ -30,7 +29,7 @@ from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, Withheld
 from kbatch.tuning import STREAM_FRAMED, STREAM_READ_BYTES
 
-__all__ = ["INCOMPLETE_END", "StreamDecoder", "StreamOptions", "decode_stream"]
+__all__ = ["INCOMPLETE_END", "StreamDecoder", "decode_stream"]
 
 # The maximum number of bytes allocated in advance for a batch because of its length field.
 _MAX_TRUSTED = 1 << 20
@@ -38,23 +37,6 @@ _NEVER = 1 << 62
 # How the reason of the loss begins, if a stream ends with an incomplete batch.
 INCOMPLETE_END = "the stream ends within a batch"
 _NOT_READY = "the source has nothing to read now; wait for it, or make it blocking"
-
-
-class StreamOptions(TypedDict, total=False):
-    """The keywords of `StreamDecoder`."""
-
-    isolation: Isolation
-    aborted: Aborted | None
-    include_control: bool
-    crc: Crc
-    on_error: OnError
-    start_offset: int | None
-    stop_offset: int | None
-    threads: int
-    limits: Limits | None
-    columns: Sequence[str] | None
-    origin: int
-    source: str | None
 
 
 @runtime_checkable
@@ -538,8 +520,19 @@ def decode_stream(
     stream: _Readable | Iterable[BytesLike] | str | os.PathLike[str],
     /,
     *,
+    isolation: Isolation = "read_uncommitted",
+    aborted: Aborted | None = None,
+    include_control: bool = False,
+    crc: Crc = "verify",
+    on_error: OnError = "raise",
+    start_offset: int | None = None,
+    stop_offset: int | None = None,
+    threads: int = 1,
+    limits: Limits | None = None,
+    columns: Sequence[str] | None = None,
     max_bytes: SizeLike | None = None,
-    **options: Unpack[StreamOptions],
+    origin: int = 0,
+    source: str | None = None,
 ) -> Iterator[RecordTable]:
     """Decode a file object, a pipe, a socket or an iterable of chunks to tables of bounded size.
 
@@ -549,10 +542,12 @@ def decode_stream(
         An object with ``readinto1``, ``readinto`` or ``read`` is read to its end, up to 1 MiB at a time:
         ``open(path, "rb")``, ``process.stdout``, ``socket.makefile("rb")``, a body from an object store. Any other
         object is iterated: ``iter(lambda: os.read(fd, 1 << 20), b"")``.
+    isolation, aborted, include_control, crc, on_error, start_offset, stop_offset, threads, limits, columns
+        As for `kbatch.decode`.
     max_bytes : int or str, optional
         As for `kbatch.Log.tables`.
-    **options
-        The parameters of `StreamDecoder`.
+    origin, source
+        As for `StreamDecoder`. By default the source is the name of the file.
 
     Returns
     -------
@@ -587,8 +582,20 @@ def decode_stream(
     is_file = hasattr(stream, "read") or hasattr(stream, "readinto")
     if not is_file and not isinstance(stream, str | os.PathLike | Iterable):
         raise TypeError(f"decode_stream takes a file, a path or an iterable of chunks, got {type(stream).__name__}")
-    options["source"] = options.get("source") or source_name(stream)
-    decoder = StreamDecoder(**options)
+    decoder = StreamDecoder(
+        isolation=isolation,
+        aborted=aborted,
+        include_control=include_control,
+        crc=crc,
+        on_error=on_error,
+        start_offset=start_offset,
+        stop_offset=stop_offset,
+        threads=threads,
+        limits=limits,
+        columns=columns,
+        origin=origin,
+        source=source or source_name(stream),
+    )
     table_bytes = _limited(decoder._decoding, max_bytes)
     if isinstance(stream, str | os.PathLike):
         return _tables_of_file(decoder, open_segment(stream, "kbatch.decode_stream"), table_bytes)

@@ -195,12 +195,16 @@ def scan_logs(
     config : str, path or mapping, optional
         For a cluster, the settings of Kafka's clients as for `kbatch.consume`: a file such as ``client.properties``, or
         a mapping. `kbatch.live.ClusterSource` takes them as keyword arguments.
+    threads : int, default 0
+        The number of threads that decode; 0 is the number of processors. A scan holds at most ``threads + 2`` tables of
+        ``max_bytes`` each, and the batches that are made of them.
+    value_schema, key_schema : str, path, mapping, or type of Arrow or NumPy, default None
+        The schema of values or keys, as for `kbatch.Log.to_arrow`. A schema of JSON that is not given is inferred once,
+        when it is first needed.
     **options
-        Those of `kbatch.Log.to_arrow`, such as ``start``, ``end``, ``last``, ``key``, ``isolation`` and ``on_error``.
-        Times before now are taken when `scan_logs` is called. ``threads`` is the number of threads that decode; default
-        is 0, the number of processors. A scan holds at most ``threads + 2`` tables of ``max_bytes`` each, and the
-        batches that are made of them. With ``values`` and ``keys`` the columns have types, and only the fields that a
-        query needs are parsed; a schema of JSON that is not given is inferred once, when it is first needed.
+        Those of `kbatch.Log.to_arrow`, such as ``start``, ``end``, ``last``, ``key``, ``isolation`` and ``on_error``;
+        ``help(kbatch.scan_logs)`` lists them. Times before now are taken when `scan_logs` is called. With ``values``
+        and ``keys`` the columns have types, and only the fields that a query needs are parsed.
 
     Returns
     -------

@@ -267,7 +267,21 @@ def _decode_rows(
         yield from gatherer.flush()
 
 
-def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str] = (), **options: Any) -> DataFrame:
+def decode_frame(
+    frame: DataFrame,
+    column: str = "value",
+    *,
+    keep: Sequence[str] = (),
+    include_headers: bool = False,
+    include_control: bool = False,
+    crc: Crc = "verify",
+    on_error: OnError | None = None,
+    partial: str = "raise",
+    limits: Limits | None = None,
+    table: RowTable = "records",
+    isolation: Isolation = "read_uncommitted",
+    aborted_column: str | None = None,
+) -> DataFrame:
     """Decode a DataFrame's column of raw batch bytes with `decode_in_arrow`.
 
     Parameters
@@ -277,8 +291,8 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
         The binary column.
     keep : sequence of str
         Columns to pass through.
-    **options
-        Options of `decode_in_arrow`.
+    include_headers, include_control, crc, on_error, partial, limits, table, isolation, aborted_column
+        As for `decode_in_arrow`.
 
     Returns
     -------
@@ -297,7 +311,8 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
     >>> records = kbatch.spark.decode_frame(raw, "value", keep=["topic"])  # doctest: +SKIP
     """
     present = frame.schema.fieldNames()
-    aborted = options.get("aborted_column")
+    check_types(decode_frame, locals())
+    aborted = aborted_column
     inputs = [column] if aborted is None else [column, aborted]
     missing = [name for name in (*inputs, *keep) if name not in present]
     if missing:
@@ -310,7 +325,19 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
             "array<struct<producer_id:bigint,first_offset:bigint>>"
         )
     kept = StructType([frame.schema[name] for name in keep])
-    function, schema = decode_in_arrow(column, keep=kept, **options)
+    function, schema = decode_in_arrow(
+        column,
+        keep=kept,
+        include_headers=include_headers,
+        include_control=include_control,
+        crc=crc,
+        on_error=on_error,
+        partial=partial,
+        limits=limits,
+        table=table,
+        isolation=isolation,
+        aborted_column=aborted_column,
+    )
     needed = [*inputs, *(name for name in keep if name not in inputs)]
     return frame.select(*needed).mapInArrow(function, schema)
 

@@ -64,7 +64,11 @@ def convert_log(
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
-    **options: Any,
+    max_bytes: SizeLike = 16 << 20,
+    segment_bytes: SizeLike = INT32_MAX,
+    index_interval_bytes: SizeLike = 4096,
+    sync: bool = True,
+    progress: Callable[[int], None] | None = None,
 ) -> RewriteReport:
     """Convert a log to another magic, as `kbatch.convert` does with bytes, in bounded memory.
 
@@ -77,17 +81,24 @@ def convert_log(
         complete.
     magic, codec, lossy, batch_size, on_error, limits
         As for `kbatch.convert`.
-    **options
-        As for `rewrite_log`.
+    max_bytes : int or str
+        Approximate limit on the bytes of the log in memory.
+    segment_bytes, index_interval_bytes, sync
+        As for `LogWriter`. Each segment becomes one segment of the output unless it grows beyond `segment_bytes`.
+    progress : callable, optional
+        Called with the number of bytes read so far.
 
     Returns
     -------
     RewriteReport
+        Positions of damage are bytes in the file that the reason names.
 
     Raises
     ------
-    ConversionLossError, LogDirectoryError, ...
-        As for `kbatch.convert` and `rewrite_log`.
+    ConversionLossError, ...
+        As for `kbatch.convert`.
+    LogDirectoryError
+        If `out` exists or is inside the log, or if `out` is one file and the log has several segments.
 
     Examples
     --------
@@ -101,7 +112,16 @@ def convert_log(
     """
     check_types(convert_log, locals())
     rewriter = Conversion(magic, codec=codec, lossy=lossy, batch_size=batch_size, on_error=on_error, limits=limits)
-    return rewrite_log(log, out, rewriter, **options)
+    return rewrite_log(
+        log,
+        out,
+        rewriter,
+        max_bytes=max_bytes,
+        segment_bytes=segment_bytes,
+        index_interval_bytes=index_interval_bytes,
+        sync=sync,
+        progress=progress,
+    )
 
 
 def recompress_log(
@@ -112,7 +132,11 @@ def recompress_log(
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
-    **options: Any,
+    max_bytes: SizeLike = 16 << 20,
+    segment_bytes: SizeLike = INT32_MAX,
+    index_interval_bytes: SizeLike = 4096,
+    sync: bool = True,
+    progress: Callable[[int], None] | None = None,
 ) -> RewriteReport:
     """Compress a log with another codec, as `kbatch.recompress` does with bytes.
 
@@ -122,8 +146,8 @@ def recompress_log(
         As for `convert_log`.
     codec, batch_size, on_error, limits
         As for `kbatch.recompress`.
-    **options
-        As for `rewrite_log`.
+    max_bytes, segment_bytes, index_interval_bytes, sync, progress
+        As for `convert_log`.
 
     Returns
     -------
@@ -131,8 +155,10 @@ def recompress_log(
 
     Raises
     ------
-    ConversionLossError, LogDirectoryError, ...
-        As for `kbatch.recompress` and `rewrite_log`.
+    ConversionLossError, ...
+        As for `kbatch.recompress`.
+    LogDirectoryError
+        As for `convert_log`.
 
     Examples
     --------
@@ -145,7 +171,16 @@ def recompress_log(
     """
     check_types(recompress_log, locals())
     rewriter = Recompression(codec, batch_size=batch_size, on_error=on_error, limits=limits)
-    return rewrite_log(log, out, rewriter, **options)
+    return rewrite_log(
+        log,
+        out,
+        rewriter,
+        max_bytes=max_bytes,
+        segment_bytes=segment_bytes,
+        index_interval_bytes=index_interval_bytes,
+        sync=sync,
+        progress=progress,
+    )
 
 
 def rewrite_log(
