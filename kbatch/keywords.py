@@ -21,14 +21,14 @@ from kbatch.options import Option, options_of
 
 __all__ = ["Keyword", "describes", "keywords_of", "list_keywords"]
 
-C = TypeVar("C", bound=type)
+DictT = TypeVar("DictT", bound=type)
 
 _UNPACK = re.compile(r"Unpack\[(\w+)\]")
 # A parameter of a docstring: its names, its type and default.
 _ENTRY = re.compile(r"^( *)(\w+(?:, \w+)*) : (.+)$", re.MULTILINE)
 _DEFAULT = re.compile(r",? ?(?:default (\S.*?)|optional)$")
 _OPTIONS = re.compile(r"^( *)\*\*options\n(?:\1 +\S.*\n|\n(?=\1 +\S))*", re.MULTILINE)
-_WIDTH = 120
+_LINE_LENGTH = 120
 
 
 class Keyword(NamedTuple):
@@ -42,11 +42,11 @@ class Keyword(NamedTuple):
     meaning: str
 
 
-# By TypedDict, its keyword arguments.
-_DESCRIBED: dict[type, dict[str, Keyword]] = {}
+# By TypedDict, the sources of its descriptions. They are parsed when a function needs them.
+_DESCRIPTIONS: dict[type, tuple[type, ...]] = {}
 
 
-def describes(*sources: type) -> Callable[[C], C]:
+def describes(*sources: type) -> Callable[[DictT], DictT]:
     """Return a decorator that describes the keys of a TypedDict, so that `list_keywords` can list them.
 
     Parameters
@@ -73,26 +73,27 @@ def describes(*sources: type) -> Callable[[C], C]:
     (5, 'The number of rows.')
     """
 
-    def decorate(cls: C) -> C:
-        found: dict[str, Keyword] = {}
-        for source in sources:
-            if source in _DESCRIBED:
-                found |= _DESCRIBED[source]
-            else:
-                options = {each.name: each for each in options_of(source)}
-                found |= {name: _of_option(cls, each) for name, each in options.items() if name in cls.__annotations__}
-        for names, text, body in _entries(cls.__doc__ or "", indents=("", "    ")):
-            for name in names:
-                found[name] = _of_text(_annotation(cls, name), name, text, " ".join(body.split()))
-        _DESCRIBED[cls] = {name: found[name] for name in cls.__annotations__ if name in found}
+    def decorate(cls: DictT) -> DictT:
+        _DESCRIPTIONS[cls] = sources
         return cls
 
     return decorate
 
 
+@functools.cache
 def keywords_of(options: type) -> Mapping[str, Keyword]:
     """Return the keyword arguments that a TypedDict describes, by name and in its order."""
-    return _DESCRIBED[options]
+    found: dict[str, Keyword] = {}
+    for source in _DESCRIPTIONS[options]:
+        if source in _DESCRIPTIONS:
+            found |= keywords_of(source)
+        else:
+            described = (each for each in options_of(source) if each.name in options.__annotations__)
+            found |= {each.name: _of_option(options, each) for each in described}
+    for names, text, body in _described_names(options.__doc__ or "", indents=("", "    ")):
+        for name in names:
+            found[name] = _of_text(_annotation_of(options, name), name, text, " ".join(body.split()))
+    return {name: found[name] for name in options.__annotations__ if name in found}
 
 
 def list_keywords(function: Callable[..., Any], of: Callable[..., Any]) -> None:
@@ -109,28 +110,28 @@ def list_keywords(function: Callable[..., Any], of: Callable[..., Any]) -> None:
         return
     options = of.__globals__[unpacked[1]]
     # Without docstrings (python -OO) there are no defaults and meanings.
-    known = _DESCRIBED.get(options, {})
+    known = keywords_of(options)
     text = of.__doc__ or ""
     place = _OPTIONS.search(text)
     own: dict[str, Keyword] = {}
     if place is not None:
-        for names, kind, body in _entries(text, indents=(place[1],)):
+        for names, kind, body in _described_names(text, indents=(place[1],)):
             own |= {name: _of_text("", name, kind, body) for name in names if name in options.__annotations__}
-        listed = "".join(_entry(each, place[1]) for name, each in known.items() if name not in own)
+        listed = "".join(_listed(each, place[1]) for name, each in known.items() if name not in own)
         function.__doc__ = text[: place.start()] + listed + text[place.end() :]
     made = [
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=(own.get(name) or known[name]).default if name in known else ...,
-            annotation=_annotation(options, name),
+            annotation=_annotation_of(options, name),
         )
         for name in options.__annotations__
     ]
     function.__signature__ = signature.replace(parameters=[*parameters, *made])  # type: ignore[attr-defined]
 
 
-def _entries(docstring: str, indents: tuple[str, ...]) -> Iterator[tuple[list[str], str, str]]:
+def _described_names(docstring: str, indents: tuple[str, ...]) -> Iterator[tuple[list[str], str, str]]:
     """Yield names, type and meaning of each parameter or attribute of a docstring with one of these indentations."""
     found = [entry for entry in _ENTRY.finditer(docstring) if entry[1] in indents]
     for entry in found:
@@ -138,7 +139,7 @@ def _entries(docstring: str, indents: tuple[str, ...]) -> Iterator[tuple[list[st
         yield entry[2].split(", "), entry[3], "" if body is None else body[0]
 
 
-def _annotation(options: type, name: str) -> str:
+def _annotation_of(options: type, name: str) -> str:
     annotation = options.__annotations__[name]
     return str(getattr(annotation, "__forward_arg__", annotation))
 
@@ -154,7 +155,7 @@ def _of_text(annotation: str, name: str, text: str, meaning: str) -> Keyword:
 
 
 def _of_option(cls: type, option: Option) -> Keyword:
-    annotation = _annotation(cls, option.name)
+    annotation = _annotation_of(cls, option.name)
     meaning = option.help[:1].upper() + option.help[1:]
     shown = _shown_default(option.default)
     if option.kind.parses_values and option.default is not None and str(option.default) != option.shown:
@@ -182,8 +183,8 @@ def _type_text(annotation: str, cls: type) -> str:
 
 
 @functools.cache
-def _entry(keyword: Keyword, indent: str) -> str:
+def _listed(keyword: Keyword, indent: str) -> str:
     """Return the lines of an argument in a docstring."""
     inner = f"{indent}    "
-    body = textwrap.fill(keyword.meaning, _WIDTH, initial_indent=inner, subsequent_indent=inner)
+    body = textwrap.fill(keyword.meaning, _LINE_LENGTH, initial_indent=inner, subsequent_indent=inner)
     return f"{indent}{keyword.name} : {keyword.type_text}, default {keyword.default_text}\n{body}\n"

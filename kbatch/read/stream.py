@@ -547,7 +547,7 @@ def decode_stream(
     max_bytes : int or str, optional
         As for `kbatch.Log.tables`.
     origin, source
-        As for `StreamDecoder`. By default the source is the name of the file.
+        As for `StreamDecoder`; the name of a file is the default of `source`.
 
     Returns
     -------
@@ -563,11 +563,7 @@ def decode_stream(
     --------
     >>> import io
     >>> import kbatch
-    >>> batch = bytes.fromhex(
-    ...     "0000000000000000" "0000003a" "ffffffff" "02" "e99b8dd8" "0000" "00000000" "0000018bcfe56800"
-    ...     "0000018bcfe56800" "ffffffffffffffff" "ffff" "ffffffff" "00000001"
-    ...     "10" "00" "00" "00" "02" "6b" "02" "76" "00"
-    ... )
+    >>> batch = kbatch.encode([b"v"], timestamps=0)
     >>> [table.values() for table in kbatch.decode_stream(io.BytesIO(batch))]
     [[b'v']]
     >>> [table.values() for table in kbatch.decode_stream([batch, batch[:9], batch[9:]])]

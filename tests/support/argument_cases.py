@@ -49,9 +49,11 @@ class Case(NamedTuple):
 
     @property
     def parameters(self) -> list[str]:
+        # The options of `**options` are tested with the functions that have them as parameters, such as `Log.tables`.
+        target = inspect.unwrap(self.target)
         named = [
             each.name
-            for each in inspect.signature(self.target).parameters.values()
+            for each in inspect.signature(target).parameters.values()
             if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) and each.name not in ("self", "cls")
         ]
         return [*named, *(name for name in self.valid if name not in named)]
