@@ -18,6 +18,7 @@ from kbatch.extras import require
 from kbatch.format import VIEW_COLUMNS
 from kbatch.keywords import describes
 from kbatch.live.async_reading import AsyncTables
+from kbatch.live.client_arguments import ClientArguments
 from kbatch.live.cluster import Cluster
 from kbatch.live.counters import ConsumerMetrics, ReadCounters
 from kbatch.live.group_reading import STARTS, GroupReading, GroupUse
@@ -25,7 +26,7 @@ from kbatch.live.live_options import LiveArguments, LiveOptions
 from kbatch.live.live_partitions import chosen_partitions
 from kbatch.live.live_sampling import sample_partitions
 from kbatch.live.live_tables import LiveTables
-from kbatch.live.settings import ClientArguments, ClientSettings
+from kbatch.live.settings import ClientSettings
 from kbatch.live.transport import TransportFactory
 from kbatch.log.conversions import joined_frames, record_batches
 from kbatch.log.missing import MissingOffsets
