@@ -15,13 +15,15 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from kbatch.options import Option, options_of
 
-__all__ = ["Keyword", "describes", "keywords_of", "list_keywords"]
+__all__ = ["Keyword", "describes", "keywords_of", "list_keywords", "lists_options"]
 
 DictT = TypeVar("DictT", bound=type)
+GivenP = ParamSpec("GivenP")
+ListedT = TypeVar("ListedT")
 
 _UNPACK = re.compile(r"Unpack\[(\w+)\]")
 # A parameter of a docstring: its names, its type and default.
@@ -96,6 +98,17 @@ def keywords_of(options: type) -> Mapping[str, Keyword]:
     return {name: found[name] for name in options.__annotations__ if name in found}
 
 
+def lists_options(function: Callable[GivenP, ListedT]) -> Callable[GivenP, ListedT]:
+    """Return a function with the arguments of ``**options`` in its signature and docstring (`list_keywords`)."""
+
+    @functools.wraps(function)
+    def listed(*args: GivenP.args, **kwargs: GivenP.kwargs) -> ListedT:
+        return function(*args, **kwargs)
+
+    list_keywords(listed, function)
+    return listed
+
+
 def list_keywords(function: Callable[..., Any], of: Callable[..., Any]) -> None:
     """List the arguments of ``**options`` in the signature and the docstring of a function.
 
@@ -117,7 +130,7 @@ def list_keywords(function: Callable[..., Any], of: Callable[..., Any]) -> None:
     if place is not None:
         for names, kind, body in _described_names(text, indents=(place[1],)):
             own |= {name: _of_text("", name, kind, body) for name in names if name in options.__annotations__}
-        listed = "".join(_listed(each, place[1]) for name, each in known.items() if name not in own)
+        listed = "".join(_keyword_entry(each, place[1]) for name, each in known.items() if name not in own)
         function.__doc__ = text[: place.start()] + listed + text[place.end() :]
     made = [
         inspect.Parameter(
@@ -183,7 +196,7 @@ def _type_text(annotation: str, cls: type) -> str:
 
 
 @functools.cache
-def _listed(keyword: Keyword, indent: str) -> str:
+def _keyword_entry(keyword: Keyword, indent: str) -> str:
     """Return the lines of an argument in a docstring."""
     inner = f"{indent}    "
     body = textwrap.fill(keyword.meaning, _LINE_LENGTH, initial_indent=inner, subsequent_indent=inner)

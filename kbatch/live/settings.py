@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from typing_extensions import Unpack
 
 from kbatch.arguments import check_types
-from kbatch.keywords import list_keywords
+from kbatch.keywords import lists_options
 from kbatch.live.client_arguments import ClientArguments
 from kbatch.live.client_config import jaas_options, read_config
 from kbatch.live.group_settings import assignor_names, checked_choice
@@ -214,6 +214,7 @@ class ClientSettings:
     client_rack: str | None = None
 
     @classmethod
+    @lists_options
     def of(
         cls, config: str | os.PathLike[str] | Mapping[str, Any] | None = None, **options: Unpack[ClientArguments]
     ) -> ClientSettings:
@@ -331,8 +332,6 @@ class ClientSettings:
         elif self.sasl_mechanism in _MECHANISMS[:3] and not (self.sasl_username and self.sasl_password):
             raise ValueError(f"sasl.mechanism={self.sasl_mechanism} needs sasl.username and sasl.password")
 
-
-list_keywords(ClientSettings.of.__func__, ClientSettings.of.__func__)  # type: ignore[attr-defined]
 
 _TLS_SETTINGS = ("ssl_ca_location", "ssl_ca_pem", "ssl_certificate_location", "ssl_key_location")
 _PATHS = (*_TLS_SETTINGS[:1], *_TLS_SETTINGS[2:], "sasl_kerberos_keytab")
