@@ -154,7 +154,7 @@ def export(
         Applied to each batch of records before it is written, in the tasks. To parse keys and values, use `values`
         instead.
     storage_options : mapping of str to str, optional
-        For URLs; see `kbatch.log.store.storage.filesystem`.
+        For URLs, as for `kbatch.find_logs`.
     progress : callable, optional
         Called from time to time with three numbers: the bytes of the logs that were read, all bytes to read, and the
         records written.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kbatch.values.avro import Schema
     from kbatch.values.parsed import ParsedValues
 
-__all__ = ["RecordTable"]
+__all__ = ["RecordTable", "TableViews"]
 
 _NO_OBJECTS = (
     "it has no Python object per record; use to_arrow(), to_polars() or to_pandas() for columns, records for a NumPy "
@@ -33,7 +33,114 @@ _NO_OBJECTS = (
 )
 
 
-class RecordTable(TableData):
+class TableViews(TableData):
+    """The records of a table as Arrow, pandas and Polars."""
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, binary: Binary = "binary") -> pyarrow.Table:
+        """Return the records as an Arrow table.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Some of offset, timestamp, timestampType, key, value, headers, topic and partition, in the order of the
+            result. Default is the columns of the table. A requested topic or partition is null if it is unknown.
+        binary : {"binary", "large_binary", "binary_view"}
+            The type of keys and values, also in headers. ``"binary"`` (int32 offsets) and ``"large_binary"`` (int64)
+            copy the bytes; ``"binary_view"`` copies only values of up to 12 bytes, and keeps all of ``data`` alive,
+            unless the records refer to a small part of it: then that part is copied.
+
+        Returns
+        -------
+        pyarrow.Table
+            One chunk, or several if keys or values exceed the range of int32 offsets (2 GiB).
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pyarrow.
+        ValueError
+            For an unknown column or `binary`.
+        MissingColumnError
+            For a column that the table was decoded without.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> kbatch.decode(b"").to_arrow(columns=["offset", "value"]).schema
+        offset: int64
+        value: binary
+        """
+        check_types(TableViews.to_arrow, locals())
+        from kbatch.records import arrow
+
+        return arrow.to_arrow(self, columns=columns, binary=binary)
+
+    def to_pandas(
+        self, *, columns: Sequence[str] | None = None, dtype_backend: Literal["numpy", "pyarrow"] = "numpy"
+    ) -> pandas.DataFrame:
+        """Return the records as a pandas DataFrame.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            As for `to_arrow`.
+        dtype_backend : {"numpy", "pyarrow"}
+            ``"numpy"``: keys and values are `bytes` or None, timestamps ``datetime64[ms, UTC]``, and headers a tuple
+            of (key, value) tuples, empty where a record has none. ``"pyarrow"``: every column is a
+            ``pandas.ArrowDtype``, no Python objects are created, and headers are lists of structs.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per record, with a ``RangeIndex``.
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pandas or pyarrow.
+        ValueError
+            For an unknown column or `dtype_backend`.
+        """
+        check_types(TableViews.to_pandas, locals())
+        from kbatch.records import arrow
+
+        return arrow.to_pandas(self, columns=columns, dtype_backend=dtype_backend)
+
+    def to_polars(self, *, columns: Sequence[str] | None = None) -> polars.DataFrame:
+        """Return the records as a Polars DataFrame; keys and values are not copied.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            As for `to_arrow`.
+
+        Returns
+        -------
+        polars.DataFrame
+
+        Raises
+        ------
+        MissingDependencyError
+            Without Polars or pyarrow.
+        ValueError
+            For an unknown column.
+        """
+        check_types(TableViews.to_polars, locals())
+        from kbatch.records import arrow
+
+        return arrow.to_polars(self, columns=columns)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Export the records to any reader of the Arrow C stream interface (Polars, DuckDB, pyarrow, ...).
+
+        The schema is that of `to_arrow`, unless the reader requests another.
+        """
+        from kbatch.records import arrow
+
+        return arrow.c_stream(self, requested_schema)
+
+
+class RecordTable(TableViews):
     """Decoded records as columns: `records`, `batches` and `headers`, with positions into `data`.
 
     `kbatch.decode` and `kbatch.Log.tables` return tables. A table owns its buffers or holds the buffer that it was
@@ -393,35 +500,3 @@ class RecordTable(TableData):
         from kbatch.values.parsed import ParsedValues, TextParser
 
         return ParsedValues.of(self, on, TextParser())
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, binary: Binary = "binary") -> pyarrow.Table:
-        """Return the records as an Arrow table; see `kbatch.records.arrow.to_arrow`."""
-        check_types(RecordTable.to_arrow, locals())
-        from kbatch.records import arrow
-
-        return arrow.to_arrow(self, columns=columns, binary=binary)
-
-    def to_pandas(
-        self, *, columns: Sequence[str] | None = None, dtype_backend: Literal["numpy", "pyarrow"] = "numpy"
-    ) -> pandas.DataFrame:
-        """Return the records as a pandas DataFrame; see `kbatch.records.arrow.to_pandas`."""
-        check_types(RecordTable.to_pandas, locals())
-        from kbatch.records import arrow
-
-        return arrow.to_pandas(self, columns=columns, dtype_backend=dtype_backend)
-
-    def to_polars(self, *, columns: Sequence[str] | None = None) -> polars.DataFrame:
-        """Return the records as a Polars DataFrame; see `kbatch.records.arrow.to_polars`."""
-        check_types(RecordTable.to_polars, locals())
-        from kbatch.records import arrow
-
-        return arrow.to_polars(self, columns=columns)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Export the records to any reader of the Arrow C stream interface (Polars, DuckDB, pyarrow, ...).
-
-        The schema is that of `to_arrow`, unless the reader requests another.
-        """
-        from kbatch.records import arrow
-
-        return arrow.c_stream(self, requested_schema)

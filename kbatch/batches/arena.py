@@ -65,7 +65,7 @@ class Arena:
     >>> import zlib
     >>> from kbatch.batches.arena import Arena
     >>> from kbatch.batches.codecs import decompress
-    >>> from kbatch.format import Codec
+    >>> from kbatch import Codec
     >>> arena = Arena()
     >>> decompress(Codec.GZIP, memoryview(zlib.compress(b"plain", wbits=31)), arena, limit=1 << 20)
     5

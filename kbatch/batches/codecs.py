@@ -171,7 +171,7 @@ def compress(codec: int, plain: memoryview, level: int | None = None, magic: int
     Examples
     --------
     >>> from kbatch.batches.codecs import compress
-    >>> from kbatch.format import Codec
+    >>> from kbatch import Codec
     >>> compress(Codec.SNAPPY, memoryview(b"plain")).hex(" ", -4)
     '82534e41 50505900 00000001 00000001 00000007 0510706c 61696e'
     """

@@ -47,7 +47,10 @@ def find_logs(
         Selects logs: called with the topic and partition of each directory's name. Directories for which it returns
         False are not listed.
     storage_options : mapping of str to str, optional
-        For a URL; see `kbatch.log.store.storage.filesystem`.
+        The options of the filesystem of a URL. For ``s3``: the arguments of `pyarrow.fs.S3FileSystem`, such as
+        ``access_key``, ``secret_key``, ``region`` and ``endpoint_override``. For pyarrow's other filesystems: the query
+        parameters of `pyarrow.fs.FileSystem.from_uri`. For fsspec: the arguments of its filesystem.
+        ``implementation=fsspec`` selects fsspec for schemes that both support.
 
     Returns
     -------

@@ -44,18 +44,18 @@ class Log(TablesOfLog):
 
     File sizes are read once, when the log is opened; batches that a broker appends later are not seen. Files are open
     only while they are read. Files of an interrupted compaction (``.swap``, ``.cleaned``, ``.deleted``) are treated as
-    by a broker that starts; see `kbatch.log.store.names.segment_names`.
+    by a broker that starts (DSK-R8).
 
     Parameters
     ----------
     path : str or path
         A topic-partition directory, or one ``.log`` file; local, or a URL such as ``s3://bucket/logs/topic-0``.
-        Directories of tiered storage in a known layout (DSK-R18, `kbatch.log.store.names.name_of_log`) are logs too.
+        Directories of tiered storage in a known layout (DSK-R18) are logs too.
     use_indexes : bool
         Whether seeks may start at entries of ``.index`` and ``.timeindex`` files that agree with the bytes of the log;
         see `Segment.seek_offset`. Otherwise every seek follows the batch headers from the beginning of a segment.
     storage_options : mapping of str to str, optional
-        For a URL; see `kbatch.log.store.storage.filesystem`.
+        For a URL, as for `kbatch.find_logs`.
 
     Attributes
     ----------

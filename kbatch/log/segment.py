@@ -49,7 +49,7 @@ class Segment:
     swapped : collection of str
         Suffixes of the segment's other files, such as ``".txnindex"``, whose ``.swap`` is read instead.
     storage_options : mapping of str to str, optional
-        For a URL; see `kbatch.log.store.storage.filesystem`.
+        For a URL, as for `kbatch.find_logs`.
     size : int, optional
         Size of the file in bytes. By default it is read from the storage.
 
@@ -401,7 +401,7 @@ class Segment:
         return self._offsets
 
     def offset_index(self) -> npt.NDArray[np.void]:
-        """Read the sound part of the segment's ``.index`` file, as `kbatch.log.files.indexes.OffsetIndex.read` does.
+        """Read the sound part of the segment's ``.index`` file: up to the first entry that cannot be right.
 
         The array is empty without the file, or if the segment's name has no offset.
         """

@@ -191,7 +191,7 @@ def scan_logs(
         As `Scan.select`. Default is all of them; topic and partition are null if the name of a directory has none. With
         a format of values also fields, such as ``value.user.id``: engines then request them one by one.
     storage_options : mapping of str to str, optional
-        For URLs; see `kbatch.log.store.storage.filesystem`.
+        For URLs, as for `kbatch.find_logs`.
     config : str, path or mapping, optional
         For a cluster, the settings of Kafka's clients as for `kbatch.consume`: a file such as ``client.properties``, or
         a mapping. `kbatch.live.ClusterSource` takes them as keyword arguments.

@@ -185,8 +185,8 @@ class ExportSummary:
     report : str
         The file with the report of this run, relative to `out`; empty if there is nothing to report or to commit.
     unseen_reports : list of dict
-        The reports of earlier runs that died after their commit, before anybody saw their summary: ``report``, and the
-        attributes of `kbatch.sinks.run_record.RunReport`.
+        The reports of earlier runs that died after their commit, before anybody saw their summary: ``report``, the name
+        of the file, and what it contains.
     engine, engine_reason : str
         What ran the tasks, "local" or "spark", and why.
     seconds, start_seconds, plan_seconds, task_seconds, commit_seconds : float

@@ -46,7 +46,7 @@ class KbatchDataSource(Shipped, DataSource):
 
     Columns are key, value, topic, partition, offset, timestamp, timestampType, and headers with
     ``option("includeHeaders", "true")``. A user's schema chooses among them and sets their order; other columns are
-    not built. `kbatch.plan.read_options.parse_options` describes the options.
+    not built. ``docs/options.md`` describes the options.
 
     ``option("table", "counts")`` returns the number of records, in one row or more for each topic-partition that has
     records, with topic, partition and records. It reads and checks the logs as for records, but builds no columns.
@@ -64,15 +64,13 @@ class KbatchDataSource(Shipped, DataSource):
     one; otherwise null), and last_stable_offset, from which on read_committed withholds the records of this log (null
     if nothing is open).
 
-    ``spark.readStream`` follows logs that a broker is writing, see
-    `kbatch.spark.stream_options.parse_stream_options`.
+    ``spark.readStream`` follows logs that a broker is writing.
 
     ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) returns
     parsed values in place of bytes, and as the last columns ``value_bad`` and ``value_error``, the bytes of values that
-    cannot be parsed completely and the reason, and ``value_schema_id``, a registry's id with Confluent framing. See
-    `kbatch.value_options.ValueOptions.parse` for the options. If neither ``valueSchema`` nor a user's schema gives
-    the schema of json, it is inferred from a sample of the logs, once, when the DataFrame is created; with
-    ``schemaRegistry``, schemas are those of a schema registry.
+    cannot be parsed completely and the reason, and ``value_schema_id``, a registry's id with Confluent framing. If
+    neither ``valueSchema`` nor a user's schema gives the schema of json, it is inferred from a sample of the logs,
+    once, when the DataFrame is created; with ``schemaRegistry``, schemas are those of a schema registry.
 
     Options prune the read; the filters of a query do not, because PySpark reuses a reader with the filters of one
     query for later queries of the same DataFrame, which would then miss rows. ``key`` and ``keyHex`` choose the records
@@ -89,7 +87,6 @@ class KbatchDataSource(Shipped, DataSource):
     ``df.write.format("kbatch").mode("append").save(root)`` writes rows with the columns of `kbatch.log.write_log` into
     a log directory that driver and executors share. New segments continue the offsets of the existing ones, in the
     order of tasks and of rows in them; all rows are written, or none.
-    `kbatch.spark.datasink.parse_sink_options` describes the options.
 
     Examples
     --------

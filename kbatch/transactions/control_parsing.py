@@ -83,7 +83,7 @@ def control_records(table: RecordTable) -> npt.NDArray[np.void]:
     Examples
     --------
     >>> import kbatch
-    >>> from kbatch.transactions import control_records
+    >>> from kbatch import control_records
     >>> marker = bytes.fromhex(
     ...     "0000000000000007" "00000042" "ffffffff" "02" "0bce4676" "0030" "00000000" "00000000000003e8"
     ...     "00000000000003e8" "0000000000000007" "0000" "ffffffff" "00000001"

@@ -37,7 +37,7 @@ def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None 
     ----------
     path : str or path
     storage : Storage, optional
-        The filesystem of a URL that needs options; see `kbatch.log.store.storage`.
+        The filesystem of a URL that needs options, such as that of a segment (`kbatch.Segment.storage`).
 
     Returns
     -------
@@ -88,7 +88,7 @@ def read_offset_checkpoint(
     ----------
     path : str or path
     storage : Storage, optional
-        The filesystem of a URL that needs options; see `kbatch.log.store.storage`.
+        The filesystem of a URL that needs options, such as that of a segment (`kbatch.Segment.storage`).
 
     Returns
     -------

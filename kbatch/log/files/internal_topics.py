@@ -298,7 +298,7 @@ def metadata_records(table: RecordTable) -> pa.Table:
     Parameters
     ----------
     table : RecordTable
-        Records of control batches are skipped; `kbatch.log.files.control_values.control_value` decodes them.
+        Records of control batches are skipped; `kbatch.log.control_value` decodes them.
 
     Returns
     -------

@@ -42,7 +42,7 @@ def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | N
     ----------
     path : str or path
     storage : Storage, optional
-        The filesystem of a URL that needs options; see `kbatch.log.store.storage`.
+        The filesystem of a URL that needs options, such as that of a segment (`kbatch.Segment.storage`).
 
     Returns
     -------

@@ -34,7 +34,7 @@ def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | 
     ----------
     path : str or path
     storage : Storage, optional
-        The filesystem of a URL that needs options; see `kbatch.log.store.storage`.
+        The filesystem of a URL that needs options, such as that of a segment (`kbatch.Segment.storage`).
 
     Returns
     -------
@@ -94,7 +94,7 @@ def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | Non
     ----------
     path : str or path
     storage : Storage, optional
-        The filesystem of a URL that needs options; see `kbatch.log.store.storage`.
+        The filesystem of a URL that needs options, such as that of a segment (`kbatch.Segment.storage`).
 
     Returns
     -------

@@ -223,7 +223,7 @@ class LogWriter:
     --------
     >>> import tempfile
     >>> import kbatch
-    >>> from kbatch.log.write.log_writer import LogWriter
+    >>> from kbatch.log import LogWriter
     >>> with tempfile.TemporaryDirectory() as where:
     ...     with LogWriter(f"{where}/orders-0", segment_bytes=200) as writer:
     ...         for first in range(0, 6, 2):
