@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,15 +24,79 @@ STUB = PACKAGE / "protocol" / "__init__.pyi"
 _HEAD = '''\
 """The public names, with the fields of all messages; made by protocol_stub.py."""
 
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, NamedTuple, NoReturn, overload
 from uuid import UUID
 
-from typing_extensions import dataclass_transform
+from typing_extensions import Buffer, TypeVar, dataclass_transform
 
+from kbatch.format import Limits
+from kbatch.options import Crc, Isolation, OnError
+from kbatch.quantities import SizeLike
 '''
-_BASE = """\
+# The functions and classes whose types depend on the classes of messages.
+_TYPED = """\
+_MessageT = TypeVar("_MessageT", bound=Message, default=Any)
+_HeaderT = TypeVar("_HeaderT", bound=Message, default=Any)
+
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class _Fields(Message): ...
+
+class Request(NamedTuple, Generic[_MessageT]):
+    api_key: ApiKey
+    version: int
+    header: RequestHeader
+    message: _MessageT
+
+class Response(NamedTuple, Generic[_MessageT]):
+    api_key: ApiKey
+    version: int
+    header: ResponseHeader
+    message: _MessageT
+
+class UnknownMessage(NamedTuple, Generic[_HeaderT]):
+    api_key: ApiKey
+    version: int
+    header: _HeaderT
+    body: memoryview
+    @property
+    def message(self) -> NoReturn: ...
+
+def common_versions(response: ApiVersionsResponse) -> dict[ApiKey, int]: ...
+def decode_request(
+    data: Buffer, *, max_size: SizeLike = ..., limits: Limits | None = None
+) -> Request | UnknownMessage[RequestHeader]: ...
+def encode_request(
+    message: Message,
+    version: int,
+    *,
+    correlation_id: int = 0,
+    client_id: str | None = None,
+    header: RequestHeader | None = None,
+    framed: bool = True,
+) -> list[bytearray | memoryview]: ...
+def aborted_transactions(partition: FetchResponse.PartitionData) -> list[tuple[int, int]] | None: ...
+def decode_fetch(
+    response: FetchResponse,
+    *,
+    request: FetchRequest | None = None,
+    isolation: Isolation = "read_uncommitted",
+    include_control: bool = False,
+    crc: Crc = "verify",
+    on_error: OnError = "raise",
+    threads: int = 1,
+    limits: Limits | None = None,
+    columns: Sequence[str] | None = None,
+) -> list[FetchedPartition]: ...
 """
+# A response is of the class that the key of its API names.
+_RESPONSE = """\
+@overload
+def decode_response(
+    data: Buffer, api_key: {key}, version: int, *, max_size: SizeLike = ..., limits: Limits | None = None
+) -> Response{message} | UnknownMessage[ResponseHeader]: ...
+"""
+_DECLARED = set(re.findall(r"^(?:class|def) (\w+)", _TYPED + _RESPONSE, re.MULTILINE)) | {"message_class"}
 _TYPES = {
     "bool": "bool",
     "float64": "float",
@@ -75,6 +140,34 @@ def _message(schema: MessageSchema) -> Iterator[str]:
     yield ""
 
 
+def _responses(schemas: dict[str, MessageSchema]) -> Iterator[str]:
+    """Yield `decode_response` for the key of each API, as a member and as a number."""
+    keys = _keys()
+    for name, schema in sorted(schemas.items()):
+        if name.endswith("Response") and schema.api_key is not None:
+            key = f"Literal[ApiKey.{keys[schema.api_key]}, {schema.api_key}]"
+            yield _RESPONSE.format(key=key, message=f"[{name}]")
+    yield _RESPONSE.format(key="int", message="")
+
+
+def _classes(schemas: dict[str, MessageSchema]) -> Iterator[str]:
+    """Yield `message_class` for each name."""
+    for name in sorted(schemas):
+        yield f'@overload\ndef message_class(name: Literal["{name}"]) -> type[{name}]: ...'
+    yield "@overload\ndef message_class(name: str) -> type[Message]: ..."
+
+
+def _keys() -> dict[int, str]:
+    """Return the names of `ApiKey` by number, from the source."""
+    body = ast.parse((PACKAGE / "protocol" / "api_keys.py").read_text()).body
+    (enumeration,) = [node for node in body if isinstance(node, ast.ClassDef)]
+    return {
+        node.value.value: ast.unparse(node.targets[0])
+        for node in enumeration.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, int)
+    }
+
+
 def _schemas() -> dict[str, MessageSchema]:
     """Return the schemas without importing the packages around them: a build has neither NumPy nor the kernels."""
     parents = {name: ModuleType(name) for name in ("kbatch", "kbatch.protocol")}
@@ -108,14 +201,16 @@ def _imports() -> Iterator[str]:
     for node in body:
         if isinstance(node, ast.ImportFrom):
             for name in node.names:
-                if name.name in public:
+                if name.name in public - _DECLARED:
                     yield f"from {node.module} import {name.name} as {name.name}"
 
 
 def stub_text() -> str:
     """Return the stub: the imports of the module, and a class for each message and structure."""
-    lines = [line for _, schema in sorted(_schemas().items()) for line in _message(schema)]
-    return _HEAD + "\n".join(sorted(_imports())) + "\n\n" + _BASE + "\n" + "\n".join(lines).rstrip() + "\n"
+    schemas = _schemas()
+    lines = [line for _, schema in sorted(schemas.items()) for line in _message(schema)]
+    typed = [_TYPED, *_responses(schemas), *_classes(schemas), ""]
+    return _HEAD + "\n".join(sorted(_imports())) + "\n\n" + "\n".join([*typed, *lines]).rstrip() + "\n"
 
 
 def write_stub() -> None:

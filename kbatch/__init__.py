@@ -73,6 +73,7 @@ _NAMES = LazyNames(
             "IndexedLog",
             "index_logs",
         ),
+        "kbatch.options": ("CodecName",),
         "kbatch.read.decoding": ("decode",),
         "kbatch.read.stream": (
             "StreamDecoder",

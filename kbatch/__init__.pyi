@@ -50,6 +50,7 @@ from kbatch.log import Tail as Tail
 from kbatch.log import find_logs as find_logs
 from kbatch.log.write.indexing import IndexedLog as IndexedLog
 from kbatch.log.write.indexing import index_logs as index_logs
+from kbatch.options import CodecName as CodecName
 from kbatch.read.decoding import decode as decode
 from kbatch.read.stream import StreamDecoder as StreamDecoder
 from kbatch.read.stream import decode_stream as decode_stream

@@ -20,7 +20,7 @@ from kbatch.bounds import BoundArguments, given_bounds
 from kbatch.extras import require
 from kbatch.keywords import describes
 from kbatch.log.key_lookup import IndexLike
-from kbatch.options import Crc, EngineName, Isolation, OnError, OptionError, Overflow, as_named
+from kbatch.options import CodecLevel, CodecName, Crc, EngineName, Isolation, OnError, OptionError, Overflow, as_named
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import OnGap, ReadOptions, split_policies
 from kbatch.sinks.counts import Progress
@@ -56,6 +56,9 @@ class ExportOptions(BoundArguments, ValueArguments, total=False):
 
     Attributes
     ----------
+    compression : str, default "zstd"
+        The codec of the files: zstd, snappy, gzip, lz4 or none, with a level such as ``"zstd:3"``; Arrow IPC has zstd,
+        lz4 and none.
     topics : sequence of str, default None
         Only these topics: names, and globs such as ``orders-*``.
     partitions : collection of int, default None
@@ -97,7 +100,7 @@ class ExportOptions(BoundArguments, ValueArguments, total=False):
     split_bytes: int
     format: OutputFormat
     mode: ExportMode
-    compression: str
+    compression: CodecName | CodecLevel
     row_group_rows: int
     row_group_bytes: int
     file_bytes: int

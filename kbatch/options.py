@@ -32,6 +32,8 @@ __all__ = [
     "ISOLATION",
     "ON_ERROR",
     "TEXT",
+    "CodecLevel",
+    "CodecName",
     "Crc",
     "EngineName",
     "Framing",
@@ -82,6 +84,16 @@ On = Literal["key", "value"]
 Unknown = Literal["ignore", "bad", "keep"]
 Binary = Literal["binary", "large_binary", "binary_view"]
 EngineName = Literal["auto", "local", "spark"]
+# The names of codecs, and names with the usual levels. Other levels of zstd are negative ones for more speed.
+CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+CodecLevel = Literal[
+    "gzip:-1", "gzip:1", "gzip:2", "gzip:3", "gzip:4", "gzip:5", "gzip:6", "gzip:7", "gzip:8", "gzip:9",
+    "lz4:1", "lz4:2", "lz4:3", "lz4:4", "lz4:5", "lz4:6", "lz4:7", "lz4:8", "lz4:9", "lz4:10", "lz4:11", "lz4:12",
+    "lz4:13", "lz4:14", "lz4:15", "lz4:16", "lz4:17",
+    "zstd:-7", "zstd:-6", "zstd:-5", "zstd:-4", "zstd:-3", "zstd:-2", "zstd:-1", "zstd:1", "zstd:2", "zstd:3", "zstd:4",
+    "zstd:5", "zstd:6", "zstd:7", "zstd:8", "zstd:9", "zstd:10", "zstd:11", "zstd:12", "zstd:13", "zstd:14", "zstd:15",
+    "zstd:16", "zstd:17", "zstd:18", "zstd:19", "zstd:20", "zstd:21", "zstd:22",
+]  # fmt: skip
 
 
 class OptionError(ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from typing_extensions import Buffer
 
@@ -98,12 +98,25 @@ class UnknownMessage(NamedTuple):
         A ``RequestHeader`` or ``ResponseHeader``.
     body : memoryview
         The bytes after the header, a view of the input.
+
+    Raises
+    ------
+    AttributeError
+        For `message`, which a `Request` and a `Response` have: it states the API and the version.
     """
 
     api_key: ApiKey
     version: int
     header: Any
     body: memoryview
+
+    @property
+    def message(self) -> NoReturn:
+        """An unknown message has a `body` only."""
+        raise AttributeError(
+            f"{self.api_key.title} ({self.api_key.value}) in version {self.version} is not known to kbatch; body has "
+            "the bytes after the header"
+        )
 
 
 def _field(cls: type[Message], schema: FieldSchema, version: int, flexible: bool, depth: int) -> Field:
@@ -359,7 +372,8 @@ def encode_request(
     name = _message_name(message)
     plan = message_plan(name, version)
     if header is not None:
-        correlation_id, client_id = header.correlation_id, header.client_id
+        fields: Any = header
+        correlation_id, client_id = fields.correlation_id, fields.client_id
     written = message_class("RequestHeader")(
         request_api_key=_api_key(name),
         request_api_version=version,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kbatch.arguments import check_types
 from kbatch.options import did_you_mean
@@ -63,18 +63,21 @@ class Message:
                 raise TypeError(f"{type(self).__name__} has no field {name!r}")
             setattr(self, name, value)
 
-    def __getattr__(self, name: str) -> Any:
-        # Python calls this only if the slot is empty.
-        if name == "_unknown":
-            return {}
-        if name not in self._defaults:
-            raise AttributeError(f"{type(self).__name__} has no field {name!r}")
-        value = self._defaults[name]
-        if value == () or isinstance(value, type):
-            # The default is mutable, so this object gets its own.
-            value = [] if value == () else value()
-            setattr(self, name, value)
-        return value
+    if not TYPE_CHECKING:
+        # Type checkers know the fields of each class from the stub, and refuse other names.
+
+        def __getattr__(self, name: str) -> Any:
+            # Python calls this only if the slot is empty.
+            if name == "_unknown":
+                return {}
+            if name not in self._defaults:
+                raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+            value = self._defaults[name]
+            if value == () or isinstance(value, type):
+                # The default is mutable, so this object gets its own.
+                value = [] if value == () else value()
+                setattr(self, name, value)
+            return value
 
     @property
     def unknown_tags(self) -> dict[int, bytes]:

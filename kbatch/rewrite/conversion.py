@@ -24,7 +24,7 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.options import RaiseOrSkip
+from kbatch.options import CodecLevel, CodecName, RaiseOrSkip
 from kbatch.quantities import SizeLike
 from kbatch.rewrite.grouping import reencoded
 from kbatch.rewrite.rewriter import Memory, Rewriter, RewriteReport, Run, rewrite_bytes
@@ -51,7 +51,7 @@ def convert(
     data: BytesLike,
     magic: int = 2,
     *,
-    codec: Codec | str | None = None,
+    codec: Codec | CodecName | CodecLevel | None = None,
     lossy: Lossy = "raise",
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",

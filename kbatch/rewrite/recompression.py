@@ -28,7 +28,7 @@ from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, BytesLike, Codec, 
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import repack as _repack
 from kbatch.kernels.buffers import allocate
-from kbatch.options import RaiseOrSkip
+from kbatch.options import CodecLevel, CodecName, RaiseOrSkip
 from kbatch.quantities import SizeLike
 from kbatch.rewrite.grouping import reencoded
 from kbatch.rewrite.rewriter import Memory, Rewriter, RewriteReport, Run, rewrite_bytes
@@ -45,7 +45,7 @@ _PAYLOAD, _RECORDS = 1, 2
 
 def recompress(
     data: BytesLike,
-    codec: Codec | str,
+    codec: Codec | CodecName | CodecLevel,
     *,
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",

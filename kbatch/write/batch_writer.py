@@ -16,6 +16,7 @@ from kbatch.escaping import counted
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.source import RecordColumns
+from kbatch.options import CodecLevel, CodecName
 from kbatch.quantities import SizeLike, size_between
 from kbatch.write.batch_layout import BatchLayout, BatchRows, append_time_of, check_range, now
 from kbatch.write.composing import compose_view, frame_payload, overheads, plan_batches, raise_fault, record_columns
@@ -106,7 +107,7 @@ class BatchWriter:
         max_records: int | None = None,
         base_offset: int = 0,
         magic: int = 2,
-        codec: Codec | str | None = None,
+        codec: Codec | CodecName | CodecLevel | None = None,
         timestamp_type: TimestampType | Literal["create_time", "log_append_time"] = TimestampType.CREATE_TIME,
         append_time: Any = None,
         leader_epoch: int = -1,

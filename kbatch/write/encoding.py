@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from kbatch.arguments import check_types
 from kbatch.format import Codec, TimestampType
+from kbatch.options import CodecLevel, CodecName
 from kbatch.quantities import SizeLike
 from kbatch.table import RecordTable
 from kbatch.write.batch_layout import BatchLayout, append_time_of
@@ -28,7 +29,7 @@ def encode(
     offsets: Any = None,
     base_offset: int = 0,
     magic: int = 2,
-    codec: Codec | str | None = None,
+    codec: Codec | CodecName | CodecLevel | None = None,
     timestamp_type: TimestampType | Literal["create_time", "log_append_time"] = TimestampType.CREATE_TIME,
     append_time: Any = None,
     leader_epoch: int = -1,

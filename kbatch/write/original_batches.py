@@ -20,6 +20,7 @@ from kbatch.format import (
 )
 from kbatch.kernels.sizes import measure_batches
 from kbatch.kernels.source import Column, RecordColumns
+from kbatch.options import CodecLevel, CodecName
 from kbatch.table import RecordTable
 from kbatch.write.batch_layout import BatchRows
 from kbatch.write.composing import compose, raise_fault
@@ -30,7 +31,7 @@ __all__ = ["encode_table", "table_records"]
 def encode_table(
     table: RecordTable,
     *,
-    codec: Codec | str | None = None,
+    codec: Codec | CodecName | CodecLevel | None = None,
     omitted: Literal["raise", "drop"] = "raise",
 ) -> bytes:
     """Encode decoded batches as they were: with every field of their headers, gaps of offsets, and empty batches.

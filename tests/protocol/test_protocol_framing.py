@@ -7,7 +7,7 @@ import random
 import pytest
 
 import kbatch
-from kbatch.protocol import MessageSplitter, ProtocolError, split_messages
+from kbatch.protocol import MessageSplitter, ProtocolError, UnknownMessage, decode_request, split_messages
 
 
 def stream(sizes: list[int]) -> tuple[bytes, list[bytes]]:
@@ -67,3 +67,11 @@ def test_lengths_are_checked_before_bytes_are_kept() -> None:
     assert list(splitter.feed(b"\0\0")) == []
     with pytest.raises(kbatch.LimitExceededError, match="length of a message is 4, the limit is 3"):
         list(splitter.feed(b"\0\4"))
+
+
+def test_the_message_of_an_unknown_request_is_an_error_with_api_and_version() -> None:
+    unknown = decode_request(bytes.fromhex("03e8 0007 00000009 ffff 00"))
+    assert isinstance(unknown, UnknownMessage)
+    assert not hasattr(unknown, "message")
+    with pytest.raises(AttributeError, match=r"Unknown1000 \(1000\) in version 7 is not known"):
+        _ = unknown.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,16 @@ def test_the_stub_is_that_of_the_schemas() -> None:
 
 def test_the_stub_has_every_public_name() -> None:
     text = STUB.read_text()
+    declared = ("class {}(", "def {}(", " as {}\n")
     assert [
-        name for name in kbatch.protocol.__all__ if f"class {name}(" not in text and f" as {name}\n" not in text
+        name
+        for name in kbatch.protocol.__all__
+        if not any(declaration.format(name) in text for declaration in declared)
     ] == []
+
+
+def test_the_stub_types_the_response_of_every_api() -> None:
+    text = STUB.read_text()
+    for key in kbatch.protocol.supported_versions():
+        overload = rf"api_key: Literal\[ApiKey\.{key.name}, {key.value}\], .*\n\) -> Response\[{key.title}Response\] \|"
+        assert re.search(overload, text), key

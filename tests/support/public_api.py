@@ -21,7 +21,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 from unittest import mock
 
 import numpy as np
@@ -101,6 +101,8 @@ def _names(module: str) -> Iterator[str]:
         elif isinstance(value, np.dtype):
             for field in value.names or ():
                 yield f"{called}[{field!r}] = {value[field].str}"
+        elif get_origin(value) is Literal:
+            yield f"{called} = {', '.join(map(repr, get_args(value)))}"
         else:
             yield called
             if callable(value):

@@ -21,7 +21,24 @@ import numpy.typing as npt
 import kbatch
 import kbatch.log
 import kbatch.values
-from kbatch.protocol import FetchRequest, FetchResponse, decode_message
+from kbatch.protocol import (
+    ApiKey,
+    ApiVersionsResponse,
+    FetchRequest,
+    FetchResponse,
+    Message,
+    MetadataResponse,
+    Response,
+    ResponseHeader,
+    UnknownMessage,
+    aborted_transactions,
+    common_versions,
+    decode_fetch,
+    decode_message,
+    decode_request,
+    decode_response,
+    message_class,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -147,6 +164,15 @@ def writing(table: kbatch.RecordTable, file: IO[bytes], path: Path) -> None:
     assert_type(kbatch.log.write_log(path, table, topic="orders"), list[kbatch.log.Written])
     assert_type(kbatch.log.roll_back(path, unfinished=True), int)
     kbatch.encode([b"a"], timestamp_type="log")  # type: ignore[arg-type]
+    name: kbatch.CodecName
+    for name in ("none", "gzip", "snappy", "lz4", "zstd"):
+        assert_type(name, kbatch.CodecName)
+        assert_type(kbatch.encode([b"a"], codec=name), bytes)
+    kbatch.encode([b"a"], codec="zsdt")  # type: ignore[arg-type]
+    kbatch.BatchWriter(file, codec="lz4:99")  # type: ignore[arg-type]
+    kbatch.recompress(b"", "brotli")  # type: ignore[arg-type]
+    kbatch.export("logs", "out", compression="zstd:3")
+    kbatch.export("logs", "out", compression="brotli")  # type: ignore[arg-type]
     kbatch.encode_marker("commit")  # type: ignore[call-arg]
 
 
@@ -361,6 +387,28 @@ def protocol(data: bytes) -> None:
     assert_type(response.responses[0].topic_id, UUID)
     assert_type(response.responses[0].partitions[0].records, bytes | bytearray | memoryview | None)
     FetchRequest(max_wait="500")  # type: ignore[call-arg]
+    response.responsess  # type: ignore[attr-defined]  # noqa: B018
+    # The key of the API decides the class of the message.
+    answer = decode_response(data, ApiKey.FETCH, 12)
+    assert_type(answer, Response[FetchResponse] | UnknownMessage[ResponseHeader])
+    assert_type(answer.message, FetchResponse)
+    assert_type(answer.message.responses[0].partitions[0].high_watermark, int)
+    assert_type(decode_response(data, 3, 12).message, MetadataResponse)
+    assert_type(decode_response(data, ApiKey.API_VERSIONS, 4).message.api_keys[0].max_version, int)
+    assert_type(decode_response(data, request.max_wait_ms, 12).message, Any)
+    answer.message.responsess  # type: ignore[attr-defined]  # noqa: B018
+    if isinstance(answer, UnknownMessage):
+        assert_type(answer.body, memoryview)
+    received = decode_request(data)
+    assert_type(received.header.client_id, str | None)
+    if isinstance(received.message, FetchRequest):
+        assert_type(received.message.topics[0].partitions[0].fetch_offset, int)
+    assert_type(message_class("FetchRequest"), type[FetchRequest])
+    assert_type(message_class(str(data)), type[Message])
+    assert_type(common_versions(ApiVersionsResponse()), dict[ApiKey, int])
+    assert_type(decode_fetch(response, request=request)[0].table, kbatch.RecordTable)
+    assert_type(aborted_transactions(response.responses[0].partitions[0]), list[tuple[int, int]] | None)
+    decode_fetch(request)  # type: ignore[arg-type]
     FetchRequest(max_wait_ms="500")  # type: ignore[arg-type]
 
 

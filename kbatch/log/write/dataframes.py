@@ -14,6 +14,7 @@ from kbatch.log.write.commit import Mode, Written, check_before, commit
 from kbatch.log.write.dataframe_rows import RowOptions, check_columns
 from kbatch.log.write.parts import PartWriter
 from kbatch.log.write.staging import Stage
+from kbatch.options import CodecLevel, CodecName
 from kbatch.quantities import SizeLike, size_between
 from kbatch.write.batch_layout import BatchLayout
 from kbatch.write.record_columns import header_pairs
@@ -35,7 +36,7 @@ def write_log(
     num_partitions: int = 1,
     mode: Mode = "append",
     offsets: Literal["keep", "assign"] = "keep",
-    codec: Codec | str | None = None,
+    codec: Codec | CodecName | CodecLevel | None = None,
     batch_size: SizeLike = 16384,
     segment_bytes: SizeLike = 1 << 30,
     index_interval_bytes: SizeLike = 4096,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.log.write.dataframe_rows import RowOptions, RowSplitter
+from kbatch.options import CodecName
 from kbatch.write.batch_writer import BatchWriter
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class _Log:
         self.writer = BatchWriter(
             self.file,
             batch_size=options.batch_size,
-            codec=options.codec,
+            codec=cast(CodecName, options.codec),
             timestamp_type=options.timestamp_type,
             append_time=options.now if options.timestamp_type else None,
         )

@@ -27,7 +27,7 @@ from kbatch.log.segment import Segment
 from kbatch.log.store.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.staging import NewOutput
-from kbatch.options import RaiseOrSkip
+from kbatch.options import CodecLevel, CodecName, RaiseOrSkip
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import table_limit
 from kbatch.records.loss_list import Loss
@@ -59,7 +59,7 @@ def convert_log(
     out: str | os.PathLike[str],
     magic: int = 2,
     *,
-    codec: Codec | str | None = None,
+    codec: Codec | CodecName | CodecLevel | None = None,
     lossy: Lossy = "raise",
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
@@ -127,7 +127,7 @@ def convert_log(
 def recompress_log(
     log: Log | str | os.PathLike[str],
     out: str | os.PathLike[str],
-    codec: Codec | str,
+    codec: Codec | CodecName | CodecLevel,
     *,
     batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
