@@ -15,6 +15,7 @@ __all__ = [
     "format_lost",
     "format_size",
     "format_time",
+    "html_text",
     "is_printable",
     "one_line",
     "printable",
@@ -24,6 +25,7 @@ __all__ = [
 # Standard Annex #9), the byte order mark, and the surrogates that `os.fsdecode` makes from bytes that are not UTF-8.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _UNPRINTABLE_IN_TEXT = re.compile(_UNPRINTABLE.pattern.replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f"))
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 _ASCII_CONTROLS = bytes({*range(32), 127} - {ord("\t"), ord("\n")})
 
 
@@ -64,6 +66,17 @@ def is_printable(text: str) -> bool:
     # Takes less than half of the time of a search.
     data = text.encode("ascii")
     return len(data.translate(None, _ASCII_CONTROLS)) == len(data)
+
+
+def html_text(text: str) -> str:
+    r"""Escape a text for HTML, also the characters that hide or reorder others.
+
+    Examples
+    --------
+    >>> print(html_text("<b>\u202e & 'c'"))
+    &lt;b&gt;\u202e &amp; &#x27;c&#x27;
+    """
+    return printable(text).translate(_HTML)
 
 
 def one_line(text: object) -> str:

@@ -126,7 +126,7 @@ class FormatOptions:
             if (value := getattr(self, each.name)) is not each.default
             and (each.default is None or value != each.default)
         ]
-        name = self._name
+        name = self.name
         wrong = [each for each in given if each != "format" and each not in _TAKES.get(name, ())]
         if wrong:
             names = " and ".join(f"{{{each}}}" for each in wrong)
@@ -152,7 +152,8 @@ class FormatOptions:
             raise OptionError("{format} {0} requires {schema}", name)
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The name of the format, or of the class of the parser."""
         return self.format if isinstance(self.format, str) else type(self.format).__name__
 
     @property
@@ -348,7 +349,7 @@ class ValueOptions:
         """The sides that are parsed."""
         # A parser may have any kind of equality.
         sides: tuple[On, ...] = ("key", "value")
-        return tuple(on for on in sides if getattr(self, on)._name != "binary")
+        return tuple(on for on in sides if getattr(self, on).name != "binary")
 
     @property
     def infers(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import weakref
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 from typing_extensions import Unpack
 
 from kbatch.arguments import check_types, suggests_names
+from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.format import VIEW_COLUMNS
 from kbatch.keywords import describes
@@ -36,6 +38,7 @@ from kbatch.log.topics import TopicChoice, TopicFilter
 from kbatch.options import Binary, as_named
 from kbatch.records.arrow import requested_binary
 from kbatch.records.data import checked_columns
+from kbatch.records.display import html_of, more_rows
 from kbatch.table import RecordTable
 from kbatch.value_options import ValueOptions
 from kbatch.values.typed_columns import ValueColumns
@@ -49,6 +52,8 @@ __all__ = ["ConsumeOptions", "Consumer", "consume"]
 
 # The memory of a read, if the caller sets no limit.
 _DEFAULT_BYTES = 128 << 20
+# The partitions that a notebook shows.
+_HTML_PARTITIONS = 10
 
 
 @describes(ViewOptions, LiveArguments, ClientArguments)
@@ -110,6 +115,21 @@ class Consumer:
     def __repr__(self) -> str:
         topics = sorted({topic for topic, _ in self.ranges})
         return f"<Consumer: {', '.join(topics) or 'no partitions'}>"
+
+    def _repr_html_(self) -> str:
+        """Return the ranges and positions of the first partitions for a notebook; asks no broker."""
+        ranges, positions, lag = self.ranges, self.positions, self.lag
+        names = ["topic", "partition", "from offset", "to offset", "position", "lag"]
+        rows = []
+        for topic, partition in itertools.islice(sorted(ranges), _HTML_PARTITIONS):
+            start, stop = ranges[topic, partition]
+            numbers = (start, stop, positions.get((topic, partition)), lag.get((topic, partition)))
+            rows.append([topic, str(partition), *("-" if each is None else f"{each:,}" for each in numbers)])
+        rows += more_rows(len(ranges), _HTML_PARTITIONS, "more partition", len(names))
+        topics = len({topic for topic, _ in ranges})
+        facts = [("", f"{counted(len(ranges), 'partition')} of {counted(topics, 'topic')}")]
+        facts.append(("columns", ", ".join(self._names or VIEW_COLUMNS)))
+        return html_of("Consumer", facts, names, rows)
 
     def close(self) -> None:
         """End the read, leave the group, and close all connections. Nothing is committed."""

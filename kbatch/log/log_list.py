@@ -14,7 +14,7 @@ from kbatch.log.logs import Log
 from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
 from kbatch.log.topics import first_names
 from kbatch.options import did_you_mean
-from kbatch.records.display import html_of
+from kbatch.records.display import html_of, more_rows
 from kbatch.table import RecordTable
 
 __all__ = ["LogList"]
@@ -147,11 +147,14 @@ class LogList(Conversions):
         return "\n".join([f"<LogList: {self._summary()}>", *rows])
 
     def _repr_html_(self) -> str:
-        """Return the first logs for a notebook: their topics, partitions, segments and sizes."""
-        rows = self._rows()
-        if len(self) > _SHOWN_LOGS:
-            rows.append([f"... and {counted(len(self) - _SHOWN_LOGS, 'more log')}", "", ""])
-        return html_of("LogList", [("", self._summary())], ["log", "segments", "size"], rows)
+        """Return topics, partitions, segments, sizes and offsets of the first logs for a notebook; reads no file."""
+        names = ["log", "segments", "size", "offset of the first segment"]
+        first = [log.segments[0].base_offset if log.segments else None for log in self._logs[:_SHOWN_LOGS]]
+        rows = [
+            [*row, "-" if offset is None else f"{offset:,}"] for row, offset in zip(self._rows(), first, strict=True)
+        ]
+        rows += more_rows(len(self), _SHOWN_LOGS, "more log", len(names))
+        return html_of("LogList", [("", self._summary())], names, rows)
 
     def _summary(self) -> str:
         topics = len({log.topic for log in self})

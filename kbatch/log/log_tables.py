@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import NoReturn, cast
 
 from kbatch.arguments import check_types, suggests_names
+from kbatch.batches.codecs import codec_text
 from kbatch.bounds import BoundLike
 from kbatch.errors import KbatchError
 from kbatch.escaping import counted
-from kbatch.format import Limits
+from kbatch.format import ATTRIBUTE_CODEC, Codec, Limits
 from kbatch.log.conversions import Conversions
 from kbatch.log.key_lookup import IndexLike, index_of_log
 from kbatch.log.log_bounds import LogBound, start_of, stop_of
@@ -201,7 +202,7 @@ class TablesOfLog(Conversions):
         """Yield the names and texts of what a notebook shows of a log; the first one is its path."""
 
     def _repr_html_(self) -> str:
-        """Return offsets, times, columns and first rows for a notebook: reads the first and the last batches."""
+        """Return offsets, times, codec, columns and first rows for a notebook: reads the first and the last batches."""
         facts = [
             ("", f"{counted(len(self.segments), 'segment')}, {counted(sum(s.size for s in self.segments), 'byte')}")
         ]
@@ -213,6 +214,9 @@ class TablesOfLog(Conversions):
             names = (self.topic, self.partition)
             tables = LogSelection(self.segments, options, 1, RowFilter(), self.use_indexes, *names).tables()
             head = next((table for table in itertools.islice(tables, _HEAD_BATCHES) if len(table)), head)
+            if len(head):
+                codec = Codec(int(head.batches["attributes"][0]) & ATTRIBUTE_CODEC)
+                facts.append(("codec of the first batch", codec_text(codec, None)))
         except (KbatchError, OSError) as error:
             facts.append(("error", str(error)))
         return html_of("Log", facts, *table_rows(head))

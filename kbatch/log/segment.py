@@ -23,6 +23,7 @@ from kbatch.log.store.names import is_remote_name, parse_segment_name, segment_n
 from kbatch.log.store.segment_file import WALK_WINDOW, SegmentFile, Tail, unreadable
 from kbatch.log.store.storage import Entry, Storage, locate
 from kbatch.quantities import TimeLike, parse_time
+from kbatch.records.display import html_of
 
 __all__ = [
     "Segment",
@@ -146,6 +147,15 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"<kbatch Segment {self.path!r}, {counted(self.size, 'byte')}>"
+
+    def _repr_html_(self) -> str:
+        """Return path, offset and size for a notebook; reads no file."""
+        facts = [("", counted(self.size, "byte")), ("path", self.path)]
+        if self.base_offset is not None:
+            facts.append(("offset of the first batch, at least", f"{self.base_offset:,}"))
+        if self.live:
+            facts.append(("end", "may be incomplete: a broker may be writing the file"))
+        return html_of("Segment", facts)
 
     def open(self) -> SegmentFile:
         """Open the file, to be used in a ``with`` block."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.escaping import counted, one_line
+from kbatch.escaping import counted, html_text, one_line
 from kbatch.format import NO_TIMESTAMP, BatchStatus, TimestampType
 from kbatch.quantities import EPOCH
 from kbatch.records.data import TableData
@@ -20,10 +19,14 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 __all__ = [
+    "COLUMN_TYPES",
+    "HTML_ROWS",
     "changed_fields",
     "changed_repr",
     "html_of",
+    "more_rows",
     "short_repr",
+    "short_value",
     "shown_time",
     "table_facts",
     "table_html",
@@ -35,6 +38,17 @@ __all__ = [
 HTML_ROWS = 5
 _SHOWN_BYTES = 40
 _SHOWN_HEADERS = 3
+# The types of the columns of records in views.
+COLUMN_TYPES = {
+    "offset": "int64",
+    "timestamp": "timestamp[ms, UTC]",
+    "timestampType": "int32",
+    "key": "binary",
+    "value": "binary",
+    "headers": "list of (key, value)",
+    "topic": "string",
+    "partition": "int32",
+}
 # The characters and items of a field in the representation of an object.
 _FIELD_CHARACTERS = 200
 _FIELD_ITEMS = 3
@@ -42,7 +56,7 @@ _FIELD_ITEMS = 3
 
 def short_repr(of: object, fields: Iterable[str]) -> str:
     """Return the representation of an object by its fields, each shortened: ``Name(field=value, ...)``."""
-    shown = (f"{name}={_short_value(getattr(of, name))}" for name in fields)
+    shown = (f"{name}={short_value(getattr(of, name))}" for name in fields)
     return f"{type(of).__name__}({', '.join(shown)})"
 
 
@@ -61,7 +75,8 @@ def changed_fields(of: DataclassInstance) -> dict[str, Any]:
     return changed
 
 
-def _short_value(value: Any) -> str:
+def short_value(value: Any) -> str:
+    """Return the representation of a value on one line, shortened."""
     if getattr(value, "ndim", 0) or hasattr(value, "null_count") or hasattr(value, "num_columns"):
         # Arrays of NumPy, and arrays and tables of Arrow.
         return f"<{type(value).__name__}: {counted(len(value), 'row')}>"
@@ -130,18 +145,10 @@ def table_html(table: TableData) -> str:
 def table_rows(table: TableData) -> tuple[list[str], list[list[str]]]:
     """Return the names and types of the columns, and the first rows, as text."""
     head = table._select_rows(slice(HTML_ROWS))
-    types = {
-        "offset": "int64",
-        "timestamp": "timestamp[ms, UTC]",
-        "timestampType": "int32",
-        "key": "binary",
-        "value": "binary",
-        "headers": "list of (key, value)",
-        "topic": "string",
-        "partition": "int32",
-    }
     columns = [list(_cells(head, name)) for name in table.columns]
-    return [f"{name}: {types[name]}" for name in table.columns], [list(row) for row in zip(*columns, strict=True)]
+    return [f"{name}: {COLUMN_TYPES[name]}" for name in table.columns], [
+        list(row) for row in zip(*columns, strict=True)
+    ]
 
 
 def _cells(table: TableData, name: str) -> Iterator[str]:
@@ -182,17 +189,22 @@ def _shown_headers(table: TableData) -> Iterator[str]:
 def html_of(
     title: str, facts: Iterable[tuple[str, str]], names: Sequence[str] = (), rows: Sequence[Sequence[str]] = ()
 ) -> str:
-    """Return facts and rows as escaped HTML, without scripts and styles."""
-    parts = [f"<p><strong>{html.escape(title)}</strong>"]
+    """Return facts and rows as escaped HTML, without scripts and styles: the colours are those of the notebook."""
+    parts = [f"<p><strong>{html_text(title)}</strong>"]
     for name, fact in facts:
-        label = f"<br>{html.escape(name)}: " if name else ": "
-        parts.append(label + html.escape(fact))
+        label = f"<br>{html_text(name)}: " if name else ": "
+        parts.append(label + html_text(fact))
     parts.append("</p>")
     if names:
         parts.append("<table><thead><tr>")
-        parts += [f"<th>{html.escape(name)}</th>" for name in names]
+        parts += [f"<th>{html_text(name)}</th>" for name in names]
         parts.append("</tr></thead><tbody>")
         for row in rows:
-            parts.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>")
+            parts.append("<tr>" + "".join(f"<td>{html_text(cell)}</td>" for cell in row) + "</tr>")
         parts.append("</tbody></table>")
     return "".join(parts)
+
+
+def more_rows(count: int, shown: int, noun: str, columns: int) -> list[list[str]]:
+    """Return the last row of a table that does not show all of `count` rows; nothing if it does."""
+    return [[f"... and {counted(count - shown, noun)}", *[""] * (columns - 1)]] if count > shown else []

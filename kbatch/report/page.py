@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from html import escape
 
-from kbatch.escaping import printable
+from kbatch.escaping import html_text
 
 __all__ = [
     "LISTED",
@@ -110,36 +109,31 @@ td::before{content:attr(data-label);color:var(--dim);flex:0 0 42%}
 """
 
 
-def _text(text: str) -> str:
-    """Escape a text for HTML, with the characters that hide or reorder others."""
-    return escape(printable(text))
-
-
 def remark(text: str) -> str:
     """Return a paragraph of explanation."""
-    return f'<p class="dim">{_text(text)}</p>'
+    return f'<p class="dim">{html_text(text)}</p>'
 
 
 def message(text: str) -> str:
     """Return a paragraph that states that all is well."""
-    return f'<p class="ok">{_text(text)}</p>'
+    return f'<p class="ok">{html_text(text)}</p>'
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> str:
     """Return the classes of colours of a picture with their meanings."""
-    items = "".join(f'<li><i class="{colour}"></i>{_text(text)}</li>' for colour, text in entries)
+    items = "".join(f'<li><i class="{colour}"></i>{html_text(text)}</li>' for colour, text in entries)
     return f'<ul class="legend">{items}</ul>'
 
 
 def figure(caption: str, picture: str, below: str = "") -> str:
     """Return a picture with its caption, and a legend."""
-    return f"<figure><figcaption>{_text(caption)}</figcaption>{picture}{below}</figure>"
+    return f"<figure><figcaption>{html_text(caption)}</figcaption>{picture}{below}</figure>"
 
 
 def tiles(entries: Iterable[tuple[str, str, bool]]) -> str:
     """Return a few large numbers: each with its name, and whether it is bad."""
     items = "".join(
-        f"<li{' class=bad' if is_bad else ''}><b>{_text(number)}</b><span>{_text(name)}</span></li>"
+        f"<li{' class=bad' if is_bad else ''}><b>{html_text(number)}</b><span>{html_text(name)}</span></li>"
         for number, name, is_bad in entries
     )
     return f'<ul class="tiles">{items}</ul>'
@@ -147,13 +141,14 @@ def tiles(entries: Iterable[tuple[str, str, bool]]) -> str:
 
 def _with_code(text: str) -> str:
     """Escape a text of this package, which marks commands as Markdown does."""
-    return _CODE.sub(r"<code>\1</code>", _text(text))
+    return _CODE.sub(r"<code>\1</code>", html_text(text))
 
 
 def advice_list(entries: Iterable[tuple[str, str, str, str, str]], more: int) -> str:
     """Return a list of what to change: class and text of a label, place, finding and change; and how many more."""
     items = "".join(
-        f'<li class="{kind}"><span class="label">{_text(label)}</span><b>{_text(where)}</b>: {_text(finding)}'
+        f'<li class="{kind}"><span class="label">{html_text(label)}</span><b>{html_text(where)}</b>: '
+        f"{html_text(finding)}"
         f"<p>{_with_code(change)}</p></li>"
         for kind, label, where, finding, change in entries
     )
@@ -187,18 +182,18 @@ def table(
     """
     kinds = ["" if not i or name in texts else " class=n" for i, name in enumerate(columns)]
     head = "".join(
-        f'<th scope="col" role="columnheader"{kind}>{_text(name)}</th>'
+        f'<th scope="col" role="columnheader"{kind}>{html_text(name)}</th>'
         for kind, name in zip(kinds, columns, strict=True)
     )
     body = []
     for name, *cells in rows:
-        line = [f'<th scope="row" role="rowheader">{_text(name)}</th>']
+        line = [f'<th scope="row" role="rowheader">{html_text(name)}</th>']
         for kind, header, cell in zip(kinds[1:], columns[1:], cells, strict=True):
-            line.append(f'<td role="cell"{kind} data-label="{_text(header)}"><span>{_text(cell)}</span></td>')
+            line.append(f'<td role="cell"{kind} data-label="{html_text(header)}"><span>{html_text(cell)}</span></td>')
         body.append(f'<tr role="row">{"".join(line)}</tr>')
     rest = remark(f"and {more:,} more") if more > 0 else ""
     return (
-        f'<table role="table"><caption>{_text(caption)}</caption>'
+        f'<table role="table"><caption>{html_text(caption)}</caption>'
         f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>'
         f'<tbody role="rowgroup">{"".join(body)}</tbody></table>{rest}'
     )
@@ -211,7 +206,7 @@ def beside(picture: str, rows: str) -> str:
 
 def section(name: str, title: str, *parts: str) -> str:
     """Return a section, which the list of contents links to."""
-    return f'<section id="{name}"><h2>{_text(title)}</h2>{"".join(parts)}</section>'
+    return f'<section id="{name}"><h2>{html_text(title)}</h2>{"".join(parts)}</section>'
 
 
 def page(title: str, about: Sequence[str], contents: Sequence[tuple[str, str]], parts: Sequence[str], end: str) -> str:
@@ -229,13 +224,13 @@ def page(title: str, about: Sequence[str], contents: Sequence[tuple[str, str]], 
     end : str
         The last line.
     """
-    links = "".join(f'<li><a href="#{name}">{_text(text)}</a></li>' for name, text in contents)
-    lines = "".join(f'<p class="dim">{_text(line)}</p>' for line in about)
+    links = "".join(f'<li><a href="#{name}">{html_text(text)}</a></li>' for name, text in contents)
+    lines = "".join(f'<p class="dim">{html_text(line)}</p>' for line in about)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f'<header><h1>{_text(title)}</h1>{lines}<nav aria-label="Sections"><ul>{links}</ul></nav></header>\n'
-        f"<main>\n{chr(10).join(parts)}\n</main>\n<footer>{_text(end)}</footer>\n</body>\n</html>\n"
+        f"<title>{html_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f'<header><h1>{html_text(title)}</h1>{lines}<nav aria-label="Sections"><ul>{links}</ul></nav></header>\n'
+        f"<main>\n{chr(10).join(parts)}\n</main>\n<footer>{html_text(end)}</footer>\n</body>\n</html>\n"
     )

@@ -6,14 +6,13 @@ Pictures are 400 units wide, so that their text is readable on a phone, and as w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.escaping import printable
+from kbatch.escaping import html_text, printable
 
 __all__ = ["Bar", "Pictures", "Row", "Series", "cut"]
 
@@ -62,7 +61,7 @@ def _coordinate(value: float) -> str:
 
 def _text_at(x: float, y: float, text: str, anchor: str = "start") -> str:
     where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text x="{_coordinate(x)}" y="{_coordinate(y)}"{where}>{escape(text)}</text>'
+    return f'<text x="{_coordinate(x)}" y="{_coordinate(y)}"{where}>{html_text(text)}</text>'
 
 
 class Pictures:
@@ -181,8 +180,8 @@ class Pictures:
         names = f"picture-{number}", f"picture-{number}-text"
         return (
             f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="{names[0]} {names[1]}">'
-            f'<title id="{names[0]}">{escape(printable(title))}</title>'
-            f'<desc id="{names[1]}">{escape(printable(description))}</desc>{"".join(parts)}</svg>'
+            f'<title id="{names[0]}">{html_text(title)}</title>'
+            f'<desc id="{names[1]}">{html_text(description)}</desc>{"".join(parts)}</svg>'
         )
 
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Unpack
 
 from kbatch.arguments import check_types, suggests_names
+from kbatch.bounds import Bound
 from kbatch.format import VIEW_COLUMNS
 from kbatch.log.read_arguments import SCAN_HINTS, ReadArguments, ViewOptions
 from kbatch.log.record_view import RecordView
 from kbatch.log.selection import Selection
 from kbatch.log.source import SourceLike
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
+from kbatch.records.display import COLUMN_TYPES, changed_repr, html_of
 from kbatch.scans.explaining import explained
 from kbatch.scans.given_sources import scanned_source
 from kbatch.scans.polars_expressions import is_polars_expression, to_arrow_expression
@@ -157,6 +159,25 @@ class Scan(ScannedRecords):
         chosen = self._reading.condition
         shown = "" if chosen is None else f", filter {chosen}"
         return f"<Scan of {self._reading.source.describe()}: {', '.join(self._names)}{shown}>"
+
+    def _repr_html_(self) -> str:
+        """Return source, choice of records and columns for a notebook; reads nothing, as nothing is read before."""
+        reading = self._reading
+        facts = [("", f"records of {reading.source.describe()}, which are read when they are requested")]
+        for name in ("topics", "partitions"):
+            chosen = getattr(reading.selection, name)
+            if chosen is not None:
+                facts.append((name, chosen if isinstance(chosen, str) else ", ".join(map(str, chosen))))
+        for name in ("start", "end"):
+            if (bound := getattr(reading.arguments, name)) != Bound():
+                facts.append((name, changed_repr(bound)))
+        if reading.condition is not None:
+            facts.append(("filter", str(reading.condition)))
+        types: dict[str, str] = dict(COLUMN_TYPES)
+        if self._values is not None:
+            types |= {on: getattr(self._values.formats, on).name for on in self._values.formats.parsed}
+        rows = [[name, types.get(name, "parsed")] for name in self._names]
+        return html_of("Scan", facts, ["column", "type"], rows)
 
 
 # The settings of a cluster that its URL cannot have.

@@ -18,7 +18,7 @@ from kbatch.options import On
 from kbatch.quantities import SizeLike
 from kbatch.records.arrow import to_arrow
 from kbatch.records.data import TableData
-from kbatch.records.display import short_repr
+from kbatch.records.display import HTML_ROWS, html_of, short_repr, short_value
 from kbatch.values.deviations import DeviationTable, FieldDeviation
 from kbatch.values.memory import ERROR_BYTES, MAX_PARSED_BYTES, MemoryBudget, ValuesTooLargeError, memory_of_type
 
@@ -62,6 +62,8 @@ _SAMPLE_BYTES = 1 << 20
 _TEXT_BYTES = 112
 # The characters of the type in a representation.
 _SHOWN_TYPE = 300
+# The first values are shown in a notebook if they have at most this number of bytes.
+_HTML_BYTES = 64 << 10
 
 
 class Parsed(NamedTuple):
@@ -336,6 +338,19 @@ class ParsedValues(Generic[TableT]):
         records = counted(len(self.values), "record")
         first = f", first: {printable(self.errors[0])}" if self.errors else ""
         return f"<ParsedValues of {self.on}: {records} of type {kind}, {len(self.bad):,} bad{first}>"
+
+    def _repr_html_(self) -> str:
+        """Return counts, the type and the first values for a notebook."""
+        facts = [("", f"{counted(len(self.values), 'record')}, {len(self.bad):,} bad")]
+        kind = " ".join(str(self.values.type).split())
+        facts.append((f"type of {self.on}", kind if len(kind) <= _SHOWN_TYPE else f"{kind[:_SHOWN_TYPE]}..."))
+        if self.errors:
+            facts.append(("first error", self.errors[0]))
+        head = self.values.slice(0, HTML_ROWS)
+        # Large values would become objects only to be shortened.
+        shown = head.to_pylist() if head.nbytes <= _HTML_BYTES else ["..."] * len(head)
+        rows = [[str(row), "null" if value is None else short_value(value)] for row, value in enumerate(shown)]
+        return html_of(type(self).__name__, facts, ["row", self.on], rows)
 
     @property
     def bad_values(self) -> list[bytes]:
