@@ -220,6 +220,30 @@ class MissingDependencyError(KbatchError, ImportError):
     """An optional package is missing; the message names the extra that installs it."""
 
 
+# Tracebacks and pickles name the module from which users import the errors.
+for _error in (
+    KbatchError,
+    CodecError,
+    ConversionLossError,
+    CorruptBatchError,
+    CrcMismatchError,
+    FencedError,
+    InvalidRecordError,
+    LimitExceededError,
+    LogDirectoryError,
+    MissingColumnError,
+    MissingDependencyError,
+    OutOfOrderSequenceError,
+    ProtocolError,
+    RefusedError,
+    RegistryError,
+    TransactionStateError,
+    TruncatedBatchError,
+    UnsupportedFormatError,
+):
+    _error.__module__ = "kbatch"
+
+
 class Fault(enum.IntEnum):
     """The faults that kernels report; the twin of ``Fault`` in ``kernels/wire.pxd``."""
 

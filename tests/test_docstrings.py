@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,3 +108,14 @@ def test_docstrings_of_the_public_api_name_public_paths_only() -> None:
         if not is_public(path)
     ]
     assert found == []
+
+
+def test_errors_name_the_public_module_in_tracebacks_and_pickles() -> None:
+    errors = {value: where for value, where in PUBLIC.items() if isinstance(value, type)}
+    errors = {value: where for value, where in errors.items() if issubclass(value, kbatch.KbatchError)}
+    assert len(errors) > 20
+    for value, (module, name) in errors.items():
+        assert (value.__module__, value.__qualname__) == (module, name)
+        assert pickle.loads(pickle.dumps(value)) is value
+    error = pickle.loads(pickle.dumps(kbatch.CrcMismatchError("message", position=5)))
+    assert (type(error), error.position) == (kbatch.CrcMismatchError, 5)

@@ -237,7 +237,7 @@ class SequenceChecker:
     [(100, 46)]
     >>> checker.check(batch(6, 104))
     Traceback (most recent call last):
-    kbatch.errors.OutOfOrderSequenceError: byte 0, base offset 104: sequence 6 of producer 7; expected 4 after 3
+    kbatch.OutOfOrderSequenceError: byte 0, base offset 104: sequence 6 of producer 7; expected 4 after 3
     """
 
     def __init__(self, producers: npt.NDArray[np.void] | None = None, *, expiration_ms: int | None = None) -> None:

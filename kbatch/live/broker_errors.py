@@ -48,6 +48,11 @@ class AuthenticationError(BrokerError):
     """The broker or the client could not prove its identity: a password, a token or a certificate is wrong."""
 
 
+# As for the errors of `kbatch`, tracebacks and pickles name the public module.
+for _error in (BrokerError, BrokerConnectionError, AuthenticationError):
+    _error.__module__ = "kbatch.live"
+
+
 # What a user can do about an error code. Other codes have only their description.
 _REMEDIES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the name of the topic, and that it was not deleted",

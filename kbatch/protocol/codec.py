@@ -257,7 +257,7 @@ def decode_message(
     >>> decode_message(ListOffsetsRequest, bytes.fromhex("ffffffff 00000001 0001"), 1)
     Traceback (most recent call last):
     ...
-    kbatch.errors.ProtocolError: byte 4, topics: array of 1 elements, but the remaining 2 bytes hold at most 0
+    kbatch.ProtocolError: byte 4, topics: array of 1 elements, but the remaining 2 bytes hold at most 0
     """
     check_types(decode_message, locals())
     plan, view = message_plan(_message_name(cls), version), _view(data, max_size)

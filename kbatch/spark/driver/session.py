@@ -36,6 +36,9 @@ _SCRATCH = re.compile(_SCRATCH_PREFIX + "[a-z0-9_]{8}")
 class SparkStartError(KbatchError):
     """Spark could not be started."""
 
+    # Tracebacks and pickles name the public module.
+    __module__ = "kbatch.spark"
+
 
 @contextlib.contextmanager
 def spark_session(
