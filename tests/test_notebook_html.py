@@ -118,6 +118,23 @@ def test_html_of_a_log_has_offsets_sizes_and_codec() -> None:
         assert text in shown
 
 
+def test_html_of_a_log_of_a_remote_storage_reads_nothing() -> None:
+    fsspec = pytest.importorskip("fsspec")
+    files = fsspec.filesystem("memory")
+    try:
+        for path in (LOGS / "codec-lz4-0").iterdir():
+            files.pipe(f"/html/codec-lz4-0/{path.name}", path.read_bytes())
+        log = kbatch.Log("memory://html/codec-lz4-0")
+        # Not even the files are there any more.
+        files.rm("/html", recursive=True)
+        shown = Checker(log._repr_html_()).text
+    finally:
+        files.store.clear()
+    assert "2 segments, 62,704 bytes" in shown
+    assert "topic, partition: codec-lz4, 0" in shown
+    assert "error" not in shown
+
+
 def test_html_of_a_list_of_logs_has_the_first_offsets() -> None:
     logs = kbatch.find_logs(LOGS, topics="codec-*")
     checked = Checker(logs._repr_html_())

@@ -34,6 +34,7 @@ snappy in blocks of 32 KiB (SN-R9); an lz4 frame of independent blocks of 64 KiB
 from __future__ import annotations
 
 import threading
+from typing import cast
 
 import numpy as np
 
@@ -42,9 +43,10 @@ from kbatch.batches.careful import append_uncompressed, decompress_carefully
 from kbatch.batches.native import addresses
 from kbatch.format import Codec
 from kbatch.kernels.codecs import Codecs, compress_to_bytes, decompress_into
-from kbatch.options import CODEC_LEVELS, parse_codec_level
+from kbatch.options import CODEC_LEVELS, CodecName, parse_codec_level
 
 __all__ = [
+    "codec_name",
     "codec_text",
     "compress",
     "decompress",
@@ -139,9 +141,21 @@ def parse_codec(codec: Codec | str | int) -> tuple[Codec, int | None]:
         raise ValueError(f"codec must be 0 to {max(Codec)}, got {codec}") from None
 
 
+def codec_name(codec: int) -> CodecName:
+    """Return the name of a codec as users write it.
+
+    Examples
+    --------
+    >>> from kbatch.batches.codecs import codec_name
+    >>> codec_name(4)
+    'zstd'
+    """
+    return cast(CodecName, Codec(codec).name.lower())
+
+
 def codec_text(codec: Codec, level: int | None) -> str:
     """Return the text from which `parse_codec` makes this codec and level."""
-    return codec.name.lower() if level is None else f"{codec.name.lower()}:{level}"
+    return codec_name(codec) if level is None else f"{codec_name(codec)}:{level}"
 
 
 def level_of(codec: int, level: int | None) -> int:

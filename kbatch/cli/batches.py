@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.batches.codecs import codec_name
 from kbatch.format import ATTRIBUTE_CODEC, INT32_MAX, MESSAGE_HEADER_SIZES, Codec, TimestampType
 from kbatch.table import RecordTable
 
@@ -27,7 +28,7 @@ BATCH_FIELDS = [
 ]  # fmt: skip
 # By TimestampType + 1, as Kafka writes them.
 TIMESTAMP_TYPES = ("NoTimestampType", "CreateTime", "LogAppendTime")
-_CODECS = [*(codec.name.lower() for codec in Codec), "5", "6", "7"]
+_CODECS = [*map(codec_name, Codec), "5", "6", "7"]
 
 
 def codec_names(batches: npt.NDArray[np.void]) -> list[str]:

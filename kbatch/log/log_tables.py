@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import NoReturn, cast
 
 from kbatch.arguments import check_types, suggests_names
-from kbatch.batches.codecs import codec_text
+from kbatch.batches.codecs import codec_name
 from kbatch.bounds import BoundLike
 from kbatch.errors import KbatchError
 from kbatch.escaping import counted
-from kbatch.format import ATTRIBUTE_CODEC, Codec, Limits
+from kbatch.format import ATTRIBUTE_CODEC, Limits
 from kbatch.log.conversions import Conversions
 from kbatch.log.key_lookup import IndexLike, index_of_log
 from kbatch.log.log_bounds import LogBound, start_of, stop_of
@@ -198,14 +198,26 @@ class TablesOfLog(Conversions):
         )
 
     @abstractmethod
+    def _shown_names(self) -> Iterator[tuple[str, str]]:
+        """Yield the path, topic and partition that a notebook shows of a log."""
+
+    @abstractmethod
     def _shown_facts(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and texts of what a notebook shows of a log; the first one is its path."""
+        """Yield what a notebook shows of the batches of a log: reads the first and the last ones."""
 
     def _repr_html_(self) -> str:
-        """Return offsets, times, codec, columns and first rows for a notebook: reads the first and the last batches."""
+        """Return offsets, times, codec, columns and first rows for a notebook.
+
+        The first and the last batches are read, except from a remote storage.
+        """
+        size = sum(segment.size for segment in self.segments)
         facts = [
-            ("", f"{counted(len(self.segments), 'segment')}, {counted(sum(s.size for s in self.segments), 'byte')}")
+            ("", f"{counted(len(self.segments), 'segment')}, {counted(size, 'byte')}"),
+            *self._shown_names(),
         ]
+        if any(segment.storage.remote for segment in self.segments):
+            facts.append(("records", "head() reads the first ones"))
+            return html_of("Log", facts)
         head = RecordTable._empty(self._default_columns())
         try:
             facts += self._shown_facts()
@@ -215,8 +227,8 @@ class TablesOfLog(Conversions):
             tables = LogSelection(self.segments, options, 1, RowFilter(), self.use_indexes, *names).tables()
             head = next((table for table in itertools.islice(tables, _HEAD_BATCHES) if len(table)), head)
             if len(head):
-                codec = Codec(int(head.batches["attributes"][0]) & ATTRIBUTE_CODEC)
-                facts.append(("codec of the first batch", codec_text(codec, None)))
+                codec = codec_name(int(head.batches["attributes"][0]) & ATTRIBUTE_CODEC)
+                facts.append(("codec of the first batch", codec))
         except (KbatchError, OSError) as error:
             facts.append(("error", str(error)))
         return html_of("Log", facts, *table_rows(head))

@@ -143,10 +143,12 @@ class Log(TablesOfLog):
     def __repr__(self) -> str:
         return f"<kbatch Log {self.path!r}, {counted(len(self.segments), 'segment')}, {counted(self.size, 'byte')}>"
 
-    def _shown_facts(self) -> Iterator[tuple[str, str]]:
+    def _shown_names(self) -> Iterator[tuple[str, str]]:
         yield "path", self.path
         if self.topic is not None:
             yield "topic, partition", f"{self.topic}, {self.partition}" + (f" ({self.mark})" if self.mark else "")
+
+    def _shown_facts(self) -> Iterator[tuple[str, str]]:
         yield "offsets", f"{self.start_offset} to {self.end_offset} (exclusive)"
         if (last := self._last[0]) is not None:
             first = next(rows[0] for segment in self.segments for rows in segment.scan())

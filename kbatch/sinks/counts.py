@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from operator import add
 from typing import Any, TypeAlias
 
+from kbatch.options import CodecName
 from kbatch.quantities import largest, smallest
 
 __all__ = ["Counts", "Progress", "TaskCounter", "running_counts"]
@@ -33,7 +34,7 @@ def _range(sum_of: Callable[[int | None, int | None], int | None]) -> Any:
     return field(default=None, metadata={"sum": sum_of})
 
 
-def _codec_sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+def _codec_sum(one: dict[CodecName, int], other: dict[CodecName, int]) -> dict[CodecName, int]:
     return dict(Counter(one) + Counter(other)) if one and other else one or other
 
 
@@ -48,7 +49,7 @@ class Counts:
     records, file_count, file_bytes, log_bytes : int
         Records and data files written, bytes of these files, and bytes of the batches that were read, including batches
         without records.
-    codecs : dict of str to int
+    codecs : dict of CodecName to int
         Batches that were read, by codec.
     bad_crc_batches : int
         Batches with a wrong checksum that were accepted (``crc="mark"``).
@@ -71,7 +72,7 @@ class Counts:
     file_count: int = 0
     file_bytes: int = 0
     log_bytes: int = 0
-    codecs: dict[str, int] = field(default_factory=dict, metadata={"sum": _codec_sum})
+    codecs: dict[CodecName, int] = field(default_factory=dict, metadata={"sum": _codec_sum})
     bad_crc_batches: int = 0
     aborted_batches: int = 0
     aborted_bytes: int = 0

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from kbatch.log import Log
+from kbatch.options import CodecName
 from kbatch.quantities import largest
 from kbatch.read.decode_options import Isolation
 from kbatch.records.display import changed_repr
@@ -139,7 +140,7 @@ class ExportSummary:
         kind, position, resumed_at, reason.
     records, log_bytes, file_bytes, aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
         Totals of all partitions, as in `PartitionSummary`.
-    batches : dict of str to int
+    batches : dict of CodecName to int
         Batches that were read, by codec.
     bad_crc_batches : int
         Batches with a wrong checksum that were accepted (``crc="mark"``).
@@ -212,7 +213,7 @@ class ExportSummary:
     aborted_bytes: int = 0
     undecided_batches: int = 0
     undecided_bytes: int = 0
-    batches: dict[str, int] = field(default_factory=dict)
+    batches: dict[CodecName, int] = field(default_factory=dict)
     bad_crc_batches: int = 0
     lost_bytes: int = 0
     loss_count: int = 0

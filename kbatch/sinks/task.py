@@ -21,9 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
 
+from kbatch.batches.codecs import codec_name
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.escaping import one_line
-from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
+from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus
 from kbatch.log.gaps import SegmentGap
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.loss_rows import LOSS_SCHEMA, LossRows
@@ -119,7 +120,7 @@ class TaskReport:
         counts = Counts(
             records=len(table),
             log_bytes=int(read["size"].sum()),
-            codecs={Codec(n).name.lower(): count for n, count in zip(numbers.tolist(), codecs.tolist(), strict=True)},
+            codecs={codec_name(n): count for n, count in zip(numbers.tolist(), codecs.tolist(), strict=True)},
             bad_crc_batches=int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC)),
             aborted_batches=len(aborted),
             aborted_bytes=int(aborted.sum()),

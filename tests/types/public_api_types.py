@@ -424,6 +424,7 @@ def spark(session: SparkSession, frame: DataFrame, schema: StructType, summary: 
     assert_type(verified.findings[0].first_offset, int | None)
     assert_type(summary.partitions, list[kbatch.PartitionSummary])
     assert_type((summary.damaged, summary.exit_status), tuple[bool, int])
+    assert_type(summary.batches, dict[kbatch.CodecName, int])
     assert_type(kbatch.spark.register(session), None)
     metrics = kbatch.spark.stream_metrics({})
     assert_type(kbatch.spark.stream_metrics({}), kbatch.spark.StreamMetrics)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.batches.codecs import codec_name
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -242,7 +243,7 @@ class LogStatistics:
         self._producers = np.union1d(self._producers, producers)
 
     def _codec(self, number: int) -> dict[str, Any]:
-        name = Codec(number).name.lower() if number < len(Codec) else str(number)
+        name = codec_name(number) if number < len(Codec) else str(number)
         plain = 0 if self.decoded else None
         return self.codecs.setdefault(name, {"batches": 0, "bytes": 0, "payload_bytes": 0, "plain_bytes": plain})
 
