@@ -77,7 +77,7 @@ def run_job(spark: SparkSession, work: Callable[[], ResultT], poll: Callable[[],
 
 def _task_error(error: BaseException) -> BaseException:
     """Return the exception of kbatch that a task raised: Spark passes on only its text."""
-    found = re.findall(r"^kbatch\.\w+(?:\.\w+)*\.(\w+): (.+)$", str(error), re.MULTILINE)
+    found = re.findall(r"^kbatch\.(?:\w+\.)*(\w+): (.+)$", str(error), re.MULTILINE)
     if found:
         name, text = found[-1]
         cls = getattr(kbatch.errors, name, KbatchError)
