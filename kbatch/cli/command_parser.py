@@ -6,11 +6,12 @@ import argparse
 import itertools
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kbatch.escaping import printable
+from kbatch.cli.filling import column_starts, filled_line
+from kbatch.cli.styles import Span, Styled
+from kbatch.cli.terminal import print_errors, print_lines
 from kbatch.options import did_you_mean
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ __all__ = ["CommandParser", "add_command"]
 
 # The exit statuses that every command has.
 _COMMON_STATUSES = {0: "done", 1: "error", 2: "wrong usage", 130: "interrupted"}
-_TWO_SPACES = re.compile(r"\S( {2,})\S")
+# What is set off in help: headings, and options at the beginning of a line.
+_HEADING = re.compile(r"(usage:|\S[^:]*:$)")
+_FLAGS = re.compile(r" +(-\w\b( [A-Z]\S*)?, )?--[\w-]+")
 # The value of a switch that may have one, in an argument of its own; anything else after the switch is not its value.
 _TOPIC_VALUE = re.compile(r"[\w.*-]+=\w+", re.ASCII)
 
@@ -30,6 +33,9 @@ class HelpFormatter(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join("\n".join(_filled(part, width)) for part in text.strip("\n").split("\n\n"))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return list(filled_line(" ".join(text.split()), width, 0))
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -43,6 +49,8 @@ class CommandParser(argparse.ArgumentParser):
         # No option begins with a digit: -10: and -1h are values, as argparse treats -10.
         self._negative_number_matcher = re.compile(r"-\d")
         self._given: Sequence[str] = ()
+        # Python 3.14 has colors of its own, without the headings of descriptions.
+        self.color = False
         # What the command does, in one line.
         self.summary = ""
 
@@ -102,8 +110,9 @@ class CommandParser(argparse.ArgumentParser):
             # argparse reports what is missing first, also if its name is misspelt.
             message = f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}"
         command = self.prog.partition(" ")[2]
-        lines = (self._short_usage(), f"help: kbatch help {command}".rstrip(), f"{self.prog}: error: {message}")
-        self.exit(2, "".join(f"{printable(line)}\n" for line in lines))
+        print_errors(self._short_usage(), f"help: kbatch help {command}".rstrip(), style="heading")
+        print_errors(f"{self.prog}: error: {message}", style="error")
+        self.exit(2)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Exit after the output is complete, so that a closed pipe is an exception here and not at exit."""
@@ -114,7 +123,7 @@ class CommandParser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         """Print a message; argparse ignores an error of standard output, such as a full disk."""
         if message and file is not None and file is sys.stdout:
-            file.write(message)
+            print_lines(*map(_help_line, message.removesuffix("\n").split("\n")), wraps=False)
         else:
             super()._print_message(message, file)
 
@@ -170,6 +179,14 @@ def add_command(
     return parser
 
 
+def _help_line(line: str) -> Styled:
+    """Return a line of help with its styles."""
+    if heading := _HEADING.match(line):
+        return Styled(line, [Span(*heading.span(), "heading")])
+    flags = _FLAGS.match(line)
+    return Styled(line, [] if flags is None else [Span(len(line) - len(line.lstrip()), flags.end(), "name")])
+
+
 def _filled(paragraph: str, width: int) -> Iterator[str]:
     """Yield the lines of a paragraph, which may be a heading with a list, filled to a width."""
     lines = paragraph.split("\n")
@@ -187,9 +204,8 @@ def _items(lines: Iterable[str]) -> Iterator[str]:
     item = ""
     for line in lines:
         indent = len(line) - len(line.lstrip())
-        columns = _column_starts(item)
-        is_plain = item and not _TWO_SPACES.search(line.strip())
-        if is_plain and indent == columns[-1] and (len(columns) == 2 or not _TWO_SPACES.search(item.strip())):
+        columns = column_starts(item)
+        if item and len(column_starts(line)) == 1 and indent == columns[-1]:
             item += " " + line.strip()
         else:
             if item:
@@ -199,32 +215,12 @@ def _items(lines: Iterable[str]) -> Iterator[str]:
         yield item
 
 
-def _column_starts(line: str) -> list[int]:
-    """Return the indentation of a line, and the position of its second column, after two spaces, if it has one."""
-    indent = len(line) - len(line.lstrip())
-    gap = _TWO_SPACES.search(line, indent)
-    return [indent] if gap is None else [indent, gap.end(1)]
-
-
 def _filled_item(item: str, width: int, *, split_command: bool = False) -> Iterator[str]:
-    if len(item) <= width:
-        yield item
-        return
-    indent, *second = _column_starts(item)
-    if second and second[0] > width - 30:
-        # The second column has no room: it goes to a line of its own.
-        yield item[: second[0]].rstrip()
-        second_indent = " " * (indent + 4)
-        yield from textwrap.wrap(
-            item[second[0] :], width, initial_indent=second_indent, subsequent_indent=second_indent
-        )
-    elif split_command and not second:
+    indent, *second = column_starts(item)
+    is_whole = split_command and not second
+    if len(item) <= width or is_whole:
         # A command that is copied to a shell is not split.
         yield item
-    else:
-        hanging = " " * (second[0] if second else indent)
-        start = item[: second[0]] if second else " " * indent
-        yield from textwrap.wrap(
-            item[len(start) :], width, initial_indent=start, subsequent_indent=hanging, break_long_words=False,
-            break_on_hyphens=False,
-        )  # fmt: skip
+        return
+    is_apart = bool(second) and second[0] > width - 30
+    yield from filled_line(item, width, indent + 4 if is_apart else second[0] if second else indent)

@@ -53,5 +53,5 @@ def run(arguments: argparse.Namespace) -> int:
         for each in command._actions:
             if _FILES.fullmatch(str(each.metavar)):
                 each.complete = shtab.FILE
-    print_lines(*shtab.complete(parser, shell=arguments.shell).splitlines())
+    print_lines(*shtab.complete(parser, shell=arguments.shell).splitlines(), wraps=False)
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Self
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from kbatch.table import RecordTable
 
 __all__ = ["ConsumeLines"]
-
-_SHOWN_SECONDS = 1.0
 
 
 class ConsumeLines:
@@ -58,7 +55,7 @@ class ConsumeLines:
         try:
             with ReadRate(consumer, follows=follows) as rate:
                 while self._remaining != 0 and (table := next(consumer, None)) is not None:
-                    self._report_losses(table, rate)
+                    self._report_losses(table)
                     self._write(table)
                     rate.records += len(table)
                     # Frees the table before the next one is decoded.
@@ -77,58 +74,46 @@ class ConsumeLines:
             lines = record_lines(table, place, self._max_shown, self._decoded, in_file=False)
             write_lines(lines, escaped_json)
 
-    def _report_losses(self, table: RecordTable, rate: ReadRate) -> None:
+    def _report_losses(self, table: RecordTable) -> None:
         for loss in table.losses:
-            rate.clear()
             offset = "" if loss.base_offset is None else f"base offset {loss.base_offset}: "
             print_errors(
                 f"kbatch consume: {table.topic}-{table.partition}: {offset}{loss.reason} "
-                f"({counted(loss.length, 'byte')})"
+                f"({counted(loss.length, 'byte')})",
+                style="error",
             )
             self.damaged = True
 
 
 class ReadRate:
-    """The number of records, their rate and the lag, each second on a line of the terminal.
+    """The number of records, their rate and the lag, on a line of the terminal.
 
     Nothing is shown if the records go to the terminal, or to a pipe, whose reader may write to the terminal too.
     """
 
     def __init__(self, consumer: Consumer, *, follows: bool) -> None:
-        self._line = ProgressLine("waiting for records ..." if follows else "", is_wanted=_is_redirected())
+        first = "waiting for records ..." if follows else "connecting ..."
+        self._line = ProgressLine(first, is_wanted=_is_redirected(), text=self._text)
         self._consumer = consumer
         self._follows = follows
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kbatch-rate", daemon=True)
         # The number of records that were written.
         self.records = 0
+        self._before, self._then = 0, time.monotonic()
 
     def __enter__(self) -> Self:
         self._line.__enter__()
-        if self._line.is_shown:
-            self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        with self._lock:
-            self._line.__exit__(*exception)
+        self._line.__exit__(*exception)
 
-    def clear(self) -> None:
-        """Clear the line for other output."""
-        with self._lock:
-            self._line.write("")
-
-    def _run(self) -> None:
-        before, then = 0, time.monotonic()
-        while not self._ended.wait(_SHOWN_SECONDS):
-            records, now = self.records, time.monotonic()
-            rate = round((records - before) / (now - then))
-            before, then = records, now
-            with self._lock:
-                if (records or not self._follows) and not self._ended.is_set():
-                    self._line.write(f"{counted(records, 'record')}, {rate:,}/s{self._left()}")
+    def _text(self) -> str:
+        records, now = self.records, time.monotonic()
+        rate = round((records - self._before) / (now - self._then))
+        self._before, self._then = records, now
+        if not records and self._follows:
+            return "waiting for records ..."
+        return f"{counted(records, 'record')}, {rate:,}/s{self._left()}"
 
     def _left(self) -> str:
         try:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
+from kbatch.cli.open_transactions import open_text
 from kbatch.cli.selection_flags import RANGES, add_selection, given_selection
 from kbatch.cli.shown import json_bytes
+from kbatch.cli.styles import styled
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,
@@ -119,15 +121,15 @@ def run(arguments: argparse.Namespace) -> int:
     from kbatch.log.logs import Log
 
     flags, selection = given_options(DiffFlags, arguments), given_selection(arguments)
-    a, b = open_paths([arguments.a, arguments.b], selection, given_storage(arguments))
-    total = sum(log.size for side in (a, b) for log in ([side] if isinstance(side, Log) else side))
-    with ProgressLine() as line:
+    given = given_storage(arguments)
+    with ProgressLine("listing ...") as line:
+        a, b = open_paths([arguments.a, arguments.b], selection, given)
+        total = sum(log.size for side in (a, b) for log in ([side] if isinstance(side, Log) else side))
 
         def on_partition(result: PartitionComparison) -> None:
-            line.write("")
             for name, side in (("A", result.a), ("B", result.b)):
                 if side is not None and side.losses:
-                    print_errors(*damage_lines(f"kbatch diff: {name}: skipped", side.losses))
+                    print_errors(*damage_lines(f"kbatch diff: {name}: skipped", side.losses), style="error")
             if not arguments.json:
                 print_lines(*_partition_lines(result, flags))
 
@@ -161,12 +163,12 @@ def _compared_name(result: PartitionComparison) -> str:
 
 def _partition_lines(result: PartitionComparison, flags: DiffFlags) -> list[str]:
     """Return the result of a topic-partition as text."""
-    records = " and ".join(
-        f"{counted(side.records, 'record')} in {name}" for name, side in (("A", result.a), ("B", result.b)) if side
-    )
+    sides = [(name, side) for name, side in (("A", result.a), ("B", result.b)) if side is not None]
+    records = " and ".join(f"{counted(side.records, 'record')} in {name}" for name, side in sides)
     noun = "key" if flags.match == "key" else "record"
     if len(result.sides) < 2:
-        lines = [f"{_compared_name(result)}: only in {'A' if result.a else 'B'}: {records}"]
+        only = f"only in {'A' if result.a else 'B'}:"
+        lines: list[str] = [styled(f"{_compared_name(result)}: {only} {records}", "warning", only)]
     elif result.equal:
         compared = f" of {records}" if noun == "key" else ""
         lines = [f"{_compared_name(result)}: equal: {counted(result.matching, noun)}{compared}"]
@@ -174,26 +176,31 @@ def _partition_lines(result: PartitionComparison, flags: DiffFlags) -> list[str]
         fields = ", ".join(f"{name} {count:,}" for name, count in result.fields.items())
         different = f"{result.different:,} different" + (f" ({fields})" if fields else "")
         lines = [
-            f"{_compared_name(result)}: different: {records}",
+            styled(f"{_compared_name(result)}: different: {records}", "warning", "different:"),
             f"  {counted(result.matching, noun)} equal, {different}, {result.only_a:,} only in A, "
             f"{result.only_b:,} only in B",
         ]
         if result.first is not None:
             lines += _first_lines(result.first, flags)
-    for name, side in (("A", result.a), ("B", result.b)):
-        lines += [] if side is None else _notes(name, side)
+    for name, side in sides:
+        lines += _notes(name, side)
     return lines
 
 
 def _notes(name: str, side: ComparedLog) -> list[str]:
-    notes = []
+    notes: list[str] = []
+    if side.control_records:
+        notes.append(f"  {name}: {counted(side.control_records, 'control record')}, not compared")
+    if side.open_transactions:
+        notes.append(styled(f"  {name}: {open_text(side.open_transactions)}", "warning"))
     if side.keyless:
         notes.append(f"  {name}: {counted(side.keyless, 'record')} without a key, not compared")
     if side.withheld:
         notes.append(f"  {name}: records of {counted(side.withheld, 'open or undecided transaction')} are withheld")
     if side.losses:
         lost = sum(loss.length for loss in side.losses)
-        notes.append(f"  {name}: DAMAGED: {counted(len(side.losses), 'loss')} of {counted(lost, 'byte')}, not compared")
+        losses = f"{counted(len(side.losses), 'loss')} of {counted(lost, 'byte')}"
+        notes.append(styled(f"  {name}: DAMAGED: {losses}, not compared", "error", "DAMAGED:"))
     return notes
 
 
@@ -276,6 +283,8 @@ def _side_dict(side: ComparedLog | None) -> dict[str, Any] | None:
     return {
         "path": side.path,
         "records": side.records,
+        "control_records": side.control_records,
+        "open_transactions": [each._asdict() for each in side.open_transactions],
         "keyless": side.keyless,
         "withheld_transactions": side.withheld,
         "losses": loss_dicts(side.losses),

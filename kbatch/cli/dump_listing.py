@@ -369,7 +369,7 @@ class Listing:
         except KbatchError as error:
             if isinstance(error.__cause__, OSError):
                 raise
-            print_errors(f"kbatch dump: {error}")
+            print_errors(f"kbatch dump: {error}", style="error")
             self.damaged = True
             return
         if not self.kafka:
@@ -384,7 +384,7 @@ class Listing:
 
     def _warn(self, path: str, position: int | None, text: str) -> None:
         place = path if position is None else f"{path}: byte {position}"
-        print_errors(f"kbatch dump: {place}: {text}")
+        print_errors(f"kbatch dump: {place}: {text}", style="error")
 
 
 _KAFKA_ENTRIES = {

@@ -24,12 +24,10 @@ from kbatch.protocol import (
     Conversation,
     Message,
     MessageSplitter,
-    Request,
-    Response,
-    UnknownMessage,
     read_capture,
 )
 from kbatch.protocol.capture import is_capture
+from kbatch.protocol.codec import Request, Response, UnknownMessage
 
 __all__ = ["dump_messages"]
 
@@ -100,12 +98,13 @@ def _dump_capture(path: str, max_bytes: int | None) -> int:
             for size, kind in ((lost.skipped, "skipped"), (lost.missing, "missing"))
             if size
         ]
-        print_errors(f"kbatch dump: {path}: {source} to {target}: {' and '.join(sizes)}: {lost.reason}")
+        text = f"{source} to {target}: {' and '.join(sizes)}: {lost.reason}"
+        print_errors(f"kbatch dump: {path}: {text}", style="error")
     return 3 if capture.skipped else 0
 
 
 def _report(path: str, at: str, error: KbatchError) -> None:
-    print_errors(f"kbatch dump: {path}: {at}{error}")
+    print_errors(f"kbatch dump: {path}: {at}{error}", style="error")
 
 
 def _split(path: str) -> Iterator[tuple[int, memoryview]]:

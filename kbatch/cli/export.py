@@ -14,6 +14,7 @@ from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, NAME_AND_VALUE, STORAGE, add_flags, given_options, given_storage, given_values, usage
 from kbatch.cli.reports import column_texts, loss_lines, lost_text, print_record, report_lines
 from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
+from kbatch.cli.tables import table_lines
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,
@@ -23,7 +24,6 @@ from kbatch.cli.terminal import (
     print_json,
     print_lines,
     summary_dict,
-    table_lines,
 )
 from kbatch.cli.value_flags import add_value_arguments, value_options
 from kbatch.options import (

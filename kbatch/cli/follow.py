@@ -129,7 +129,6 @@ class _CommitLines:
     def on_commit(self, summary: ExportSummary, lag: Lag) -> None:
         now = datetime.now(UTC)
         self._last = f"last commit {now:%H:%M:%S} UTC, {counted(summary.records, 'record')}"
-        self._line.write("")
         if self._as_json:
             print_json(summary_document("follow", summary, lag_bytes=lag.bytes, lag_offsets=lag.offsets), one_line=True)
             return

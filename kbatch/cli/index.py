@@ -98,9 +98,10 @@ def run(arguments: argparse.Namespace) -> int:
     from kbatch.log.write.indexing import index_logs
 
     flags = given_options(IndexFlags, arguments)
-    found = open_paths(arguments.paths, given_selection(arguments), given_storage(arguments))
-    logs = [log for each in found for log in ([each] if isinstance(each, Log) else each)]
-    with ProgressLine() as line:
+    selection, given = given_selection(arguments), given_storage(arguments)
+    with ProgressLine("listing ...") as line:
+        found = open_paths(arguments.paths, selection, given)
+        logs = [log for each in found for log in ([each] if isinstance(each, Log) else each)]
         done = index_logs(LogList(logs), flags.index, threads=flags.threads, progress=line.show_bytes)
     status = 3 if any(each.refused for each in done) else 0
     if arguments.json:

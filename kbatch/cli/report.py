@@ -101,9 +101,10 @@ def _report_on_files(arguments: argparse.Namespace, flags: ReportFlags) -> tuple
     from kbatch.log.logs import Log
     from kbatch.report.writing import write_report
 
-    found = open_paths(arguments.paths, given_selection(arguments), given_storage(arguments))
-    logs = LogList([log for each in found for log in ([each] if isinstance(each, Log) else each)])
-    with ProgressLine() as line:
+    selection, given = given_selection(arguments), given_storage(arguments)
+    with ProgressLine("listing ...") as line:
+        found = open_paths(arguments.paths, selection, given)
+        logs = LogList([log for each in found for log in ([each] if isinstance(each, Log) else each)])
         report = write_report(logs, flags.output, progress=line.show_bytes)
     return report, [log_dict(log, log.path) for log in logs]
 
@@ -117,7 +118,7 @@ def _report_on_cluster(
     if given_storage(arguments):
         raise UsageError(f"--storage-option belongs to files, not to a cluster, {url}")
     chosen = given_selection(arguments)
-    with ProgressLine() as line:
+    with ProgressLine("connecting ...") as line:
         report = write_report(
             ClusterSource(given_settings(arguments, url)),
             flags.output,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -90,13 +88,15 @@ def run_rewriter(arguments: argparse.Namespace, flags: RewriteFlags, rewriter: R
         "segment_bytes": flags.segment_bytes,
         "index_interval_bytes": flags.index_interval_bytes,
     }
-    logs, is_directory = open_path(arguments.path, selection, given)
     done: list[dict[str, Any]] = []
 
     def on_log(log: Log, report: RewriteReport) -> None:
         done.append(log_dict(log, log.path, **_rewrite_dict(report)))
 
-    with _progress(sum(log.size for log in logs)) as options["progress"]:
+    with ProgressLine("listing ...") as line:
+        logs, is_directory = open_path(arguments.path, selection, given)
+        total = sum(log.size for log in logs)
+        options["progress"] = lambda read: line.show_bytes(read, total)
         if is_directory:
             report = rewrite_logs(
                 arguments.path,
@@ -129,12 +129,6 @@ def _rewrite_dict(report: RewriteReport) -> dict[str, Any]:
         "dropped": {name: counts[name] for name in LOST_TEXTS},
         "losses": losses,
     }
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Any]:
-    with ProgressLine() as line:
-        yield lambda read: line.show_bytes(read, total)
 
 
 def _print(out: str, report: RewriteReport) -> None:

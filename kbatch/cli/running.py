@@ -98,7 +98,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
         return 0
     except OSError as error:
         # The output of --help or --version; `_run` handles the errors of commands.
-        print_errors(f"kbatch: {one_line(_message(error))}")
+        print_errors(f"kbatch: {one_line(_message(error))}", style="error")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
 
@@ -132,7 +132,8 @@ def _run(options: argparse.Namespace, parser: CommandParser) -> int:
         if not isinstance(error, KbatchError | OSError | ValueError):
             raise
         can_skip = is_damage(error) and _may_raise(getattr(options, "on_error", "skip"))
-        print_errors(f"kbatch {options.command}: {one_line(_message(error))}{_SKIPPING if can_skip else ''}")
+        text = f"kbatch {options.command}: {one_line(_message(error))}{_SKIPPING if can_skip else ''}"
+        print_errors(text, style="error")
         failed: int = options.error_status
         return failed
     return status

@@ -9,29 +9,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbatch.cli.broker_flags import CLIENT_SETTINGS, add_broker_flags, given_settings, live_brokers
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, UsageError, add_flags, given_options, given_storage
+from kbatch.cli.open_transactions import open_transaction_lines
 from kbatch.cli.selection_flags import add_selection, given_selection
+from kbatch.cli.styles import styled
+from kbatch.cli.tables import labelled_lines, table_lines
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,
-    fitted,
     format_lost,
     format_size,
     format_time,
-    labelled_lines,
     log_dict,
     print_lines,
     print_summary,
-    table_lines,
 )
 from kbatch.options import BOOLEAN, documented, option, options_of
 
 if TYPE_CHECKING:
     from kbatch.log.check.statistics import Distribution, LogStatistics
+    from kbatch.log.check.statistics_sums import StatisticsSums
 
 __all__ = ["add_parser", "run"]
 
 _DESCRIPTION = """\
-Summarize topic-partitions: segments, batches, records, sizes, offsets, times, codecs with their ratios, transactions.
+Summarize topic-partitions: segments, batches, records, control records, open transactions, sizes, offsets, times and
+codecs with their ratios; with the sums of each topic and the bytes of each codec. Open transactions are listed with
+their producer, first offset and time.
 
 PATH is a segment (.log, .checkpoint), a topic-partition directory, or a broker's log directory; or a live cluster,
 kafka://HOST:PORT, whose topics are fetched to the end that they have now.
@@ -40,11 +43,17 @@ kafka://HOST:PORT, whose topics are fetched to the end that they have now.
 
 _EPILOG = f"""\
 examples:
-  kbatch stats /var/lib/kafka/data                 one line per topic-partition
+  kbatch stats /var/lib/kafka/data                 one line per topic-partition and topic
   kbatch stats --details data/orders-0             all statistics of one
   kbatch stats --headers-only /var/lib/kafka/data  fast: decodes nothing, computes no checksums
   kbatch stats --json data | jq '.logs[] | [.name, .records]'
   kbatch stats --topic orders kafka://localhost:9092 --config client.properties
+
+columns:
+  records   records without control records; a + means that some headers do not state their number
+  control   control records, such as transaction markers; in the table of codecs, control batches
+  open      open transactions
+  lost      bytes lost to damage, and offsets in gaps of unknown cause
 
 A ratio divides the decompressed size of payloads by their stored size. Percentiles are exact below 4096, and within one
 percent above. Times are the smallest and largest timestamp of a record, or with --headers-only of a batch header.
@@ -101,16 +110,20 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from kbatch.log.check.statistics_sums import sum_statistics
+
     flags = given_options(StatsFlags, arguments)
     url = live_brokers(arguments.paths, arguments)
     found = _of_files(arguments, flags) if url is None else _of_cluster(url, arguments, flags)
     damaged = any(each.statistics.losses or each.statistics.damaged_batches for each in found)
     status = 3 if damaged else 0
+    topics, total = sum_statistics((each.entry["topic"], each.statistics) for each in found)
     if arguments.json:
         logs = [{**each.entry, **each.statistics.to_dict()} for each in found]
-        print_summary("stats", status, logs, damaged=damaged)
+        by_topic = [{"topic": each.topic, **each.to_dict()} for each in topics]
+        print_summary("stats", status, logs, damaged=damaged, totals=total.to_dict(), topics=by_topic)
     else:
-        print_lines(*_table(found))
+        print_lines(*_lines(found, total, topics))
         if flags.details:
             for each in found:
                 print_lines("", *_details(each.name, each.statistics))
@@ -121,11 +134,12 @@ def _of_files(arguments: argparse.Namespace, flags: StatsFlags) -> list[Counted]
     from kbatch.cli.inputs import find_inputs
     from kbatch.log.check.statistics import log_statistics
 
-    inputs = find_inputs(arguments.paths, given_selection(arguments), given_storage(arguments), logs_only=True)
-    total = sum(segment.size for each in inputs for segment in each.segments)
+    selection, given = given_selection(arguments), given_storage(arguments)
     found: list[Counted] = []
     done = 0
-    with ProgressLine() as line:
+    with ProgressLine("listing ...") as line:
+        inputs = find_inputs(arguments.paths, selection, given, logs_only=True)
+        total = sum(segment.size for each in inputs for segment in each.segments)
         for each in inputs:
             before = done
 
@@ -145,7 +159,8 @@ def _of_cluster(url: str, arguments: argparse.Namespace, flags: StatsFlags) -> l
     if given_storage(arguments):
         raise UsageError(f"--storage-option belongs to files, not to a cluster, {url}")
     selection = given_selection(arguments)
-    with Cluster(given_settings(arguments, url)) as cluster, ProgressLine() as line:
+    settings = given_settings(arguments, url)
+    with ProgressLine(f"connecting to {url} ...") as line, Cluster(settings) as cluster:
         counted_logs = partition_statistics(
             cluster,
             selection.topics or "*",
@@ -156,62 +171,106 @@ def _of_cluster(url: str, arguments: argparse.Namespace, flags: StatsFlags) -> l
     return [Counted(f"{log.topic}-{log.partition}", log_dict(log, url), one) for log, one in counted_logs]
 
 
-def _table(found: list[Counted]) -> list[str]:
-    rows: list[tuple[str, ...]] = [
-        ("topic-partition", "segments", "batches", "records", "control", "size", "offsets", "first time (UTC)",
-         "last time (UTC)", "codecs", "lost")
+class _Row(NamedTuple):
+    """What the tables have of a log, a topic, or all: the fields of `LogStatistics` and `StatisticsSums`."""
+
+    name: str
+    one: LogStatistics | StatisticsSums
+
+    @property
+    def counts(self) -> list[str]:
+        one = self.one
+        return [
+            f"{one.batches:,}",
+            f"{one.records:,}{'+' if one.uncounted_batches else ''}",
+            f"{one.control_records:,}",
+            f"{one.open:,}",
+            format_size(one.bytes),
+        ]
+
+    @property
+    def lost(self) -> str:
+        return format_lost(self.one.lost_bytes, self.one.missing_offsets)
+
+
+def _lines(found: list[Counted], total: StatisticsSums, topics: list[StatisticsSums]) -> list[str]:
+    """Return the tables: of the logs, of the topics, of the codecs, and of the open transactions."""
+    lines = _table(found, total)
+    if len(found) > 1 and topics:
+        lines += ["", *_topic_table(topics, total)]
+    if total.codecs:
+        lines += ["", *_codec_table(total)]
+    still_open = open_transaction_lines((each.name, each.statistics.open_transactions) for each in found)
+    return [*lines, *([""] if still_open else []), *still_open]
+
+
+def _table(found: list[Counted], total: StatisticsSums) -> list[str]:
+    titles = [
+        "topic-partition", "segments", "batches", "records", "control", "open", "size", "offsets", "first time (UTC)",
+        "last time (UTC)", "codecs", "lost",
     ]  # fmt: skip
+    rows = [titles]
     for name, _, one in found:
-        rows.append(
-            (
-                name,
-                f"{one.segments or 0:,}",
-                f"{one.batches:,}",
-                f"{one.records:,}{'+' if one.uncounted_batches else ''}",
-                f"{one.control_records:,}",
-                format_size(one.bytes),
-                "-" if one.first_offset is None else f"{one.first_offset} - {one.last_offset}",
-                format_time(one.first_timestamp),
-                format_time(one.last_timestamp),
-                _codecs(one),
-                format_lost(one.lost_bytes, one.missing_offsets),
-            )
-        )
+        row = _Row(name, one)
+        offsets = "-" if one.first_offset is None else f"{one.first_offset} - {one.last_offset}"
+        times = (format_time(one.first_timestamp), format_time(one.last_timestamp))
+        rows.append([name, f"{one.segments or 0:,}", *row.counts, offsets, *times, _ratios(one), row.lost])
     if len(found) > 1:
-        both = [one for _, _, one in found]
+        row = _Row("all", total)
+        rows.append(["all", f"{total.segments or 0:,}", *row.counts, "", "", "", "", row.lost])
+    if total.segments is None:
+        rows = [[row[0], *row[2:]] for row in rows]
+    columns = {title: i for i, title in enumerate(rows[0])}
+    left = frozenset(columns[name] for name in (titles[0], *titles[8:11]))
+    return table_lines(rows, left=left, indent="", losses=frozenset([columns["lost"]]))
+
+
+def _topic_table(topics: list[StatisticsSums], total: StatisticsSums) -> list[str]:
+    rows = [["topic", "partitions", "batches", "records", "control", "open", "size", "bytes by codec", "lost"]]
+    for name, sums in [*((str(each.topic), each) for each in topics), ("all", total)]:
+        row = _Row(name, sums)
+        rows.append([name, f"{sums.logs:,}", *row.counts, _sizes(sums), row.lost])
+    return table_lines(rows, left=frozenset((0, 7)), indent="", losses=frozenset([8]))
+
+
+def _codec_table(total: StatisticsSums) -> list[str]:
+    rows = [["codec", "batches", "control", "size", "share", "decompressed", "ratio"]]
+    size = sum(entry["bytes"] for entry in total.codecs.values())
+    for name, entry in total.to_dict()["codecs"].items():
+        plain = entry["plain_bytes"]
         rows.append(
-            (
-                "all",
-                f"{sum(one.segments or 0 for one in both):,}",
-                f"{sum(one.batches for one in both):,}",
-                f"{sum(one.records for one in both):,}{'+' if any(one.uncounted_batches for one in both) else ''}",
-                f"{sum(one.control_records for one in both):,}",
-                format_size(sum(one.bytes for one in both)),
-                "",
-                "",
-                "",
-                "",
-                format_lost(sum(one.lost_bytes for one in both), sum(one.missing_offsets for one in both)),
-            )
+            [
+                name,
+                f"{entry['batches'] - entry['control_batches']:,}",
+                f"{entry['control_batches']:,}",
+                format_size(entry["bytes"]),
+                f"{entry['bytes'] / size:.1%}" if size else "-",
+                "-" if plain is None else format_size(plain),
+                "-" if entry["ratio"] is None else f"{entry['ratio']:.2f}x",
+            ]
         )
-    if any(one.segments is None for _, _, one in found):
-        return table_lines([(row[0], *row[2:]) for row in rows], left=frozenset((0, 6, 7, 8)), indent="")
-    return table_lines(rows, left=frozenset((0, 7, 8, 9)), indent="")
+    return table_lines(rows, left=frozenset([0]), indent="")
 
 
-def _codecs(one: LogStatistics) -> str:
-    codecs = one.to_dict()["codecs"]
+def _ratios(one: LogStatistics) -> str:
     texts = []
-    for name, entry in codecs.items():
+    for name, entry in one.to_dict()["codecs"].items():
         ratio = f" {entry['ratio']:.2f}x" if entry["ratio"] is not None and name != "none" else ""
         texts.append(f"{name}{ratio}")
     return ", ".join(texts) or "-"
 
 
-def _details(name: str, one: LogStatistics) -> list[str]:
-    from kbatch.format import NO_TIMESTAMP
+def _sizes(sums: StatisticsSums) -> str:
+    """Return the bytes by codec, with the ratio of each."""
+    texts = []
+    for name, entry in sums.to_dict()["codecs"].items():
+        ratio = f" ({entry['ratio']:.2f}x)" if entry["ratio"] is not None and name != "none" else ""
+        texts.append(f"{name} {format_size(entry['bytes'])}{ratio}")
+    return ", ".join(texts) or "-"
 
-    lines = [fitted(name)]
+
+def _details(name: str, one: LogStatistics) -> list[str]:
+    lines: list[str] = [styled(name, "heading")]
 
     def add(name: str, text: str) -> None:
         lines.extend(labelled_lines(name, text, 17))
@@ -244,9 +303,6 @@ def _details(name: str, one: LogStatistics) -> list[str]:
         add("not counted", f"records of {one.uncounted_batches:,} compressed message sets")
     undecided = f", {one.undecided:,} with a lost marker" if one.undecided else ""
     add("transactions", f"{one.committed:,} committed, {one.aborted:,} aborted, {one.open:,} open{undecided}")
-    for producer, offset, timestamp in one.open_transactions:
-        time = format_time(None if timestamp == NO_TIMESTAMP else timestamp)
-        add("open", f"producer {producer}, from offset {offset}, {time}")
     add("producers", f"{one.producers:,}")
     if one.losses:
         lost = format_lost(one.lost_bytes, one.missing_offsets)

@@ -1,4 +1,4 @@
-"""All output of the commands: lines, the progress line, formats of sizes, times and tables, and results as JSON.
+"""All output of the commands: lines, the progress line, formats of sizes and times, and results as JSON.
 
 Only this module prints, so that everything that is printed is escaped.
 """
@@ -6,15 +6,17 @@ Only this module prints, so that everything that is printed is escaped.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
-import textwrap
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from kbatch.cli.filling import filled_line, line_slices, width_of
+from kbatch.cli.styles import Span, Style, Styled, colored, uses_color
 from kbatch.escaping import counted, format_lost, format_size, format_time, is_printable, printable
 from kbatch.interrupts import HeldInterrupts
 from kbatch.unfinished import forget_unfinished, register_unfinished
@@ -28,20 +30,16 @@ __all__ = [
     "ProgressLine",
     "counted",
     "damage_lines",
-    "fitted",
     "format_lost",
     "format_size",
     "format_time",
-    "labelled_lines",
     "log_dict",
     "loss_dicts",
     "print_errors",
     "print_json",
     "print_lines",
     "print_summary",
-    "shortened",
     "summary_dict",
-    "table_lines",
     "write_lines",
     "write_values",
 ]
@@ -50,27 +48,54 @@ __all__ = [
 LISTED_DAMAGE = 20
 
 _LINES_PER_WRITE = 2048
-# Between the columns of a table.
-_GAP = "  "
-# The fewest characters of the name of a row. In a narrower terminal, rows become blocks of lines.
-_MIN_NAME = 16
+# Seconds between two updates of a progress line to which nothing else happens.
+_TICK_SECONDS = 0.5
+_SPINNER = "|/-\\"
 
 
-def print_lines(*lines: str, flush: bool = False) -> None:
-    """Print lines on standard output, escaped; `flush` for a command that goes on for long."""
-    for line in lines:
-        print(printable(line), flush=flush)
+def print_lines(*lines: str, flush: bool = False, wraps: bool = True) -> None:
+    """Print lines on standard output, escaped and wrapped; `flush` for a command that goes on for long."""
+    _print(lines, sys.stdout, width_of(sys.stdout) if wraps else None, flush)
 
 
-def print_errors(*lines: str) -> None:
-    """Print lines on standard error, escaped."""
-    for line in lines:
-        print(printable(line), file=sys.stderr)
+def print_errors(*lines: str, style: Style = "warning") -> None:
+    """Print lines on standard error, escaped and wrapped; the beginning of each, up to a colon, has a style."""
+    shown = [Styled(line, [Span(0, line.find(": ") + 1, style)]) for line in lines]
+    _print(shown, sys.stderr, width_of(sys.stderr), False)
+
+
+def _print(lines: Iterable[str], stream: Any, width: int | None, flush: bool) -> None:
+    has_color = uses_color(stream)
+    with ProgressLine.cleared():
+        for line in lines:
+            shown = line if isinstance(line, Styled) else Styled(line)
+            for text in _pieces(shown, width, has_color):
+                print(text, file=stream, flush=flush)
+
+
+def _pieces(line: Styled, width: int | None, has_color: bool) -> Iterable[str]:
+    """Return the lines of the terminal for a line, with its colors."""
+    if not (has_color and line.spans):
+        return [str(line)] if width is None else filled_line(str(line), width)
+    fits = width is None or len(line) <= width
+    slices = [(0, 0, len(line))] if width is None or fits else line_slices(line, width)
+    return [" " * indent + _colored_slice(line, start, stop) for indent, start, stop in slices]
+
+
+def _colored_slice(line: Styled, start: int, stop: int) -> str:
+    parts = []
+    for span in line.spans:
+        first, last = max(span.start, start), min(span.stop, stop)
+        if first < last:
+            parts += [line[start:first], colored(line[first:last], span.style)]
+            start = last
+    return "".join([*parts, line[start:stop]])
 
 
 def print_json(document: object, *, one_line: bool = False) -> None:
     """Print a JSON document on several lines, or as a line of several documents; it contains only ASCII."""
-    print(json.dumps(document, indent=None if one_line else 1), flush=one_line)
+    with ProgressLine.cleared():
+        print(json.dumps(document, indent=None if one_line else 1), flush=one_line)
 
 
 def write_lines(lines: Iterable[str], escape: Callable[[str], str]) -> None:
@@ -116,44 +141,67 @@ def _write_whole(data: bytes) -> None:
 class ProgressLine:
     """One line that is overwritten on a terminal; nothing is written to a pipe.
 
+    The line changes twice per second as long as it is shown, also while nothing is reported.
+
     Parameters
     ----------
     first : str
-        The text until `show` is called.
+        The text until `show_bytes` or `write` is called.
     is_wanted : bool
         Whether to write on a terminal at all.
+    text : callable, optional
+        Returns the text, from another thread, at each change.
     """
 
-    def __init__(self, first: str = "", *, is_wanted: bool = True) -> None:
-        self._shown = is_wanted and sys.stderr.isatty()
-        self._first = first
-        self._text = ""
+    # The line that is shown, which other output clears.
+    _active: ProgressLine | None = None
+
+    def __init__(self, first: str = "", *, is_wanted: bool = True, text: Callable[[], str] | None = None) -> None:
+        self._shown = is_wanted and sys.stderr is not None and sys.stderr.isatty()
+        # Returns the text for a number of seconds since it was set.
+        self._state: Callable[[float], str] = lambda seconds: _waiting(first, seconds)
+        self._text_of = text
+        self._since = time.monotonic()
+        self._width = 0
+        self._turns = 0
         self._began: float | None = None
+        # Held while the line is written, or other output in its place.
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
 
     def __enter__(self) -> ProgressLine:
         if self._shown:
-            register_unfinished(self, lambda: self.write(""))
-        self.write(self._first)
+            register_unfinished(self, self.clear)
+            ProgressLine._active = self
+            self._draw(self._state(0))
+            threading.Thread(target=self._run, name="kbatch-progress", daemon=True).start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.write("")
+        self._ended.set()
+        self.clear()
+        if ProgressLine._active is self:
+            ProgressLine._active = None
         forget_unfinished(self)
+
+    @staticmethod
+    def cleared() -> AbstractContextManager[object]:
+        """Return a ``with`` block without a progress line, for other output."""
+        line = ProgressLine._active
+        if line is None or not line._shown:
+            return nullcontext()
+        line.clear()
+        return line._lock
 
     def show_bytes(self, done: int, total: int, records: int | None = None) -> None:
         """Show the processed bytes and all bytes, the records if they are counted, the rate, and the time to go."""
+        if not self._shown:
+            return
         now = time.monotonic()
         if self._began is None:
             self._began = now
-        parts = [f"{format_size(done)} of {format_size(total)}"]
-        if records is not None:
-            parts.append(counted(records, "record"))
-        seconds = now - self._began
-        if done and seconds >= 1:
-            parts.append(f"{format_size(round(done / seconds))}/s")
-            if done < total:
-                parts.append(f"{_duration(round(seconds * (total - done) / done))} left")
-        self.write(_with_bar(done, total, parts))
+        began = self._began
+        self._set(lambda seconds: _bytes_text(done, total, records, now - began, seconds))
 
     @property
     def is_shown(self) -> bool:
@@ -165,16 +213,70 @@ class ProgressLine:
         self._began = None
 
     def write(self, text: str) -> None:
-        """Replace the text of the line; an empty text clears it for other output."""
-        if self._shown and text != self._text:
-            text = printable(text)
-            print(f"\r{text:<{len(self._text)}}", end="" if text else "\r", file=sys.stderr, flush=True)
-            self._text = text
+        """Replace the text of the line."""
+        if self._shown:
+            self._set(lambda seconds: _waiting(text, seconds))
+
+    def clear(self) -> None:
+        """Clear the line until the next change."""
+        self._draw("")
+
+    def _set(self, state: Callable[[float], str]) -> None:
+        self._state, self._since = state, time.monotonic()
+        self._draw(state(0))
+
+    def _run(self) -> None:
+        while not self._ended.wait(_TICK_SECONDS):
+            text = self._state(time.monotonic() - self._since) if self._text_of is None else self._text_of()
+            with self._lock:
+                if text and not self._ended.is_set():
+                    self._turns += 1
+                    self._draw(f"{text} {_SPINNER[self._turns % len(_SPINNER)]}")
+
+    def _draw(self, text: str) -> None:
+        if self._shown:
+            with self._lock:
+                text = _cut_to_words(printable(text))
+                print(f"\r{text:<{self._width}}", end="" if text else "\r", file=sys.stderr, flush=True)
+                self._width = len(text)
+
+
+def _columns() -> int:
+    return (width_of(sys.stderr) or shutil.get_terminal_size().columns) - 1
+
+
+def _cut_to_words(text: str) -> str:
+    """Return the words that fit in the terminal: a line that wraps could not be overwritten."""
+    columns = _columns()
+    if len(text) <= columns:
+        return text
+    start = text[: columns + 1]
+    return (start.rpartition(" ")[0] or start[:columns]).rstrip()
+
+
+def _waiting(text: str, seconds: float) -> str:
+    """Return a text with the seconds for which nothing has changed."""
+    return f"{text} {int(seconds)} s" if text and seconds >= 1 else text
+
+
+def _bytes_text(done: int, total: int, records: int | None, before: float, waited: float) -> str:
+    """Return the text of `ProgressLine.show_bytes`, some seconds after it was called."""
+    seconds = before + waited
+    parts = [f"{format_size(done)} of {format_size(total)}"]
+    if records is not None:
+        parts.append(counted(records, "record"))
+    if done and seconds >= 1:
+        parts.append(f"{format_size(round(done / seconds))}/s")
+        if done < total:
+            parts.append(f"{_duration(round(seconds * (total - done) / done))} left")
+    elif seconds >= 1:
+        parts.append(f"{int(seconds)} s")
+    return _with_bar(done, total, parts)
 
 
 def _with_bar(done: int, total: int, parts: list[str]) -> str:
-    """Return a bar and as many of the texts as fit: a line that wraps could not be overwritten."""
-    columns = shutil.get_terminal_size().columns - 1
+    """Return a bar and as many of the texts as fit, with two columns for the spinner."""
+    columns = _columns() - 2
     while len(parts) > 1 and len(", ".join(parts)) + 13 > columns:
         parts = parts[:-1]
     text = ", ".join(parts)
@@ -185,93 +287,6 @@ def _with_bar(done: int, total: int, parts: list[str]) -> str:
 def _duration(seconds: int) -> str:
     minutes, hours = seconds // 60 % 60, seconds // 3600
     return f"{hours}:{minutes:02}:{seconds % 60:02}" if hours else f"{minutes}:{seconds % 60:02}"
-
-
-def table_lines(rows: Sequence[Sequence[str]], *, left: frozenset[int], indent: str = "  ") -> list[str]:
-    """Format rows as lines of columns that fit the terminal or ``COLUMNS``; other output is as wide as its content.
-
-    Parameters
-    ----------
-    rows : sequence of sequence of str
-        The first row has the names of the columns, and the first column has the names of the rows.
-    left : frozenset of int
-        The columns that are left-aligned; the others, which hold numbers, are right-aligned.
-    indent : str
-
-    Returns
-    -------
-    list of str
-        If the lines would be wider than the terminal, the names of rows are shortened in the middle. If that is not
-        enough, each row becomes a block of lines, one per column. No other cell is shortened.
-    """
-    rows = [[printable(cell) for cell in row] for row in rows]
-    width = _terminal_width() - len(indent)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
-    if excess > 0:
-        if widths[0] - excess < max(_MIN_NAME, len(rows[0][0])):
-            return [(indent + line).rstrip() for line in _blocks(rows, width)]
-        widths[0] -= excess
-    lines = []
-    for name, *cells in rows:
-        row = [shortened(name, widths[0]), *cells]
-        aligned = [cell.ljust(widths[i]) if i in left else cell.rjust(widths[i]) for i, cell in enumerate(row)]
-        lines.append((indent + _GAP.join(aligned)).rstrip())
-    return lines
-
-
-def shortened(text: str, width: int) -> str:
-    """Return a text of at most `width` characters, at least 2, with an ellipsis in place of its middle.
-
-    Examples
-    --------
-    >>> from kbatch.cli.terminal import shortened
-    >>> shortened("a-topic-with-a-long-name-11", 16)
-    'a-topic-…name-11'
-    """
-    if len(text) <= width:
-        return text
-    # The partition's number is at the end.
-    end = (width - 1) // 2
-    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
-
-
-def _blocks(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Yield a block of lines for each row: its name, then the names and cells of the other columns that it has."""
-    (_, *labels), *rest = rows
-    label_width = max(map(len, labels))
-    for name, *cells in rest:
-        yield shortened(name, width)
-        for label, cell in zip(labels, cells, strict=True):
-            if cell:
-                yield from _labelled(label, cell, label_width, width)
-
-
-def labelled_lines(label: str, text: str, label_width: int) -> list[str]:
-    """Return the lines of a label and its text, which is wrapped between words if it is wider than the terminal."""
-    return _labelled(label, printable(text), label_width, _terminal_width())
-
-
-def fitted(name: str) -> str:
-    """Return a name, shortened in the middle if it is wider than the terminal."""
-    return shortened(printable(name), _terminal_width())
-
-
-def _labelled(label: str, text: str, label_width: int, width: int) -> list[str]:
-    start = f"  {label:<{label_width}}{_GAP}"
-    return textwrap.wrap(
-        text, max(width, len(start) + 1), initial_indent=start, subsequent_indent=" " * len(start),
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def _terminal_width() -> int:
-    """Return the value of the environment variable COLUMNS, or else the width of the terminal.
-
-    If neither is known, the width is unlimited: output to a pipe or a file is as wide as its content.
-    """
-    is_set = os.environ.get("COLUMNS", "").isdecimal()
-    return shutil.get_terminal_size().columns if is_set or sys.stdout.isatty() else sys.maxsize
 
 
 def print_summary(command: str, status: int, logs: Sequence[dict[str, Any]], *, damaged: bool, **totals: Any) -> None:

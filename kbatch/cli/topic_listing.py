@@ -11,7 +11,9 @@ from kbatch.cli.broker_flags import CLIENT_SETTINGS, KAFKA_URL, add_broker_flags
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, UsageError, add_flags, given_options
 from kbatch.cli.selection_flags import add_selection
-from kbatch.cli.terminal import counted, fitted, format_size, print_errors, print_lines, print_summary, table_lines
+from kbatch.cli.styles import styled
+from kbatch.cli.tables import table_lines
+from kbatch.cli.terminal import ProgressLine, counted, format_size, print_errors, print_lines, print_summary
 from kbatch.options import BOOLEAN, documented, option, options_of
 
 if TYPE_CHECKING:
@@ -87,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     flags = given_options(TopicsFlags, arguments)
     if any(each.startswith(KAFKA_URL) for each in arguments.topics):
         raise UsageError("the address of a cluster is not a TOPIC: --bootstrap-server takes it")
-    with Cluster(given_settings(arguments)) as cluster:
+    settings = given_settings(arguments)
+    with ProgressLine("asking the brokers ..."), Cluster(settings) as cluster:
         listing = ClusterListing(cluster, arguments.topics, internal=flags.internal)
         groups = listing.groups() if flags.groups else None
     if arguments.json:
@@ -157,7 +160,7 @@ def _group_lines(group: ListedGroup) -> Iterator[str]:
     members = [] if group.members is None else [counted(group.members, "member")]
     lag = _sum(each.lag for each in group.partitions if each.committed is not None)
     parts = [group.state or "state unknown", group.kind, *members, *([] if lag is None else [f"lag {lag:,}"])]
-    yield fitted(f"group {group.name}: {', '.join(parts)}")
+    yield styled(f"group {group.name}: {', '.join(parts)}", "heading", f"group {group.name}:")
     if not group.partitions:
         return
     rows = [("topic-partition", "committed", "end", "lag", "member")]

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
+from kbatch.cli.open_transactions import open_text
 from kbatch.cli.selection_flags import add_selection, given_selection
+from kbatch.cli.styles import styled
 from kbatch.cli.terminal import ProgressLine, counted, format_size, log_dict, print_lines, print_summary
 from kbatch.options import BOOLEAN, TEXT, ValueKind, documented, option, options_of
 
@@ -116,14 +118,14 @@ def run(arguments: argparse.Namespace) -> int:
 
         return verify_output(arguments, flags.against, flags.table, flags.catalog)
     sequences = flags.sequences
-    inputs = find_inputs(arguments.paths, given_selection(arguments), given_storage(arguments))
-    total = sum(segment.size for each in inputs for segment in each.segments)
+    selection, given = given_selection(arguments), given_storage(arguments)
     reports = []
     done = 0
-    with ProgressLine() as line:
+    with ProgressLine("listing ...") as line:
+        inputs = find_inputs(arguments.paths, selection, given)
+        total = sum(segment.size for each in inputs for segment in each.segments)
 
         def on_finding(finding: VerificationFinding) -> None:
-            line.write("")
             print_lines(_finding_line(finding))
 
         def progress(read: int) -> None:
@@ -134,8 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
             reports.append((each, report))
             done += report.bytes
             if not arguments.json:
-                line.write("")
-                print_lines(_summary(each, report))
+                print_lines(*_summary(each, report))
     damaged = any(report.damaged for _, report in reports)
     status = 3 if damaged else 0
     if arguments.json:
@@ -180,24 +181,32 @@ def _log_around(each: Input) -> list[Segment]:
 
 
 def _finding_line(finding: VerificationFinding) -> str:
-    return f"{finding.file}: byte {finding.position}: {'' if finding.damage else 'note: '}{finding.text}"
+    place = f"{finding.file}: byte {finding.position}:"
+    if finding.damage:
+        return styled(f"{place} {finding.text}", "error", place)
+    return styled(f"{place} note: {finding.text}", "warning", "note:")
 
 
-def _summary(each: Input, report: VerificationReport) -> str:
+def _summary(each: Input, report: VerificationReport) -> list[str]:
     damage = sum(finding.damage for finding in report.findings)
     notes = len(report.findings) - damage
     verdict = f"DAMAGED, {counted(damage, 'finding')}" if damage else "ok"
     if notes:
         verdict += f", {counted(notes, 'note')}"
     if each.kind != "log":
-        return f"{each.path}: {verdict}"
-    control = f"{counted(report.control_records, 'control record')}, " if report.control_records else ""
-    return (
+        return [_verdict_line(f"{each.path}: {verdict}", damage)]
+    line = (
         f"{each.name}: {verdict} ({counted(report.segments, 'segment')}, {counted(report.batches, 'batch')}"
         f"{f' ({report.damaged_batches:,} damaged)' if report.damaged_batches else ''}, "
-        f"{counted(report.records, 'record')}, {control}{format_size(report.bytes)}; "
-        f"{counted(report.side_files, 'index and snapshot file')})"
+        f"{counted(report.records, 'record')}, {counted(report.control_records, 'control record')}, "
+        f"{format_size(report.bytes)}; {counted(report.side_files, 'index and snapshot file')})"
     )
+    opened = [styled(f"  {open_text(report.open_transactions)}", "warning")] if report.open_transactions else []
+    return [_verdict_line(line, damage), *opened]
+
+
+def _verdict_line(line: str, damage: int) -> str:
+    return styled(line, "error", f"DAMAGED, {counted(damage, 'finding')}") if damage else line
 
 
 def _report_dict(each: Input, report: VerificationReport) -> dict[str, Any]:
@@ -217,6 +226,7 @@ def _report_dict(each: Input, report: VerificationReport) -> dict[str, Any]:
         damaged_batches=report.damaged_batches,
         records=report.records,
         control_records=report.control_records,
+        open_transactions=[transaction._asdict() for transaction in report.open_transactions],
         bytes=report.bytes,
         side_files=report.side_files,
         findings=listed(True),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.flags import UsageError, given_storage
 from kbatch.cli.selection_flags import given_selection
+from kbatch.cli.styles import styled
 from kbatch.cli.terminal import ProgressLine, counted, print_lines, print_summary
 
 if TYPE_CHECKING:
@@ -27,10 +28,9 @@ def verify_output(arguments: argparse.Namespace, against: Sequence[str], table: 
         raise UsageError("--against excludes --sequences, --topic and --partition: the whole output is checked")
     from kbatch.sinks.export_verification import verify_export
 
-    with ProgressLine() as line:
+    with ProgressLine("planning ...") as line:
 
         def on_finding(finding: ExportFinding) -> None:
-            line.write("")
             print_lines(_line_of(finding))
 
         result = verify_export(
@@ -52,7 +52,10 @@ def verify_output(arguments: argparse.Namespace, against: Sequence[str], table: 
 
 
 def _line_of(finding: ExportFinding) -> str:
-    return f"{finding.topic}-{finding.partition}: {'' if finding.damage else 'note: '}{finding.text}"
+    place = f"{finding.topic}-{finding.partition}:"
+    if finding.damage:
+        return styled(f"{place} {finding.text}", "error", place)
+    return styled(f"{place} note: {finding.text}", "warning", "note:")
 
 
 def _verdict(result: ExportVerification) -> str:
@@ -61,10 +64,11 @@ def _verdict(result: ExportVerification) -> str:
         sum(getattr(each, name) for each in parts) for name in ("records", "compared", "missing", "doubled")
     )
     found = f"DAMAGED, {missing:,} missing and {doubled:,} doubled" if result.damaged else "ok"
-    return (
+    line = (
         f"{result.out}: {found} ({counted(len(parts), 'topic-partition')}, {counted(records, 'record')}, "
         f"{counted(compared, 'record')} of the logs)"
     )
+    return styled(line, "error", found) if result.damaged else line
 
 
 def _partition_dict(each: PartitionVerification) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from kbatch.arguments import check_types, suggests_names
 from kbatch.errors import LogDirectoryError
-from kbatch.format import NO_TIMESTAMP
+from kbatch.format import ATTRIBUTE_TRANSACTIONAL, NO_TIMESTAMP, BatchStatus
 from kbatch.log.check.differences import (
     ComparedLog,
     ComparedRecord,
@@ -22,6 +22,7 @@ from kbatch.log.check.differences import (
     PartitionComparison,
 )
 from kbatch.log.check.latest_records import LatestRecords, common_keys
+from kbatch.log.check.transaction_counts import are_control
 from kbatch.log.discovery import open_logs
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
@@ -203,6 +204,7 @@ class _Side:
         # The records of the table that have been taken, and the last offset of the previous tables.
         self._taken = 0
         self._reached = -1
+        self._has_transactions = False
 
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
@@ -243,9 +245,19 @@ class _Side:
             self._table, self._taken = RecordTable._empty(_COLUMNS), 0
             table = next(self._tables, None)
             if table is None:
+                self._find_open()
                 return False
             self._add(table)
         return True
+
+    def _find_open(self) -> None:
+        """Find the open transactions of the log, if what was read has any transaction."""
+        if self._has_transactions and self.log is not None and self.selection is not None:
+            assert self.report is not None
+            options = self.selection.options
+            found = self.log.transactions(crc=options.crc, on_error="skip", limits=options.limits)
+            self.report.open_transactions = found.open
+            self._has_transactions = False
 
     def _add(self, table: RecordTable) -> None:
         assert self.report is not None
@@ -254,7 +266,11 @@ class _Side:
         self.report.withheld = self.report.withheld or len(table.pending)
         self.report.losses += [loss._replace(file=table.source) for loss in table.losses]
         # A batch that is split over several tables counts once.
-        self._advance(int(table.batches["size"][table.continued :].sum()))
+        batches = table.batches[table.continued :]
+        control = batches[are_control(batches) & BatchStatus.sound(batches["status"])]
+        self.report.control_records += int(control["record_count"].sum(dtype=np.int64))
+        self._has_transactions |= bool(((batches["attributes"] & ATTRIBUTE_TRANSACTIONAL) != 0).any())
+        self._advance(int(batches["size"].sum()))
         offsets = table.records["offset"]
         if self._ascending and len(offsets):
             steps = np.diff(offsets, prepend=self._reached)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from kbatch.escaping import counted
 from kbatch.options import Match
 from kbatch.records.display import short_repr
 from kbatch.records.loss_list import Loss
+from kbatch.transactions import OpenTransaction
 
 __all__ = ["ComparedLog", "ComparedRecord", "Comparison", "Difference", "PartitionComparison"]
 
@@ -78,7 +80,11 @@ class ComparedLog:
     ----------
     path : str
     records : int
-        Records read.
+        Records read, without control records.
+    control_records : int
+        Control records in the same batches and between them, such as transaction markers. They are not compared.
+    open_transactions : sequence of OpenTransaction
+        The transactions of the log without a marker, by first offset, if a transaction is in what was read.
     keyless : int
         With ``match="key"`` the records without a key, which are not compared.
     withheld : int
@@ -96,6 +102,8 @@ class ComparedLog:
 
     path: str
     records: int = 0
+    control_records: int = 0
+    open_transactions: Sequence[OpenTransaction] = ()
     keyless: int = 0
     withheld: int = 0
     losses: list[Loss] = field(default_factory=list)

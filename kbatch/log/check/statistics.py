@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy.typing as npt
 from kbatch.batches.codecs import codec_name
 from kbatch.format import (
     ATTRIBUTE_CODEC,
-    ATTRIBUTE_CONTROL,
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_TRANSACTIONAL,
     BATCH_HEADER_SIZE,
@@ -22,18 +20,26 @@ from kbatch.format import (
     Codec,
     Limits,
 )
+from kbatch.log.check.transaction_counts import TransactionCounter, are_control
 from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
 from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.segment import Segment
 from kbatch.quantities import largest, smallest
-from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
-from kbatch.transactions import OpenTransaction, TransactionTracker
-from kbatch.transactions.lost import LossFollower, follow_batches
+from kbatch.transactions import OpenTransaction
 from kbatch.transactions.opened import Begun
 
-__all__ = ["PERCENTILES", "Distribution", "LogCounter", "LogObserver", "LogStatistics", "TablePlace", "log_statistics"]
+__all__ = [
+    "PERCENTILES",
+    "Distribution",
+    "LogCounter",
+    "LogObserver",
+    "LogStatistics",
+    "TablePlace",
+    "codec_dicts",
+    "log_statistics",
+]
 
 PERCENTILES = (50, 90, 99)
 # Numbers below this have one slot each; larger ones share a slot with numbers that have the same leading bits.
@@ -151,7 +157,8 @@ class LogStatistics:
         are from `base_timestamp` and `max_timestamp`.
     codecs : dict
         By name: ``batches``, ``bytes`` of complete batches, ``payload_bytes`` of their payloads, and ``plain_bytes``,
-        the approximate size of the uncompressed payloads (None if not decoded).
+        the approximate size of the uncompressed payloads (None if not decoded). Control batches count in these too;
+        ``control_batches`` and ``control_bytes`` are their part.
     magics : dict
         Batches by magic.
     records_per_batch, batch_bytes, record_bytes : Distribution
@@ -204,12 +211,17 @@ class LogStatistics:
         """Number of producer ids."""
         return len(self._producers)
 
+    @property
+    def producer_ids(self) -> npt.NDArray[np.int64]:
+        """The producer ids, ascending."""
+        return self._producers
+
     def add_batches(self, batches: npt.NDArray[np.void]) -> None:
         """Count batches by their headers."""
         if not len(batches):
             return
         new = batches["magic"] == 2
-        control = _are_control(batches)
+        control = are_control(batches)
         self.batches += len(batches)
         self.control_batches += int(control.sum())
         self.transactional_batches += int((new & ((batches["attributes"] & ATTRIBUTE_TRANSACTIONAL) != 0)).sum())
@@ -231,6 +243,8 @@ class LogStatistics:
             entry["batches"] += int(chosen.sum())
             entry["bytes"] += int(batches["size"][chosen].sum())
             entry["payload_bytes"] += int(payload[chosen].sum())
+            entry["control_batches"] += int((chosen & control).sum())
+            entry["control_bytes"] += int(batches["size"][chosen & control].sum())
         # Headers of compressed message sets have no base offset (LEG-R23).
         first = np.where(batches["base_offset"] < 0, batches["last_offset"], batches["base_offset"])
         self.first_offset = smallest(self.first_offset, int(first.min()))
@@ -245,7 +259,8 @@ class LogStatistics:
     def _codec(self, number: int) -> dict[str, Any]:
         name = codec_name(number) if number < len(Codec) else str(number)
         plain = 0 if self.decoded else None
-        return self.codecs.setdefault(name, {"batches": 0, "bytes": 0, "payload_bytes": 0, "plain_bytes": plain})
+        counts = dict.fromkeys(("batches", "bytes", "control_batches", "control_bytes", "payload_bytes"), 0)
+        return self.codecs.setdefault(name, {**counts, "plain_bytes": plain})
 
     def _times(self, timestamps: npt.NDArray[np.int64]) -> None:
         timestamps = timestamps[timestamps != NO_TIMESTAMP]
@@ -259,7 +274,7 @@ class LogStatistics:
         status = batches["status"]
         self.batches += int(np.count_nonzero(~BatchStatus.sound(status)))
         self.damaged_batches = (self.damaged_batches or 0) + int(np.count_nonzero(BatchStatus.damaged(status)))
-        is_control = _are_control(batches)[records["batch"]]
+        is_control = are_control(batches)[records["batch"]]
         self._add_payload_sizes(table)
         if is_control.any():
             records = records[~is_control]
@@ -308,7 +323,6 @@ class LogStatistics:
         def if_decoded(value: Any) -> Any:
             return value if decoded else None
 
-        codecs = {name: {**entry, "ratio": _ratio(name, entry)} for name, entry in sorted(self.codecs.items())}
         return {
             "segments": self.segments,
             "bytes": self.bytes,
@@ -324,7 +338,7 @@ class LogStatistics:
             "last_offset": self.last_offset,
             "first_timestamp": self.first_timestamp,
             "last_timestamp": self.last_timestamp,
-            "codecs": codecs,
+            "codecs": codec_dicts(self.codecs),
             "magics": {str(magic): count for magic, count in sorted(self.magics.items())},
             "records_per_batch": self.records_per_batch.to_dict(),
             "batch_bytes": self.batch_bytes.to_dict(),
@@ -346,6 +360,11 @@ class LogStatistics:
             "lost_bytes": self.lost_bytes,
             "missing_offsets": self.missing_offsets,
         }
+
+
+def codec_dicts(codecs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the counts by codec with the ratio of each."""
+    return {name: {**entry, "ratio": _ratio(name, entry)} for name, entry in sorted(codecs.items())}
 
 
 def _ratio(codec: str, entry: dict[str, Any]) -> float | None:
@@ -478,18 +497,13 @@ class LogCounter:
             framing_only=headers_only,
             crc="skip" if headers_only else "verify",
         )
-        self._tracker = TransactionTracker(
-            limits=self.options.limits,
-            max_bytes=table_limit(self.options.limits),
-            on_end=None if observer is None else observer.add_transaction,
+        self._transactions = TransactionCounter(
+            self.options.limits, None if observer is None else observer.add_transaction
         )
-        # Decides which transactions may have ended in lost bytes of a segment.
-        self._lost: LossFollower | None = None
-        self._markers = 0
 
     def begin_segment(self, base_offset: int | None) -> None:
         """Begin a segment, whose losses decide about transactions."""
-        self._lost = LossFollower(base_offset)
+        self._transactions.begin_segment(base_offset)
 
     def add(self, table: RecordTable, window: Callable[[int, int], npt.NDArray[np.uint8]]) -> None:
         """Count a table; `window` returns the bytes between two positions of the source."""
@@ -503,34 +517,16 @@ class LogCounter:
             statistics.lost_bytes += int(table.losses.lengths.sum())
         else:
             statistics.add_table(table)
-        follow_batches(self._tracker, self._lost, batches, is_good, table.losses, partial(_bytes_of_markers, window))
-        self._markers += int((_are_control(good) & (good["producer_id"] >= 0) & (good["record_count"] > 0)).sum())
+        self._transactions.add(table, window)
 
     def end_segment(self, next_offset: int | None) -> None:
         """End a segment; `next_offset` is the base offset of the next one."""
-        if self._lost is not None:
-            self._tracker.replay(self._lost.finish(next_offset))
+        self._transactions.end_segment(next_offset)
 
     def result(self) -> LogStatistics:
         """Return the statistics after the last table."""
-        result = self._tracker.result()
+        result = self._transactions.result()
         self.statistics.aborted, self.statistics.open_transactions = len(result.aborted), result.open
         self.statistics.undecided = len(result.undecided)
-        self.statistics.committed = max(self._markers - len(self._tracker.abort_markers[0]), 0)
+        self.statistics.committed = self._transactions.committed
         return self.statistics
-
-
-def _are_control(batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
-    return found
-
-
-def _bytes_of_markers(
-    window: Callable[[int, int], npt.NDArray[np.uint8]], batches: npt.NDArray[np.void]
-) -> tuple[npt.NDArray[np.uint8], int]:
-    """Return bytes that contain the markers among some batches, and where they begin."""
-    markers = batches[_are_control(batches)]
-    if not len(markers):
-        return np.empty(0, np.uint8), 0
-    start = int(markers["position"][0])
-    return window(start, int(markers["position"][-1] + markers["size"][-1])), start

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from kbatch.broker.producers import SequenceChecker
 from kbatch.errors import ErrorCode, KbatchError
 from kbatch.escaping import counted, printable
-from kbatch.format import ATTRIBUTE_CONTROL, INT64_MAX, BatchStatus, Limits
+from kbatch.format import INT64_MAX, BatchStatus, Limits
 from kbatch.log.check.index_checks import index_checks
+from kbatch.log.check.transaction_counts import TransactionCounter, are_control
 from kbatch.log.check.verification_report import OnFinding, VerificationReport
 from kbatch.log.committed import join_transactions, segment_transactions
 from kbatch.log.files.producer_snapshot import read_producer_snapshot
@@ -81,6 +82,7 @@ def verify_log(
     order = _Order(report)
     gaps = SegmentGaps(segments)
     producers = _Sequences(report) if sequences else None
+    transactions = TransactionCounter(options.limits)
     lost = False
     for number, segment in enumerate(segments):
         checks = index_checks(segment, report)
@@ -88,13 +90,14 @@ def verify_log(
         report.bytes += segment.size
         order.begin(segment)
         offsets_end = SegmentEnd(segment.base_offset)
+        transactions.begin_segment(segment.base_offset)
         reached = 0
         for table in read_tables(segment, 0, segment.size, options, TABLE_BYTES):
             batches = table.batches
             sound = batches[BatchStatus.sound(batches["status"])]
             report.batches += len(batches)
             report.damaged_batches += int(np.count_nonzero(BatchStatus.damaged(batches["status"])))
-            is_control = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
+            is_control = are_control(batches)
             control_records = int(np.count_nonzero(is_control[table.records["batch"]])) if is_control.any() else 0
             report.control_records += control_records
             report.records += len(table) - control_records
@@ -103,6 +106,7 @@ def verify_log(
             lost |= _report_damage(segment, table, report)
             offsets_end.add(table)
             order.follow(segment, table, sound)
+            transactions.add(table, segment.window)
             if producers is not None:
                 producers.follow(segment.path, table)
             for check in checks:
@@ -111,6 +115,7 @@ def verify_log(
                 reached = max(reached, table.losses.end)
             if progress is not None:
                 progress(done + reached)
+        transactions.end_segment(segments[number + 1].base_offset if number + 1 < len(segments) else None)
         _check_tail(segment, reached, report)
         order.end(segment)
         for gap in gaps.after(number, offsets_end, None, None):
@@ -121,6 +126,7 @@ def verify_log(
         for check in checks:
             check.end(segment)
         done += segment.size
+    report.open_transactions = transactions.result().open
     if whole:
         _check_transactions(segments, options, lost, report)
         for storage, path in _snapshots(segments):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from kbatch.transactions import OpenTransaction
 
 __all__ = ["OnFinding", "VerificationFinding", "VerificationReport"]
 
@@ -43,6 +45,8 @@ class VerificationReport:
     segments, batches, records, control_records, bytes : int
         Number of segments, batches, records and bytes read; `bytes` counts segment files only. Records of control
         batches, such as transaction markers, count in `control_records` instead of `records`.
+    open_transactions : sequence of OpenTransaction
+        Transactions without a marker, by first offset.
     damaged_batches : int
         Number of batches that are damaged, or have a damaged message inside; they count in `batches` too.
     side_files : int
@@ -56,6 +60,7 @@ class VerificationReport:
     batches: int = 0
     records: int = 0
     control_records: int = 0
+    open_transactions: Sequence[OpenTransaction] = ()
     bytes: int = 0
     damaged_batches: int = 0
     side_files: int = 0
