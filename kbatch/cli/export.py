@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, NAME_AND_VALUE, STORAGE, add_flags, given_options, given_storage, given_values, usage
+from kbatch.cli.open_transactions import open_transaction_lines
 from kbatch.cli.reports import column_texts, loss_lines, lost_text, print_record, report_lines
 from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
+from kbatch.cli.styles import styled
 from kbatch.cli.tables import table_lines
 from kbatch.cli.terminal import (
     ProgressLine,
@@ -43,7 +45,8 @@ from kbatch.sinks.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from kbatch.sinks.exports import Engine
-    from kbatch.sinks.summary import ExportSummary
+    from kbatch.sinks.summary import ExportSummary, PartitionSummary
+    from kbatch.transactions import OpenTransaction
 
 __all__ = [
     "ExportFlags",
@@ -355,9 +358,10 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         *_action_lines(summary),
         "",
         f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
+        *_control_lines(summary),
         f"  written    {format_size(summary.file_bytes)} of {'Arrow' if summary.format == 'arrow' else 'Parquet'}",
         *_omitted_lines(summary),
-        f"  lost       {lost_text(summary, summary.out)}",
+        _lost_line(summary),
         f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, "
         f"{format_size(round(log_rate))}/s",
         f"             start {summary.start_seconds:.1f} s, planning {summary.plan_seconds:.1f} s, "
@@ -378,14 +382,16 @@ def summary_lines(summary: ExportSummary) -> list[str]:
     lines += _value_lines(summary)
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {counted(summary.bad_crc_batches, 'batch')} accepted despite a wrong checksum")
-    head = ("topic-partition", "records", "offsets", "first time (UTC)", "last time (UTC)", "lost")
+    head = ("topic-partition", "records", "control", "open", "offsets", "first time (UTC)", "last time (UTC)", "lost")
     rows = [head]
     for part in summary.partitions:
         offsets = "-" if part.first_offset is None else f"{part.first_offset} - {part.last_offset}"
         rows.append(
             (
                 f"{part.topic}-{part.partition}",
-                f"{part.records:,}",
+                f"{part.records - (part.control_records if summary.include_control else 0):,}",
+                f"{part.control_records:,}",
+                f"{part.open_count:,}",
                 offsets,
                 format_time(part.first_timestamp),
                 format_time(part.last_timestamp),
@@ -394,14 +400,39 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         )
     lines.append("")
     # Names and times to the left, numbers to the right.
-    lines += table_lines(rows, left=frozenset((0, 3, 4)))
+    lines += table_lines(rows, left=frozenset((0, 5, 6)), losses=frozenset([7]))
+    still_open = open_transaction_lines(map(_open_of, summary.partitions))
+    lines += ["", *still_open] if still_open else []
     if summary.losses:
-        lines += ["", "Lost:", *loss_lines(summary, summary.out)]
+        lines += ["", styled("Lost:", "error"), *loss_lines(summary, summary.out)]
     if summary.unseen_reports:
         lines += ["", "Earlier exports ended before anybody saw their reports:"]
     for each in summary.unseen_reports:
         lines += report_lines(SimpleNamespace(**each), summary.out)
     return lines
+
+
+def _open_of(part: PartitionSummary) -> tuple[str, list[OpenTransaction], int]:
+    from kbatch.transactions import OpenTransaction
+
+    return (
+        f"{part.topic}-{part.partition}",
+        [OpenTransaction(**each) for each in part.open_transactions],
+        part.open_count,
+    )
+
+
+def _lost_line(summary: ExportSummary) -> str:
+    line = f"  lost       {lost_text(summary, summary.out)}"
+    return styled(line, "error", "lost") if summary.loss_count else line
+
+
+def _control_lines(summary: ExportSummary) -> list[str]:
+    """Return the number of control records, which are records of files only with --control."""
+    if not summary.control_records:
+        return []
+    where = "among the records that were written" if summary.include_control else "not written"
+    return [f"  control    {counted(summary.control_records, 'control record')}, {where}"]
 
 
 def _column_lines(summary: ExportSummary, limit: int = 20) -> list[str]:

@@ -18,18 +18,18 @@ __all__ = ["open_text", "open_transaction_lines"]
 _LISTED = 20
 
 
-def open_transaction_lines(logs: Iterable[tuple[str, Sequence[OpenTransaction]]]) -> list[str]:
+def open_transaction_lines(logs: Iterable[tuple[str, Sequence[OpenTransaction], int]]) -> list[str]:
     """Return the table of the open transactions of logs, with its heading; nothing if there is none.
 
     Parameters
     ----------
-    logs : iterable of (str, sequence of OpenTransaction)
-        The name of each log, and its open transactions.
+    logs : iterable of (str, sequence of OpenTransaction, int)
+        The name of each log, its first open transactions, and the number of all of them.
     """
     rows: list[tuple[str, ...]] = [("topic-partition", "producer", "first offset", "since (UTC)")]
     count = 0
-    for name, transactions in logs:
-        count += len(transactions)
+    for name, transactions, number in logs:
+        count += number
         # A slice of them, because a log may have millions.
         for each in transactions[: _LISTED - len(rows) + 1]:
             rows.append((name, str(each.producer_id), str(each.first_offset), _since(each)))
@@ -37,7 +37,11 @@ def open_transaction_lines(logs: Iterable[tuple[str, Sequence[OpenTransaction]]]
         return []
     listed = len(rows) - 1
     more = [f"  {count - listed:,} more: --json lists all"] if count > listed else []
-    return [styled(f"{counted(count, 'open transaction')}:", "heading"), *table_lines(rows, left=frozenset((0, 3))), *more]
+    return [
+        styled(f"{counted(count, 'open transaction')}:", "heading"),
+        *table_lines(rows, left=frozenset((0, 3))),
+        *more,
+    ]
 
 
 def open_text(transactions: Sequence[OpenTransaction], limit: int = 3) -> str:

@@ -200,7 +200,8 @@ def _lines(found: list[Counted], total: StatisticsSums, topics: list[StatisticsS
         lines += ["", *_topic_table(topics, total)]
     if total.codecs:
         lines += ["", *_codec_table(total)]
-    still_open = open_transaction_lines((each.name, each.statistics.open_transactions) for each in found)
+    open_logs = ((each.name, each.statistics.open_transactions, each.statistics.open) for each in found)
+    still_open = open_transaction_lines(open_logs)
     return [*lines, *([""] if still_open else []), *still_open]
 
 

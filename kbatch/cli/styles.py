@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from kbatch.escaping import printable
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Span", "Style", "Styled", "colored", "styled", "uses_color"]
 
@@ -67,8 +67,8 @@ def styled(text: str, style: Style, part: str | None = None) -> Styled:
 def uses_color(stream: _Stream | Any) -> bool:
     """Whether output to a stream has colors.
 
-    As in Python itself: never with a value of the environment variable ``NO_COLOR``; else with one of ``FORCE_COLOR``, or
-    of ``CLICOLOR_FORCE`` other than 0; else on a terminal, unless ``TERM`` is ``dumb``.
+    As in Python itself: never with a value of the environment variable ``NO_COLOR``; else with one of ``FORCE_COLOR``,
+    or of ``CLICOLOR_FORCE`` other than 0; else on a terminal, unless ``TERM`` is ``dumb``.
     """
     if os.environ.get("NO_COLOR"):
         return False

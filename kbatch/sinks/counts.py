@@ -46,9 +46,9 @@ class Counts:
     ----------
     read_bytes : int
         Bytes of the log up to where it was read, for the progress.
-    records, file_count, file_bytes, log_bytes : int
-        Records and data files written, bytes of these files, and bytes of the batches that were read, including batches
-        without records.
+    records, control_records, file_count, file_bytes, log_bytes : int
+        Records written; control records that were read, whether they are written or not; data files written, bytes of
+        these files, and bytes of the batches that were read, including batches without records.
     codecs : dict of CodecName to int
         Batches that were read, by codec.
     bad_crc_batches : int
@@ -69,6 +69,7 @@ class Counts:
 
     read_bytes: int = 0
     records: int = 0
+    control_records: int = 0
     file_count: int = 0
     file_bytes: int = 0
     log_bytes: int = 0

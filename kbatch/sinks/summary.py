@@ -14,9 +14,10 @@ from kbatch.quantities import largest
 from kbatch.read.decode_options import Isolation
 from kbatch.records.display import changed_repr
 from kbatch.sinks.counts import Counts
+from kbatch.sinks.open_in_tasks import TaskTransactions
 from kbatch.sinks.task import TaskReport
 from kbatch.sinks.write_options import ExportMode, OutputFormat
-from kbatch.transactions import Transactions
+from kbatch.transactions import OpenTransaction, Transactions
 from kbatch.values.deviations import DeviationTable
 
 __all__ = ["MAX_LISTED", "ExportSummary", "LogFacts", "PartitionSummary", "RunTotals", "sum_reports"]
@@ -37,6 +38,9 @@ class PartitionSummary:
     partition : int
     records, files, file_bytes, log_bytes : int
         Records and data files written, bytes of these files, and bytes of the batches that were read.
+    control_records : int
+        Control records, such as transaction markers, in the batches that were read. They are written, and count in
+        `records`, only with ``include_control``.
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Ranges of the records written; timestamps are in milliseconds since the epoch.
     lost_bytes : int
@@ -51,9 +55,9 @@ class PartitionSummary:
     last_stable_offset : int or None
         Under read_committed, the first offset of the log's first open transaction; None if none is open.
     open_count : int
-        Number of open transactions of the log, under read_committed.
+        Number of open transactions: under read_committed those of the log, else those that begin in what was read.
     open_transactions : list of dict
-        The first twenty of them: producer_id, first_offset.
+        The first twenty of them: producer_id, first_offset, first_timestamp (-1 if unknown).
     undecided_count : int
         Number of transactions of the log whose markers are damaged, so that their result is unknown.
     undecided_transactions : list of dict
@@ -104,6 +108,7 @@ class PartitionSummary:
     removed_offsets: int = 0
     gap_offsets: int = 0
     end_offset: int | None = None
+    control_records: int = 0
 
     @property
     def lag_offsets(self) -> int:
@@ -138,7 +143,10 @@ class ExportSummary:
     changes : list of dict
         Logs that were truncated, created again, or lost records to retention since the last run: topic, partition,
         kind, position, resumed_at, reason.
-    records, log_bytes, file_bytes, aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
+    include_control : bool
+        Whether control records are written, and count in `records`.
+    records, control_records, log_bytes, file_bytes, aborted_batches, aborted_bytes, undecided_batches, \
+undecided_bytes : int
         Totals of all partitions, as in `PartitionSummary`.
     batches : dict of CodecName to int
         Batches that were read, by codec.
@@ -248,6 +256,8 @@ class ExportSummary:
     engine: str = ""
     engine_reason: str = ""
     schema_changes: list[dict[str, Any]] = field(default_factory=list)
+    control_records: int = 0
+    include_control: bool = False
 
     def __post_init__(self) -> None:
         # Not a field: it is no part of the result.
@@ -354,8 +364,12 @@ class LogFacts:
         transactions: Sequence[Transactions | None],
         starts: Sequence[int | None],
         ends: dict[tuple[str, int], int | None],
+        followed: dict[tuple[str, int], TaskTransactions],
     ) -> Iterator[PartitionSummary]:
-        """Yield the summaries of the logs; those whose counts are missing were not read."""
+        """Yield the summaries of the logs; those whose counts are missing were not read.
+
+        `followed` has the transactions in what was read, of logs whose `transactions` are None.
+        """
         rows = zip(self.names, self._unfinished.tolist(), self._ends.tolist(), transactions, starts, strict=True)
         # One list for all: 100,000 partitions would have 11 MB of empty ones.
         none: list[dict[str, int]] = []
@@ -372,18 +386,20 @@ class LogFacts:
                 open_transactions=none,
                 undecided_transactions=none,
             )
+            still_open: Sequence[OpenTransaction] = ()
             if known is not None:
+                still_open = known.open
                 part.last_stable_offset = known.last_stable_offset
-                part.open_count = len(known.open)
-                part.open_transactions = [
-                    {"producer_id": each.producer_id, "first_offset": each.first_offset}
-                    for each in known.open[:_LISTED_TRANSACTIONS]
-                ]
                 part.undecided_count = len(known.undecided)
                 part.undecided_transactions = [
                     {name: int(row[name]) for name in ("producer_id", "first_offset", "last_offset")}
                     for row in known.undecided[:_LISTED_TRANSACTIONS]
                 ]
+            elif name in followed:
+                still_open = followed.pop(name).transactions()
+            if still_open:
+                part.open_count = len(still_open)
+                part.open_transactions = [each._asdict() for each in still_open[:_LISTED_TRANSACTIONS]]
             yield part
 
 
@@ -405,6 +421,7 @@ def sum_reports(
     """Add up the reports of the tasks, which come in the order of each log, from the offsets at which the run began."""
     ends = dict(zip(logs.names, starts, strict=True))
     counts: dict[tuple[str, int], Counts] = {}
+    followed: dict[tuple[str, int], TaskTransactions] = {}
     gaps: list[dict[str, Any]] = []
     deviations = DeviationTable()
     for report in reports:
@@ -416,6 +433,8 @@ def sum_reports(
                 after += Counts(removed_offsets=report.begin_offset - end)
             ends[name] = largest(end, report.end_offset)
         counts[name] = after if before is None else before + after
+        if report.transactions != TaskTransactions():
+            followed[name] = followed.get(name, TaskTransactions()).then(report.transactions)
         named = {"topic": report.topic, "partition": report.partition}
         gaps += [named | gap for gap in report.gaps[: MAX_LISTED - len(gaps)]]
         for *key, count, offset in report.deviations:
@@ -423,4 +442,4 @@ def sum_reports(
     names = ("column", "kind", "field", "reason", "occurrences", "topic", "partition", "offset")
     listed = [dict(zip(names, (*key, count, *place), strict=True)) for key, (count, place) in deviations.found.items()]
     total = sum(counts.values(), Counts())
-    return RunTotals(total, list(logs.summaries(counts, transactions, starts, ends)), gaps, listed)
+    return RunTotals(total, list(logs.summaries(counts, transactions, starts, ends, followed)), gaps, listed)

@@ -38,9 +38,11 @@ from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_sch
 from kbatch.sinks.counts import Counts, TaskCounter
 from kbatch.sinks.file_names import FileNames
 from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
+from kbatch.sinks.open_in_tasks import TaskTransactions
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.table import RecordTable
+from kbatch.transactions import are_control
 from kbatch.values.typed_columns import ValueColumns, ValueCounts
 
 __all__ = ["ExportJob", "TaskReport", "output_schema", "reports_of", "written_columns"]
@@ -72,6 +74,7 @@ class TaskReport:
         The leader epoch of that last batch; None if it has none.
     batch_crc, record_crc : int or None
         The checksums of the batch and the record with the offset before `end_offset`, as in `Position`.
+    transactions : TaskTransactions
     """
 
     task: int
@@ -87,6 +90,7 @@ class TaskReport:
     leader_epoch: int | None = None
     batch_crc: int | None = None
     record_crc: int | None = None
+    transactions: TaskTransactions = field(default_factory=TaskTransactions)
 
     @property
     def has_batches(self) -> bool:
@@ -116,9 +120,11 @@ class TaskReport:
         decided = batches[good | (status == BatchStatus.ABORTED) | (status == BatchStatus.UNDECIDED)]
         if limit is not None:
             decided = decided[decided["base_offset"] < limit]
+        control = decided[are_control(decided)]
         numbers, codecs = np.unique(read["attributes"] & ATTRIBUTE_CODEC, return_counts=True)
         counts = Counts(
             records=len(table),
+            control_records=int(control["record_count"].sum(dtype=np.int64)),
             log_bytes=int(read["size"].sum()),
             codecs={codec_name(n): count for n, count in zip(numbers.tolist(), codecs.tolist(), strict=True)},
             bad_crc_batches=int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC)),
@@ -130,7 +136,10 @@ class TaskReport:
             loss_count=len(table.losses),
             removed_offsets=0 if table.losses else self._removed_offsets(decided, follows),
         )
-        return replace(self._with_end(decided, limit), counts=self.counts + counts)._with_records(table)
+        last_loss = int(table.losses.positions.max()) if table.losses else None
+        transactions = self.transactions.with_batches(decided, last_loss)
+        report = replace(self, counts=self.counts + counts, transactions=transactions)
+        return report._with_end(decided, limit)._with_records(table)
 
     def _removed_offsets(self, batches: npt.NDArray[np.void], follows: bool) -> int:
         """Return the number of offsets that compaction has removed, in batches and between them and the end."""
@@ -433,5 +442,7 @@ def _parsed_reports(texts: deque[str]) -> Iterator[TaskReport]:
         sent["topic"] = topics.setdefault(sent["topic"], sent["topic"])
         if "counts" in sent:
             sent["counts"] = Counts(**sent["counts"])
+        if "transactions" in sent:
+            sent["transactions"] = TaskTransactions(**sent["transactions"])
         sent["files"] = [WrittenFile(**file) for file in sent.get("files", ())]
         yield TaskReport(**sent)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import ATTRIBUTE_DELETE_HORIZON, NO_TIMESTAMP, ControlType
+from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, NO_TIMESTAMP, ControlType
 
 __all__ = [
     "ABORT",
@@ -20,6 +20,7 @@ __all__ = [
     "NO_EVENT",
     "NO_PRODUCER",
     "LostEvents",
+    "are_control",
     "batch_events",
     "by_producer",
 ]
@@ -70,6 +71,12 @@ class LostEvents(NamedTuple):
     def none(cls) -> LostEvents:
         """Return no events."""
         return cls(np.empty(0, np.intp), np.empty(0, EVENT_DTYPE))
+
+
+def are_control(batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Return which batches are control batches."""
+    found: npt.NDArray[np.bool_] = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
+    return found
 
 
 def batch_events(

@@ -22,7 +22,6 @@ from kbatch.log.check.differences import (
     PartitionComparison,
 )
 from kbatch.log.check.latest_records import LatestRecords, common_keys
-from kbatch.log.check.transaction_counts import are_control
 from kbatch.log.discovery import open_logs
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
@@ -32,6 +31,7 @@ from kbatch.options import Match
 from kbatch.records.concatenation import concat_tables
 from kbatch.records.equality import DIGEST_WORDS, differing_rows, key_digests, record_digests
 from kbatch.table import RecordTable
+from kbatch.transactions import are_control
 
 __all__ = ["compare_logs"]
 

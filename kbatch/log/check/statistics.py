@@ -20,14 +20,14 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.log.check.transaction_counts import TransactionCounter, are_control
+from kbatch.log.check.transaction_counts import TransactionCounter
 from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
 from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.segment import Segment
 from kbatch.quantities import largest, smallest
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
-from kbatch.transactions import OpenTransaction
+from kbatch.transactions import OpenTransaction, are_control
 from kbatch.transactions.opened import Begun
 
 __all__ = [

@@ -8,14 +8,14 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import ATTRIBUTE_CONTROL, BatchStatus, Limits
+from kbatch.format import BatchStatus, Limits
 from kbatch.read.budget import table_limit
 from kbatch.table import RecordTable
-from kbatch.transactions import Transactions, TransactionTracker
+from kbatch.transactions import Transactions, TransactionTracker, are_control
 from kbatch.transactions.lost import LossFollower, follow_batches
 from kbatch.transactions.opened import Begun
 
-__all__ = ["TransactionCounter", "are_control"]
+__all__ = ["TransactionCounter"]
 
 
 class TransactionCounter:
@@ -64,12 +64,6 @@ class TransactionCounter:
     def result(self) -> Transactions:
         """Return the transactions after the last table."""
         return self._tracker.result()
-
-
-def are_control(batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Return which batches are control batches."""
-    found: npt.NDArray[np.bool_] = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
-    return found
 
 
 def _bytes_of_markers(

@@ -14,7 +14,7 @@ from kbatch.errors import ErrorCode, KbatchError
 from kbatch.escaping import counted, printable
 from kbatch.format import INT64_MAX, BatchStatus, Limits
 from kbatch.log.check.index_checks import index_checks
-from kbatch.log.check.transaction_counts import TransactionCounter, are_control
+from kbatch.log.check.transaction_counts import TransactionCounter
 from kbatch.log.check.verification_report import OnFinding, VerificationReport
 from kbatch.log.committed import join_transactions, segment_transactions
 from kbatch.log.files.producer_snapshot import read_producer_snapshot
@@ -27,7 +27,7 @@ from kbatch.log.store.names import is_remote_name
 from kbatch.log.store.storage import Storage
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
-from kbatch.transactions import OpenTransaction
+from kbatch.transactions import OpenTransaction, are_control
 
 __all__ = ["verify_index", "verify_log", "verify_snapshot", "verify_transaction_index"]
 
