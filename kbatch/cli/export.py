@@ -352,7 +352,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
     batches = ", ".join(f"{count:,} {codec}" for codec, count in summary.batches.items()) or "none"
     log_rate = summary.log_bytes / summary.seconds if summary.seconds else 0.0
     lines = [
-        f"{counted(summary.records, 'record')} of {counted(len(summary.partitions), 'topic-partition')} in "
+        f"{_records_text(summary)} of {counted(len(summary.partitions), 'topic-partition')} in "
         f"{counted(len(summary.files), 'file')}: "
         f"{summary.out}",
         *_action_lines(summary),
@@ -428,11 +428,18 @@ def _lost_line(summary: ExportSummary) -> str:
 
 
 def _control_lines(summary: ExportSummary) -> list[str]:
-    """Return the number of control records, which are records of files only with --control."""
+    """Return the number of control records, which are written only with --control."""
     if not summary.control_records:
         return []
-    where = "among the records that were written" if summary.include_control else "not written"
+    where = "written" if summary.include_control else "not written"
     return [f"  control    {counted(summary.control_records, 'control record')}, {where}"]
+
+
+def _records_text(summary: ExportSummary) -> str:
+    if not summary.include_control:
+        return counted(summary.records, "record")
+    records = counted(summary.records - summary.control_records, "record")
+    return f"{records} and {counted(summary.control_records, 'control record')}"
 
 
 def _column_lines(summary: ExportSummary, limit: int = 20) -> list[str]:

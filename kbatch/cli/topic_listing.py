@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kbatch.cli.broker_flags import CLIENT_SETTINGS, KAFKA_URL, add_broker_flags, given_settings
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, UsageError, add_flags, given_options
+from kbatch.cli.open_transactions import open_transaction_lines
 from kbatch.cli.selection_flags import add_selection
 from kbatch.cli.styles import styled
 from kbatch.cli.tables import table_lines
@@ -23,7 +24,8 @@ __all__ = ["add_parser", "run"]
 
 _DESCRIPTION = """\
 List the topics of a live cluster, or the partitions of each TOPIC, a name or a glob such as 'orders-*': leaders,
-replicas, offsets and sizes. With --groups also groups: their states, members, committed offsets and lag.
+replicas, offsets, open transactions and sizes. With --groups also groups: their states, members, committed offsets and
+lag.
 
 Internal topics are listed if they are named, or with --internal.
 """
@@ -39,6 +41,8 @@ columns:
   offsets   the offsets from the first to the end; a log with gaps, such as a compacted one, has fewer records
   end       the offset after the last record
   stable    the last stable offset, if a transaction is open: read_committed reads up to here
+  open      the open transactions, which are listed below the table with producer, first offset and time; - if the
+            leader does not state them
   isr       the replicas in sync with the leader
   size      the bytes of the leaders' logs; - if the principal lacks the ACL DESCRIBE on the cluster
   lag       the offsets from the committed one to the end
@@ -99,6 +103,14 @@ def run(arguments: argparse.Namespace) -> int:
         print_summary("topics", 0, [], damaged=False, topics=topics, **listed, notes=listing.notes)
         return 0
     print_lines(*(_partition_table(listing.topics) if arguments.topics else _topic_table(listing.topics)))
+    logs = [
+        (f"{each.topic}-{each.partition}", each.open_transactions, len(each.open_transactions))
+        for topic in listing.topics
+        for each in topic.partitions
+        if each.open_transactions
+    ]
+    if logs:
+        print_lines("", *open_transaction_lines(logs))
     for group in groups or ():
         print_lines("", *_group_lines(group))
     if groups is not None and not groups:
@@ -108,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _topic_table(topics: list[ListedTopic]) -> list[str]:
-    rows: list[tuple[str, ...]] = [("topic", "partitions", "replicas", "offsets", "size", "")]
+    rows: list[tuple[str, ...]] = [("topic", "partitions", "replicas", "offsets", "open", "size", "")]
     for topic in topics:
         parts = topic.partitions
         rows.append(
@@ -117,13 +129,14 @@ def _topic_table(topics: list[ListedTopic]) -> list[str]:
                 f"{len(parts):,}",
                 _extremes(len(each.replicas) for each in parts),
                 _number(_sum(each.offsets for each in parts)),
+                _number(_sum(_open_count(each) for each in parts)),
                 _size_text(_sum(each.size for each in parts)),
                 _problems(parts),
             )
         )
     if not any(row[-1] for row in rows):
         rows = [row[:-1] for row in rows]
-    return table_lines(rows, left=frozenset((0, 5)), indent="")
+    return table_lines(rows, left=frozenset((0, 6)), indent="", losses=frozenset([6]))
 
 
 def _problems(parts: list[ListedPartition]) -> str:
@@ -136,7 +149,7 @@ def _problems(parts: list[ListedPartition]) -> str:
 def _partition_table(topics: list[ListedTopic]) -> list[str]:
     parts = [each for topic in topics for each in topic.partitions]
     has_open = any(each.stable != each.end for each in parts)
-    titles = ["topic-partition", "leader", "replicas", "isr", "first", "end", "offsets", "size"]
+    titles = ["topic-partition", "leader", "replicas", "isr", "first", "end", "offsets", "open", "size"]
     rows = []
     for each in parts:
         is_whole = set(each.in_sync) == set(each.replicas)
@@ -148,6 +161,7 @@ def _partition_table(topics: list[ListedTopic]) -> list[str]:
             _offset(each.first),
             _offset(each.end),
             _number(each.offsets),
+            _number(_open_count(each)),
             _size_text(each.size),
         ]
         rows.append([*cells[:6], _offset(each.stable), *cells[6:]] if has_open else cells)
@@ -175,7 +189,13 @@ def _topic_dict(topic: ListedTopic) -> dict[str, Any]:
 
 
 def _listed_partition(each: ListedPartition) -> dict[str, Any]:
-    return {**each._asdict(), "offsets": each.offsets}
+    listed = each.open_transactions
+    still_open = None if listed is None else [transaction._asdict() for transaction in listed]
+    return {**each._asdict(), "open_transactions": still_open, "offsets": each.offsets}
+
+
+def _open_count(each: ListedPartition) -> int | None:
+    return None if each.open_transactions is None else len(each.open_transactions)
 
 
 def _group_dict(group: ListedGroup) -> dict[str, Any]:

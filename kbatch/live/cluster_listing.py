@@ -13,11 +13,13 @@ from kbatch.live.broker_connection import BrokerConnection
 from kbatch.live.broker_errors import BrokerError, refusal_error
 from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionKey
 from kbatch.live.coordinator import CommittedOffset, committed_answer
+from kbatch.live.live_transactions import live_open_transactions
 from kbatch.live.subscription import TopicSubscription
 from kbatch.log.store.names import INTERNAL_TOPICS
 from kbatch.options import Isolation
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import message_class
+from kbatch.transactions import OpenTransaction
 
 __all__ = ["ClusterListing", "GroupOffset", "ListedGroup", "ListedPartition", "ListedTopic"]
 
@@ -39,6 +41,8 @@ class ListedPartition(NamedTuple):
         The first offset, the last stable one, and the offset after the last record; None without a leader.
     size : int or None
         The bytes of the leader's log; None if the brokers do not state it.
+    open_transactions : list of OpenTransaction or None
+        By first offset; None if the leader does not state them.
     """
 
     topic: str
@@ -51,6 +55,7 @@ class ListedPartition(NamedTuple):
     stable: int | None
     end: int | None
     size: int | None
+    open_transactions: list[OpenTransaction] | None
 
     @property
     def offsets(self) -> int | None:
@@ -158,6 +163,9 @@ class ClusterListing:
         first, end = self._offsets(led, EARLIEST), self._offsets(led, LATEST)
         stable = self._offsets(led, LATEST, "read_committed")
         sizes = self._sizes(parts)
+        # The last stable offset is the end, unless a transaction is open.
+        withheld = {key: parts[key].leader_id for key in led if stable.get(key) != end.get(key)}
+        still_open = live_open_transactions(self._cluster, withheld, self._note) if withheld else {}
         return [
             ListedTopic(
                 topic.name,
@@ -175,6 +183,7 @@ class ClusterListing:
                         stable.get((topic.name, number)),
                         end.get((topic.name, number)),
                         sizes.get((topic.name, number, part.leader_id)),
+                        still_open.get((topic.name, number), None if (topic.name, number) in withheld else []),
                     )
                     for number, part in sorted((each.partition_index, each) for each in topic.partitions)
                 ],

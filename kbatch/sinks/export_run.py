@@ -400,7 +400,7 @@ class ExportRun:
             batches=dict(sorted(counts.codecs.items())),
             losses=self._first_losses(outcome.loss_files),
             losses_table=names.side + LOSSES if outcome.loss_files else None,
-            include_control=self._options.include_control,
+            include_control=self._options.include_control and self._options.key is None,
             withheld_transactions=side,
             transactions_table=names.side + TRANSACTIONS if side else None,
             partitions=totals.partitions,

@@ -16,6 +16,7 @@ from kbatch.protocol import (
     ConsumerGroupDescribeResponse,
     DescribeGroupsResponse,
     DescribeLogDirsResponse,
+    DescribeProducersResponse,
     ListGroupsResponse,
     OffsetFetchResponse,
 )
@@ -26,6 +27,7 @@ VERSIONS = {
     ApiKey.DESCRIBE_GROUPS: (0, 5),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
     ApiKey.OFFSET_FETCH: (1, 9),
+    ApiKey.DESCRIBE_PRODUCERS: (0, 0),
 }
 
 
@@ -58,6 +60,22 @@ class ListedCluster(ScriptedCluster):
                 )
             topics.append(cls.DescribeLogDirsTopic(name=topic.topic, partitions=found))
         return cls(results=[cls.DescribeLogDirsResult(log_dir="/data", topics=topics)])
+
+    def _describe_producers(self, broker: int, message: Any, version: int) -> Any:
+        cls = DescribeProducersResponse
+        topics = []
+        for topic in message.topics:
+            parts = []
+            for number in topic.partition_indexes:
+                log = self.topics[topic.name][number]
+                assert log.leader == broker
+                states = [
+                    cls.ProducerState(producer_id=7000 + i, current_txn_start_offset=offset)
+                    for i, offset in enumerate((-1, log.stable))
+                ]
+                parts.append(cls.PartitionResponse(partition_index=number, active_producers=states))
+            topics.append(cls.TopicResponse(name=topic.name, partitions=parts))
+        return cls(topics=topics)
 
     def _list_groups(self, broker: int, message: Any, version: int) -> Any:
         cls = ListGroupsResponse
@@ -141,10 +159,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ListedCluster:
     made = ListedCluster(
         2,
         orders=[partition(10), partition(20, leader=2)],
-        payments=[partition(5, stable=3)],
+        payments=[partition(3, stable=3)],
         __consumer_offsets=[partition(1)],
     )
     # The names of keyword arguments have no dashes.
+    # The transaction that is open begins with a batch of its own.
+    made.topics["payments"][0].write([b"x" * 100] * 2, timestamps=1714543200000)
     made.topics["__consumer_offsets"] = made.topics.pop("--consumer-offsets")
     made.ids["__consumer_offsets"] = made.ids.pop("--consumer-offsets")
     made.versions |= VERSIONS
@@ -154,7 +174,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ListedCluster:
         "share": ("share", "Empty", {}, {}),
     }
     monkeypatch.setattr("kbatch.live.cluster.connect_socket", made.connect)
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "500")
     return made
 
 
@@ -177,22 +197,48 @@ def test_topics_are_one_line_each(topics: Run) -> None:
     assert topics() == (
         0,
         [
-            "topic     partitions  replicas  offsets       size",
-            "orders             2         2       30    3.3 KiB  1 not in sync",
-            "payments           1         2        5  606 bytes",
+            "topic     partitions  replicas  offsets  open       size",
+            "orders             2         2       30     0    3.3 KiB  1 not in sync",
+            "payments           1         2        5     1  667 bytes",
+            "",
+            "1 open transaction:",
+            "  topic-partition  producer  first offset  since (UTC)",
+            "  payments-0           7001             3  2024-05-01 06:00:00",
         ],
         [],
     )
     assert "__consumer_offsets           1         2        1" in "\n".join(topics("--internal")[1])
 
 
+def test_open_transactions_that_a_leader_does_not_state_are_a_dash_and_a_note(
+    topics: Run, cluster: ListedCluster
+) -> None:
+    del cluster.versions[ApiKey.DESCRIBE_PRODUCERS]
+    _, lines, errors = topics("payments")
+    assert lines[1].split()[-3:] == ["-", "667", "bytes"]
+    assert errors[0].startswith("kbatch topics: open transactions are not known: broker ")
+    cluster.versions[ApiKey.DESCRIBE_PRODUCERS] = (0, 0)
+
+    def refuse(message: Any) -> None:
+        message.topics[0].partitions[0].error_code = 29
+
+    cluster.fail(ApiKey.DESCRIBE_PRODUCERS, Fault(change=refuse))
+    _, lines, errors = topics("payments")
+    assert "TOPIC_AUTHORIZATION_FAILED" in " ".join(errors)
+
+
+def test_brokers_are_asked_for_producers_only_where_a_transaction_is_open(topics: Run, cluster: ListedCluster) -> None:
+    topics("orders")
+    assert cluster.sent(ApiKey.DESCRIBE_PRODUCERS) == []
+
+
 def test_topics_that_are_named_are_one_line_for_each_partition(topics: Run, cluster: ListedCluster) -> None:
     _, lines, _ = topics("orders")
     sizes = [sum(map(len, each.batches)) for each in cluster.topics["orders"]]
     assert lines == [
-        "topic-partition  leader  replicas  isr  first  end  offsets     size",
-        f"orders-0              1  1,2       all      0   10       10  {sizes[0] / 1024:.1f} KiB",
-        f"orders-1              2  1,2       2        0   20       20  {sizes[1] / 1024:.1f} KiB",
+        "topic-partition  leader  replicas  isr  first  end  offsets  open     size",
+        f"orders-0              1  1,2       all      0   10       10     0  {sizes[0] / 1024:.1f} KiB",
+        f"orders-1              2  1,2       2        0   20       20     0  {sizes[1] / 1024:.1f} KiB",
     ]
     _, lines, _ = topics("pay*")
     assert "stable" in lines[0]
@@ -203,13 +249,13 @@ def test_topics_that_are_named_are_one_line_for_each_partition(topics: Run, clus
 def test_a_partition_without_leader_has_no_offsets(topics: Run, cluster: ListedCluster) -> None:
     cluster.topics["orders"][1].leader = -1
     _, lines, _ = topics("orders")
-    assert lines[2].split() == ["orders-1", "none", "1,2", "none", "-", "-", "-", "-"]
-    assert topics()[1][1] == "orders             2         2        -          -  1 offline"
+    assert lines[2].split() == ["orders-1", "none", "1,2", "none", "-", "-", "-", "0", "-"]
+    assert topics()[1][1] == "orders             2         2        -     0          -  1 offline"
 
 
 def test_groups_have_members_committed_offsets_and_lag(topics: Run) -> None:
     _, lines, _ = topics("--groups")
-    assert lines[4:] == [
+    assert lines[8:] == [
         "group etl: Stable, classic, 2 members, lag 6",
         "  topic-partition  committed  end  lag  member",
         "  orders-0                 4   10    6  one /10.0.0.7",
@@ -240,7 +286,7 @@ def test_json_is_one_document(topics: Run) -> None:
     (topic,) = document["topics"]
     (part,) = topic["partitions"]
     assert (topic["name"], topic["internal"]) == ("payments", False)
-    assert (part["first"], part["stable"], part["end"], part["offsets"], part["size"]) == (0, 3, 5, 5, 606)
+    assert (part["first"], part["stable"], part["end"], part["offsets"], part["size"]) == (0, 3, 5, 5, 667)
     assert (part["leader"], part["replicas"], part["in_sync"]) == (1, [1, 2], [1, 2])
     assert [(group["name"], group["lag"]) for group in document["groups"]] == [("new", 0)]
 
@@ -286,4 +332,4 @@ def test_a_topic_that_does_not_exist_is_an_error_of_one_line(topics: Run) -> Non
 def test_a_cluster_without_topics_or_groups_is_no_error(topics: Run, cluster: ListedCluster) -> None:
     cluster.topics.clear()
     cluster.groups.clear()
-    assert topics("--groups") == (0, ["topic  partitions  replicas  offsets  size", "", "no groups"], [])
+    assert topics("--groups") == (0, ["topic  partitions  replicas  offsets  open  size", "", "no groups"], [])
