@@ -6,6 +6,7 @@ The rules come from Kafka 4's ``Cleaner`` (``shouldRetainRecord``), ``CleanedTra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -28,11 +29,12 @@ from kbatch.kernels.keymap import KeyOffsets
 from kbatch.kernels.sizes import measure_batches
 from kbatch.log.segment import Segment
 from kbatch.log.sorted_values import SortedValues
+from kbatch.log.write.cleanable import CleaningLimit, CountingWriter, dirty_part
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.records.display import short_repr
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
-from kbatch.transactions import control_records
+from kbatch.transactions import OpenTransaction, are_control, control_records
 from kbatch.write.composing import compose, raise_fault
 from kbatch.write.original_batches import table_records
 
@@ -63,8 +65,22 @@ class Compaction:
         The offset range whose keys were collected, `end_offset` exclusive. Batches from `end_offset` on do not change.
     keys : int
         Number of different keys in this range.
+    limit : {"active_segment", "open_transaction", "min_compaction_lag", "dirty_ratio"} or None
+        What ends the cleaned part: the last segment, to which a broker writes; the first open transaction; a record
+        younger than the lag; or a dirty ratio that is too small, so that nothing is cleaned. None if it reaches the
+        end of the log.
+    clean_bytes, dirty_bytes : int
+        Bytes of the segments before `first_dirty_offset`, and of those from there up to `end_offset`.
+    dirty_ratio : float
+        The part of these bytes that is dirty. A broker cleans a log from ``min.cleanable.dirty.ratio`` on.
+    open_transactions : sequence of OpenTransaction
+        The open transactions of the log, by first offset.
+    dry_run : bool
+        Whether nothing was written.
     records_in, records_out : int
-        Including control records. Records of aborted transactions are counted by batch headers.
+        Without control records. Records of aborted transactions are counted by batch headers.
+    control_records_in, control_records_out : int
+        Control records, such as transaction markers.
     batches_in, batches_out, bytes_in, bytes_out, segments_in, segments_out : int
     batches_rewritten : int
         Batches of `batches_out` that are not byte-for-byte copies, including batches without remaining records.
@@ -91,14 +107,21 @@ class Compaction:
     >>> with tempfile.TemporaryDirectory() as where:
     ...     done = compact_log("tests/golden/logs/txn-0", f"{where}/txn-0")
     >>> done.records_in, done.records_out, done.aborted, done.damage
-    (371, 138, 72, [])
+    (337, 122, 72, [])
     """
 
     first_dirty_offset: int = 0
     end_offset: int = 0
+    limit: CleaningLimit | None = None
+    clean_bytes: int = 0
+    dirty_bytes: int = 0
+    open_transactions: Sequence[OpenTransaction] = ()
+    dry_run: bool = False
     keys: int = 0
     records_in: int = 0
     records_out: int = 0
+    control_records_in: int = 0
+    control_records_out: int = 0
     batches_in: int = 0
     batches_out: int = 0
     batches_rewritten: int = 0
@@ -117,6 +140,11 @@ class Compaction:
 
     def __repr__(self) -> str:
         return short_repr(self, self.__dataclass_fields__)
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The part of the bytes up to `end_offset` that is dirty."""
+        return dirty_part(self.clean_bytes, self.dirty_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +205,7 @@ class Cleaning:
     def __post_init__(self) -> None:
         self._ends = SortedValues(self.aborted["last_offset"])
 
-    def copy(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
+    def copy(self, table: RecordTable, segment: Segment, writer: LogWriter | CountingWriter) -> None:
         """Write the batches of a table as they are."""
         batches = table.batches
         self.bytes_seen += table.consumed
@@ -190,10 +218,13 @@ class Cleaning:
         writer.append_scanned(segment.window(start, stop), batches, start)
         self.result.batches_in += len(batches)
         self.result.batches_out += len(batches)
-        self.result.records_in += len(table)
-        self.result.records_out += len(table)
+        control = int(np.count_nonzero(are_control(batches)[table.records["batch"]]))
+        self.result.control_records_in += control
+        self.result.control_records_out += control
+        self.result.records_in += len(table) - control
+        self.result.records_out += len(table) - control
 
-    def clean(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
+    def clean(self, table: RecordTable, segment: Segment, writer: LogWriter | CountingWriter) -> None:
         """Write the remaining batches of a table that was decoded with markers and without aborted batches."""
         batches = table.batches
         self.bytes_seen += table.consumed
@@ -261,8 +292,10 @@ class Cleaning:
         lost = int(batches["record_count"][batches["status"] == BatchStatus.ABORTED].sum())
         result.batches_in += len(batches)
         result.aborted += lost
-        result.records_in += len(rows) + lost
-        result.records_out += int(np.count_nonzero(stays))
+        result.control_records_in += int(np.count_nonzero(is_control))
+        result.control_records_out += int(np.count_nonzero(is_control & stays))
+        result.records_in += int(np.count_nonzero(~is_control)) + lost
+        result.records_out += int(np.count_nonzero(~is_control & stays))
         result.keyless += int(np.count_nonzero(~is_control & (rows["key_len"] < 0)))
         result.tombstones += int(np.count_nonzero(is_tombstone & stays))
         result.tombstones_removed += int(np.count_nonzero(is_tombstone & latest & ~stays))
@@ -360,7 +393,9 @@ class Cleaning:
                 position=int(table.batches["position"][0]),
             ) from error
 
-    def _write(self, segment: Segment, writer: LogWriter, out: npt.NDArray[np.void], is_new: Mask, data: bytes) -> None:
+    def _write(
+        self, segment: Segment, writer: LogWriter | CountingWriter, out: npt.NDArray[np.void], is_new: Mask, data: bytes
+    ) -> None:
         """Write batches in order: new ones from `data`, the others from the segment."""
         starts = out["position"]
         ends = starts + out["size"]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
-from kbatch.errors import CorruptBatchError, LimitExceededError, LogDirectoryError
+from kbatch.errors import CorruptBatchError, LimitExceededError
 from kbatch.format import ATTRIBUTE_CONTROL, BATCH_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, Limits
 from kbatch.kernels.keymap import KeyOffsets
 from kbatch.log.committed import follow_transactions
@@ -24,6 +24,7 @@ from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment, check_order
 from kbatch.log.store.segment_file import WALK_BATCHES
+from kbatch.log.write.cleanable import CountingWriter, base_of, cleanable_part
 from kbatch.log.write.cleaning import Cleaning, Compaction, Producers
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.rewriting import check_out, copy_side_files, side_files
@@ -42,11 +43,13 @@ _DAY_IN_MS = 86_400_000
 
 def compact_log(
     log: Log | str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None,
     *,
+    dry_run: bool = False,
     now: TimeLike | None = None,
     delete_retention_ms: int = _DAY_IN_MS,
     min_compaction_lag_ms: int = 0,
+    min_cleanable_dirty_ratio: float = 0.0,
     first_dirty_offset: int | None = None,
     include_active: bool = False,
     segment_bytes: SizeLike = 1 << 30,
@@ -70,7 +73,9 @@ def compact_log(
         A topic-partition, or one ``.log`` file. It is not modified.
     out : str or path
         Local directory to create, with the name of the topic-partition; for a single ``.log`` file, the file to create.
-        It appears only after the compaction has succeeded.
+        It appears only after the compaction has succeeded. None with `dry_run`.
+    dry_run : bool
+        Whether to count only what a compaction would do. The log is read as for a compaction, and nothing is written.
     now : int, datetime, datetime64, timedelta or str, optional
         Time of the compaction, as for `Log.tables`. It applies to tombstones, markers, the lag, and the
         expiration of producers. Default is the time of this call.
@@ -78,6 +83,9 @@ def compact_log(
         How long tombstones and markers stay readable (``delete.retention.ms``).
     min_compaction_lag_ms : int
         Cleaning ends before the first segment that has a record younger than this (``min.compaction.lag.ms``).
+    min_cleanable_dirty_ratio : float
+        Nothing is cleaned unless a larger part of the bytes is dirty (``min.cleanable.dirty.ratio``, which is 0.5 by
+        default on a broker); 0 cleans any log. Without `first_dirty_offset` all bytes are dirty.
     first_dirty_offset : int, optional
         First offset of the part that was never cleaned. Only keys from here on are collected; earlier records with
         these keys are removed too. A broker keeps this offset in ``cleaner-offset-checkpoint``. By default the whole
@@ -149,23 +157,35 @@ def compact_log(
         check_range(name, value, low, high)
     if not isinstance(log, Log):
         log = Log(log)
-    check_out(log, os.fspath(out))
+    if not 0 <= min_cleanable_dirty_ratio <= 1:
+        raise ValueError(f"min_cleanable_dirty_ratio must be from 0 to 1, got {min_cleanable_dirty_ratio}")
+    if out is None and not dry_run:
+        raise ValueError("out is required, except with dry_run=True")
+    if out is not None:
+        check_out(log, os.fspath(out))
     segments = log.segments
     options = DecodeOptions(isolation="read_committed", limits=limits if limits is not None else Limits())
     survey = _survey(segments)
     transactions = follow_transactions(segments, options)
     _check_decided(log, transactions)
-    start = max(log.start_checkpoint or 0, _base(segments[0]), int(first_dirty_offset or 0))
-    end = survey.end_offset if include_active else _base(segments[-1])
-    if transactions.last_stable_offset is not None:
-        end = min(end, transactions.last_stable_offset)
-    if min_compaction_lag_ms:
-        end = min(end, _first_too_recent(segments, survey, start, time - min_compaction_lag_ms))
+    start = max(log.start_checkpoint or 0, base_of(segments[0]), int(first_dirty_offset or 0))
+    part = cleanable_part(
+        segments,
+        start,
+        survey.end_offset,
+        include_active=include_active,
+        last_stable_offset=transactions.last_stable_offset,
+        max_timestamps=survey.max_timestamps,
+        newest=time - min_compaction_lag_ms if min_compaction_lag_ms else None,
+        min_ratio=min_cleanable_dirty_ratio,
+    )
     # If the part to clean is empty, the whole log is copied unchanged.
-    end = end if end > start else 0
-    result = Compaction(first_dirty_offset=start, end_offset=max(start, end), bytes_in=log.size)
+    end = part.end if part.end > start else 0
+    result = Compaction(first_dirty_offset=start, end_offset=part.end, bytes_in=log.size, dry_run=dry_run)
+    result.limit, result.clean_bytes, result.dirty_bytes = part.limit, part.clean_bytes, part.dirty_bytes
+    result.open_transactions = transactions.open
     result.segments_in = len(segments)
-    clean = [segment for segment in segments if _base(segment) < start]
+    clean = [segment for segment in segments if base_of(segment) < start]
     cleaning = Cleaning(
         KeyOffsets(dedupe_buffer_bytes),
         end,
@@ -176,25 +196,33 @@ def compact_log(
         result,
     )
     groups = _grouped(segments, end, segment_bytes, segment_index_bytes)
-    with LogWriter(
-        out,
-        base_offset=_base(segments[0]),
-        segment_bytes=INT32_MAX,
-        segment_index_bytes=segment_index_bytes,
-        follow_transactions=False,
-    ) as writer:
+    with _writer(None if dry_run else out, base_of(segments[0]), segment_index_bytes) as writer:
         reading = _Reading(options, transactions, max_bytes, progress, 2 * log.size)
         reading.collect_keys(segments, cleaning.keys, start, end)
         horizon = _modified(clean[-1]) - delete_retention_ms if first_dirty_offset and clean else 0
         reading.clean(groups, cleaning, horizon, writer)
-        if not log.path.endswith(".log"):
+        if isinstance(writer, LogWriter) and not log.path.endswith(".log"):
             result.damage = _copy_side_files(log, writer)
     result.keys = len(cleaning.keys)
-    _copy_mtimes(os.fspath(out), writer.segments, groups)
+    if out is not None and not dry_run:
+        _copy_mtimes(os.fspath(out), writer.segments, groups)
     result.tail_bytes = log.size - cleaning.bytes_seen
     result.segments_out = len(writer.segments)
     result.bytes_out = writer.bytes_written
     return result
+
+
+def _writer(out: str | os.PathLike[str] | None, base_offset: int, index_bytes: int) -> LogWriter | CountingWriter:
+    """Return the writer of the compacted log, or without `out` one that only counts."""
+    if out is None:
+        return CountingWriter(base_offset)
+    return LogWriter(
+        out,
+        base_offset=base_offset,
+        segment_bytes=INT32_MAX,
+        segment_index_bytes=index_bytes,
+        follow_transactions=False,
+    )
 
 
 def _copy_side_files(log: Log, writer: LogWriter) -> list[Loss]:
@@ -203,14 +231,6 @@ def _copy_side_files(log: Log, writer: LogWriter) -> list[Loss]:
     last = max((snapshot for snapshot in snapshots.values() if snapshot is not None), default=None)
     kept = {*writer.segments, last, None}
     return copy_side_files(log, [name for name, snapshot in snapshots.items() if snapshot in kept], writer)
-
-
-def _base(segment: Segment) -> int:
-    if segment.base_offset is None:
-        raise LogDirectoryError(
-            f"{segment.path}: the file name has no base offset (20 digits and '.log')", source=segment.path
-        )
-    return segment.base_offset
 
 
 class _Reading:
@@ -239,13 +259,15 @@ class _Reading:
                 _add_keys(keys, table)
             self._finish(segment)
 
-    def clean(self, groups: Sequence[list[Segment]], cleaning: Cleaning, horizon: int, writer: LogWriter) -> None:
+    def clean(
+        self, groups: Sequence[list[Segment]], cleaning: Cleaning, horizon: int, writer: LogWriter | CountingWriter
+    ) -> None:
         """Write each group of segments as one; tombstones of magic 0 and 1 stay in files modified after `horizon`."""
         # Copied batches are decoded too, so that no damage is copied.
         copied = DecodeOptions(include_control=True, limits=self._options.limits, columns=("offset",))
         for number, group in enumerate(groups):
             if number:
-                writer.roll(_base(group[0]))
+                writer.roll(base_of(group[0]))
             for segment in group:
                 cleaning.keeps_legacy_tombstones = _modified(segment) > horizon
                 end = _end_within(segment, cleaning.end)
@@ -297,8 +319,8 @@ def _survey(segments: Sequence[Segment]) -> _Survey:
     times = []
     before, reached = "", None
     for segment in segments:
-        check_order(before, reached, segment.path, _base(segment))
-        before, reached = segment.path, _base(segment) - 1
+        check_order(before, reached, segment.path, base_of(segment))
+        before, reached = segment.path, base_of(segment) - 1
         largest = NO_TIMESTAMP
         for rows in segment.scan():
             largest = max(largest, int(rows["max_timestamp"].max()))
@@ -309,7 +331,7 @@ def _survey(segments: Sequence[Segment]) -> _Survey:
             last.add(rows)
             last_data.add(rows[rows["attributes"] & ATTRIBUTE_CONTROL == 0])
         times.append(largest)
-    return _Survey(last.reduce(), last_data.reduce(), times, _base(segments[0]) if reached is None else reached + 1)
+    return _Survey(last.reduce(), last_data.reduce(), times, base_of(segments[0]) if reached is None else reached + 1)
 
 
 class _LastOfEach:
@@ -366,18 +388,9 @@ def _active_producers(survey: _Survey, transactions: Transactions, expired: int)
     return Producers(last["producer_id"].copy(), last["producer_epoch"].copy(), offsets)
 
 
-def _first_too_recent(segments: Sequence[Segment], survey: _Survey, start: int, time: int) -> int:
-    """Return the base offset of the first dirty segment with a timestamp after `time`."""
-    for i, segment in enumerate(segments):
-        is_dirty = i + 1 == len(segments) or _base(segments[i + 1]) > start
-        if is_dirty and survey.max_timestamps[i] > time:
-            return _base(segment)
-    return INT64_MAX
-
-
 def _end_within(segment: Segment, end: int) -> int:
     """Return the position in a segment where the batches below offset `end` end."""
-    return 0 if _base(segment) >= end else segment.seek_offset(end)
+    return 0 if base_of(segment) >= end else segment.seek_offset(end)
 
 
 def _modified(segment: Segment) -> int:
@@ -404,13 +417,13 @@ def _grouped(segments: Sequence[Segment], end: int, segment_bytes: int, index_by
         own = segment.size, _index_size(segment, ".index"), _index_size(segment, ".timeindex")
         total = tuple(a + b for a, b in zip(sizes, own, strict=True))
         following = segments[i + 1 : i + 2]
-        last = (_base(following[0]) if following and _base(following[0]) < end else end) - 1
+        last = (base_of(following[0]) if following and base_of(following[0]) < end else end) - 1
         fits = (
             groups
-            and _base(segment) < end
+            and base_of(segment) < end
             and total[0] <= segment_bytes
             and max(total[1:]) <= index_bytes
-            and (segment.size == 0 or last - _base(groups[-1][0]) <= INT32_MAX)
+            and (segment.size == 0 or last - base_of(groups[-1][0]) <= INT32_MAX)
         )
         if fits:
             groups[-1].append(segment)
@@ -428,7 +441,7 @@ def _index_size(segment: Segment, suffix: str) -> int:
 
 def _copy_mtimes(out: str, bases: Sequence[int], groups: Sequence[Sequence[Segment]]) -> None:
     """Give segments the modification time of their last source, which retention and later compactions use."""
-    firsts = [_base(group[0]) for group in groups]
+    firsts = [base_of(group[0]) for group in groups]
     for base in bases:
         modified = _modified(groups[bisect_right(firsts, base) - 1][-1])
         path = out if out.endswith(".log") else os.path.join(out, f"{base:020d}.log")
