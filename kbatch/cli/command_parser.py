@@ -17,7 +17,7 @@ from kbatch.options import did_you_mean
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-__all__ = ["CommandParser", "add_command"]
+__all__ = ["CommandParser", "add_command", "text_items"]
 
 # The exit statuses that every command has.
 _COMMON_STATUSES = {0: "done", 1: "error", 2: "wrong usage", 130: "interrupted"}
@@ -110,7 +110,7 @@ class CommandParser(argparse.ArgumentParser):
             # argparse reports what is missing first, also if its name is misspelt.
             message = f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}"
         command = self.prog.partition(" ")[2]
-        print_errors(self._short_usage(), f"help: kbatch help {command}".rstrip(), style="heading")
+        print_errors(self.short_usage(), f"help: kbatch help {command}".rstrip(), style="heading")
         print_errors(f"{self.prog}: error: {message}", style="error")
         self.exit(2)
 
@@ -127,7 +127,8 @@ class CommandParser(argparse.ArgumentParser):
         else:
             super()._print_message(message, file)
 
-    def _short_usage(self) -> str:
+    def short_usage(self) -> str:
+        """Return the usage in one line, without optional options."""
         formatter = self._get_formatter()
         words = ["usage:", self.prog]
         for action in self._actions:
@@ -195,12 +196,12 @@ def _filled(paragraph: str, width: int) -> Iterator[str]:
         for line in lines[1:]:
             yield from _filled_item(line, width, split_command=True)
         return
-    for item in _items(lines):
+    for item in text_items(lines):
         yield from _filled_item(item, width)
 
 
-def _items(lines: Iterable[str]) -> Iterator[str]:
-    """Join lines that continue the line before: with its indentation, or that of its second column."""
+def text_items(lines: Iterable[str]) -> Iterator[str]:
+    """Join lines of help that continue the line before: with its indentation, or that of its second column."""
     item = ""
     for line in lines:
         indent = len(line) - len(line.lstrip())

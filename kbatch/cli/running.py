@@ -6,7 +6,7 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -30,7 +30,8 @@ from kbatch.cli import (
 )
 from kbatch.cli.command_parser import CommandParser
 from kbatch.cli.flags import UsageError
-from kbatch.cli.terminal import print_errors
+from kbatch.cli.styles import styled
+from kbatch.cli.terminal import print_errors, print_lines
 from kbatch.escaping import one_line
 from kbatch.options import EVERY_TOPIC
 
@@ -90,6 +91,10 @@ def run_command(arguments: Sequence[str] | None) -> int:
     logging.getLogger().addHandler(logging.NullHandler())
     parser, commands = make_parser()
     try:
+        if not (sys.argv[1:] if arguments is None else arguments):
+            print_lines(*_overview(commands))
+            sys.stdout.flush()
+            return 0
         options = parser.parse_args(arguments)
         return _run(options, commands[options.command])
     except BrokenPipeError:
@@ -101,6 +106,26 @@ def run_command(arguments: Sequence[str] | None) -> int:
         print_errors(f"kbatch: {one_line(_message(error))}", style="error")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
+
+
+def _overview(commands: Mapping[str, CommandParser]) -> list[str]:
+    """Return what `kbatch` without arguments prints."""
+    width = max(map(len, commands))
+    return [
+        styled("usage: kbatch COMMAND [OPTION ...]", "heading", "usage:"),
+        "",
+        "Read Kafka's log files and live topics: list, check, compare, rewrite, or convert to Parquet.",
+        "",
+        styled("commands:", "heading"),
+        *(styled(f"  {name:<{width}}  {command.summary}", "name", name) for name, command in commands.items()),
+        "",
+        styled("examples:", "heading"),
+        "  kbatch stats /var/lib/kafka/data",
+        "  kbatch export /var/lib/kafka/data /lake/raw",
+        "  kbatch consume orders --bootstrap-server localhost:9092",
+        "",
+        "`kbatch help COMMAND` describes a command with its options and examples.",
+    ]
 
 
 def _message(error: Exception) -> str:
