@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import kbatch
 from kbatch.cli.running import make_parser
 
 COMMANDS = sorted(make_parser()[1])
@@ -29,6 +30,46 @@ print("modules:", *sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_version_imports_no_parser() -> None:
+    """It takes little longer than the start of Python."""
+    code = """
+import sys
+sys.argv[1:] = ["--version"]
+before = {*sys.modules}
+from kbatch.cli import main
+status = main()
+import os
+os.write(1, " ".join(sorted({*sys.modules} - before)).encode())
+sys.exit(status)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    version, modules = done.stdout.splitlines()
+    assert version == f"kbatch {kbatch.__version__}"
+    allowed = {"kbatch", "kbatch.version", "kbatch.lazy_names", "kbatch.interrupts", "kbatch.cli", "importlib"}
+    assert {*modules.split()} - allowed == {each for each in modules.split() if each.startswith(("importlib.", "_"))}
+    assert done.stderr == ""
+
+
+def test_the_version_takes_less_than_a_tenth_of_a_second_of_processor_time() -> None:
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "kbatch", "--version"], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(times) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "error"),
+    [("/dev/full", 1, "kbatch: No space left on device\n"), ("&-", 0, ""), ("/dev/null", 0, "")],
+)
+def test_the_version_reports_a_full_disk_and_no_closed_output(target: str, status: int, error: str) -> None:
+    command = f"{sys.executable} -m kbatch --version >{target}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, error)
 
 
 @pytest.mark.parametrize(

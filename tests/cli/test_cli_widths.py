@@ -1,7 +1,8 @@
-"""Tables and help fit the terminal: numbers are never cut; output to a pipe is as wide as its content."""
+"""Output fits the terminal: words and numbers are never cut; output to a pipe is as wide as its content."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -13,10 +14,13 @@ from pathlib import Path
 import pytest
 from golden_logs import LOGS
 
-from kbatch.cli import terminal
-from kbatch.cli.terminal import shortened, table_lines
+from kbatch.cli import main
+from kbatch.cli.filling import filled_line
+from kbatch.cli.tables import table_lines
 
 WIDTHS = [40, 60, 80, 120, 200]
+# The control sequences of colors.
+SEQUENCE = re.compile(r"\x1b\[[\d;]*m")
 LONG = "a-topic-with-a-name-of-some-sixty-characters-as-many-have-11"
 HEAD = ("topic-partition", "records", "size", "offsets", "first time (UTC)", "codecs")
 ROWS = [
@@ -49,37 +53,91 @@ def _read(descriptor: int) -> bytes:
 
 
 def in_columns(monkeypatch: pytest.MonkeyPatch, columns: int) -> list[str]:
-    monkeypatch.setattr(terminal, "_terminal_width", lambda: columns)
+    monkeypatch.setenv("COLUMNS", str(columns))
     return table_lines([HEAD, *ROWS], left=frozenset((0, 4, 5)))
 
 
+def too_wide(lines: list[str], columns: int) -> list[str]:
+    """Return the lines that do not fit, except those with one word, which cannot be wrapped."""
+    return [line for line in lines if len(line) > columns and len(line.split()) > 1]
+
+
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_a_table_fits_and_its_numbers_are_complete(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_fits_and_its_cells_are_complete(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = in_columns(monkeypatch, columns)
-    assert max(map(len, lines)) <= columns
+    assert too_wide(lines, columns) == []
     text = " ".join(" ".join(lines).split())
-    for name, *cells in ROWS:
-        for cell in cells:
+    for row in ROWS:
+        for cell in row:
             assert cell in text
-        assert name in text or shortened(name, columns - 2) in text or "…" in text
 
 
-def test_names_are_shortened_before_rows_become_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_become_blocks_of_lines_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = in_columns(monkeypatch, 200)
     assert len(wide) == len(ROWS) + 1
     assert LONG in wide[2]
     full = max(map(len, wide))
-    narrower = in_columns(monkeypatch, full - 20)
-    assert len(narrower) == len(ROWS) + 1
-    assert shortened(LONG, 40) in narrower[2]
-    blocks = in_columns(monkeypatch, 60)
+    assert in_columns(monkeypatch, full) == wide
+    blocks = in_columns(monkeypatch, full - 1)
     assert blocks[:3] == ["  orders-0", "    records           12,345", "    size              1.5 MiB"]
     assert blocks[-3:] == ["  all", "    records           9,876,555,555", "    size              999.9 GiB"]
 
 
-def test_a_shortened_name_keeps_both_ends() -> None:
-    assert shortened(LONG, 20) == "a-topic-wi…y-have-11"
-    assert [len(shortened(LONG, width)) for width in (2, 15, 16, len(LONG), 100)] == [2, 15, 16, len(LONG), len(LONG)]
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "  read       398.4 KiB of batches (79 gzip, 77 lz4, 167 none, 78 snappy, 69 zstd)",
+        "kbatch stats: /a/path/without/spaces/that/is/longer/than/some/terminals/are/wide: no such file or directory",
+        "no-words-" * 30,
+        "",
+    ],
+)
+def test_lines_are_wrapped_between_words(text: str, columns: int) -> None:
+    lines = list(filled_line(text, columns))
+    assert too_wide(lines, columns) == []
+    assert " ".join(lines).split() == text.split()
+
+
+def test_continued_lines_begin_below_the_second_column() -> None:
+    assert list(filled_line("  lost       1.2 MiB in 7 places: out/_losses, and more than that", 50)) == [
+        "  lost       1.2 MiB in 7 places: out/_losses, and",
+        "             more than that",
+    ]
+    assert list(filled_line("kbatch stats: no such file or directory", 30)) == [
+        "kbatch stats: no such file or",
+        "  directory",
+    ]
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", str(LOGS)],
+        ["diff", str(LOGS / "txn-0"), str(LOGS / "compact-src-0")],
+        ["compact", "--now", "2026-03-01", "--dry-run", str(LOGS)],
+        ["stats", "--details", str(LOGS / "txn-0")],
+        ["stats", "/a/path/that/does/not/exist/in/any/file/system"],
+        ["stats", "--offsest", "1"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_every_output_fits(
+    arguments: list[str], columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def output() -> str:
+        with contextlib.suppress(SystemExit):
+            main(arguments)
+        return "".join(capsys.readouterr())
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = output()
+    assert too_wide(shown.splitlines(), columns) == []
+    monkeypatch.delenv("COLUMNS")
+    if arguments[:2] != ["stats", "--details"]:
+        assert shown.split() == output().split()
 
 
 def test_output_to_a_pipe_is_not_cut() -> None:
@@ -87,7 +145,7 @@ def test_output_to_a_pipe_is_not_cut() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     lines = done.stdout.splitlines()
-    assert len(lines) == len(list(LOGS.iterdir())) + 2
+    assert lines.index("") == len(list(LOGS.iterdir())) + 2
     assert "…" not in done.stdout
     assert max(map(len, lines)) > 120
 
@@ -97,7 +155,7 @@ def test_stats_fits_a_terminal(columns: int, tmp_path: Path) -> None:
     shutil.copytree(LOGS / "mixed-0", tmp_path / LONG)
     (tmp_path / LONG).rename(tmp_path / f"{LONG}-0")
     lines = on_a_terminal(["stats", "--details", str(tmp_path), str(LOGS / "txn-0")], columns)
-    assert max(map(len, lines)) <= columns
+    assert too_wide([SEQUENCE.sub("", line) for line in lines], columns) == []
     numbers = {word for line in on_a_terminal(["stats", str(tmp_path)], 200) for word in re.findall(r"[\d,]{3,}", line)}
     assert all(number in "\n".join(lines) for number in numbers)
 
