@@ -27,6 +27,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # Tables and help follow the variable, which a shell may have exported.
 os.environ.pop("COLUMNS", None)
+# readline, which pytest imports, sets it for child processes.
+os.unsetenv("COLUMNS")
 
 # The tests start hundreds of processes that import kbatch, among them Spark's workers. Without byte code each of them
 # compiles its modules, which takes twice as long as all that the process does.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kbatch.cli.filling import column_starts, filled_line
-from kbatch.cli.styles import Span, Styled
+from kbatch.cli.styles import Styled, StyledSpan
 from kbatch.cli.terminal import print_errors, print_lines
 from kbatch.options import did_you_mean
 
@@ -23,7 +23,7 @@ __all__ = ["CommandParser", "add_command", "text_items"]
 _COMMON_STATUSES = {0: "done", 1: "error", 2: "wrong usage", 130: "interrupted"}
 # What is set off in help: headings, and options at the beginning of a line.
 _HEADING = re.compile(r"(usage:|\S[^:]*:$)")
-_FLAGS = re.compile(r" +(-\w\b( [A-Z]\S*)?, )?--[\w-]+")
+_HELP_FLAGS = re.compile(r" +(-\w\b( [A-Z]\S*)?, )?--[\w-]+")
 # The value of a switch that may have one, in an argument of its own; anything else after the switch is not its value.
 _TOPIC_VALUE = re.compile(r"[\w.*-]+=\w+", re.ASCII)
 
@@ -183,9 +183,9 @@ def add_command(
 def _help_line(line: str) -> Styled:
     """Return a line of help with its styles."""
     if heading := _HEADING.match(line):
-        return Styled(line, [Span(*heading.span(), "heading")])
-    flags = _FLAGS.match(line)
-    return Styled(line, [] if flags is None else [Span(len(line) - len(line.lstrip()), flags.end(), "name")])
+        return Styled(line, [StyledSpan(*heading.span(), "heading")])
+    flags = _HELP_FLAGS.match(line)
+    return Styled(line, [] if flags is None else [StyledSpan(len(line) - len(line.lstrip()), flags.end(), "name")])
 
 
 def _filled(paragraph: str, width: int) -> Iterator[str]:

@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
         by_topic = [{"topic": each.topic, **each.to_dict()} for each in topics]
         print_summary("stats", status, logs, damaged=damaged, totals=total.to_dict(), topics=by_topic)
     else:
-        print_lines(*_lines(found, total, topics))
+        print_lines(*_all_tables(found, total, topics))
         if flags.details:
             for each in found:
                 print_lines("", *_details(each.name, each.statistics))
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _of_files(arguments: argparse.Namespace, flags: StatsFlags) -> list[Counted]:
     from kbatch.cli.inputs import find_inputs
-    from kbatch.log.check.statistics import log_statistics
+    from kbatch.log.check.statistics import observed_statistics
 
     selection, given = given_selection(arguments), given_storage(arguments)
     found: list[Counted] = []
@@ -146,7 +146,7 @@ def _of_files(arguments: argparse.Namespace, flags: StatsFlags) -> list[Counted]
             def progress(read: int, before: int = before) -> None:
                 line.show_bytes(before + read, total)
 
-            statistics = log_statistics(each.segments, headers_only=flags.headers_only, progress=progress)
+            statistics = observed_statistics(each.segments, None, headers_only=flags.headers_only, progress=progress)
             found.append(Counted(each.name, log_dict(each.log, each.path), statistics))
             done += statistics.bytes
     return found
@@ -193,11 +193,11 @@ class _Row(NamedTuple):
         return format_lost(self.one.lost_bytes, self.one.missing_offsets)
 
 
-def _lines(found: list[Counted], total: StatisticsSums, topics: list[StatisticsSums]) -> list[str]:
+def _all_tables(found: list[Counted], total: StatisticsSums, topics: list[StatisticsSums]) -> list[str]:
     """Return the tables: of the logs, of the topics, of the codecs, and of the open transactions."""
     lines = _table(found, total)
     if len(found) > 1 and topics:
-        lines += ["", *_topic_table(topics, total)]
+        lines += ["", *_sums_table(topics, total)]
     if total.codecs:
         lines += ["", *_codec_table(total)]
     open_logs = ((each.name, each.statistics.open_transactions, each.statistics.open) for each in found)
@@ -226,11 +226,11 @@ def _table(found: list[Counted], total: StatisticsSums) -> list[str]:
     return table_lines(rows, left=left, indent="", losses=frozenset([columns["lost"]]))
 
 
-def _topic_table(topics: list[StatisticsSums], total: StatisticsSums) -> list[str]:
+def _sums_table(topics: list[StatisticsSums], total: StatisticsSums) -> list[str]:
     rows = [["topic", "partitions", "batches", "records", "control", "open", "size", "bytes by codec", "lost"]]
     for name, sums in [*((str(each.topic), each) for each in topics), ("all", total)]:
         row = _Row(name, sums)
-        rows.append([name, f"{sums.logs:,}", *row.counts, _sizes(sums), row.lost])
+        rows.append([name, f"{sums.logs:,}", *row.counts, _codec_sizes(sums), row.lost])
     return table_lines(rows, left=frozenset((0, 7)), indent="", losses=frozenset([8]))
 
 
@@ -261,7 +261,7 @@ def _ratios(one: LogStatistics) -> str:
     return ", ".join(texts) or "-"
 
 
-def _sizes(sums: StatisticsSums) -> str:
+def _codec_sizes(sums: StatisticsSums) -> str:
     """Return the bytes by codec, with the ratio of each."""
     texts = []
     for name, entry in sums.to_dict()["codecs"].items():

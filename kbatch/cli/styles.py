@@ -11,7 +11,7 @@ from kbatch.escaping import printable
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Span", "Style", "Styled", "colored", "styled", "uses_color"]
+__all__ = ["Style", "Styled", "StyledSpan", "colored", "styled", "uses_color"]
 
 Style = Literal["heading", "error", "warning", "name"]
 
@@ -19,7 +19,7 @@ Style = Literal["heading", "error", "warning", "name"]
 _SEQUENCES: dict[Style, str] = {"heading": "1", "error": "1;31", "warning": "33", "name": "36"}
 
 
-class Span(NamedTuple):
+class StyledSpan(NamedTuple):
     """The style of the characters from `start` up to `stop`."""
 
     start: int
@@ -32,13 +32,13 @@ class Styled(str):
 
     Attributes
     ----------
-    spans : tuple of Span
+    spans : tuple of StyledSpan
         In order, without overlaps.
     """
 
-    spans: tuple[Span, ...]
+    spans: tuple[StyledSpan, ...]
 
-    def __new__(cls, text: str, spans: Iterable[Span] = ()) -> Self:
+    def __new__(cls, text: str, spans: Iterable[StyledSpan] = ()) -> Self:
         """Escape a text; spans refer to the escaped text."""
         made = super().__new__(cls, printable(text))
         made.spans = tuple(spans)
@@ -56,12 +56,12 @@ def styled(text: str, style: Style, part: str | None = None) -> Styled:
     --------
     >>> from kbatch.cli.styles import styled
     >>> styled("orders-0: DAMAGED", "error", "DAMAGED").spans
-    (Span(start=10, stop=17, style='error'),)
+    (StyledSpan(start=10, stop=17, style='error'),)
     """
     text = printable(text)
     shown = text if part is None else printable(part)
     start = text.find(shown)
-    return Styled(text, [Span(start, start + len(shown), style)] if shown and start >= 0 else [])
+    return Styled(text, [StyledSpan(start, start + len(shown), style)] if shown and start >= 0 else [])
 
 
 def uses_color(stream: _Stream | Any) -> bool:

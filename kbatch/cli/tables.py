@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from kbatch.cli.filling import filled_line, width_of
-from kbatch.cli.styles import Span, Style, Styled, styled
+from kbatch.cli.styles import Style, Styled, StyledSpan, styled
 from kbatch.escaping import printable
 
 __all__ = ["labelled_lines", "table_lines"]
@@ -50,10 +50,10 @@ def table_lines(
         aligned = [cell.ljust(widths[i]) if i in left else cell.rjust(widths[i]) for i, cell in enumerate(row)]
         line = (indent + _GAP.join(aligned)).rstrip()
         if number == 0:
-            lines.append(Styled(line, [Span(len(indent), len(line), "heading")]))
+            lines.append(Styled(line, [StyledSpan(len(indent), len(line), "heading")]))
             continue
         starts = [len(indent) + sum(widths[:i]) + len(_GAP) * i for i in range(len(row))]
-        spans = [Span(starts[i], starts[i] + widths[i], "error") for i in sorted(losses) if _is_loss(row[i])]
+        spans = [StyledSpan(starts[i], starts[i] + widths[i], "error") for i in sorted(losses) if _is_loss(row[i])]
         lines.append(Styled(line, spans))
     return lines
 

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.filling import filled_line, line_slices, width_of
-from kbatch.cli.styles import Span, Style, Styled, colored, uses_color
+from kbatch.cli.styles import Style, Styled, StyledSpan, colored, uses_color
 from kbatch.escaping import counted, format_lost, format_size, format_time, is_printable, printable
 from kbatch.interrupts import HeldInterrupts
 from kbatch.unfinished import forget_unfinished, register_unfinished
@@ -55,16 +55,16 @@ _SPINNER = "|/-\\"
 
 def print_lines(*lines: str, flush: bool = False, wraps: bool = True) -> None:
     """Print lines on standard output, escaped and wrapped; `flush` for a command that goes on for long."""
-    _print(lines, sys.stdout, width_of(sys.stdout) if wraps else None, flush)
+    _print_styled(lines, sys.stdout, width_of(sys.stdout) if wraps else None, flush)
 
 
 def print_errors(*lines: str, style: Style = "warning") -> None:
     """Print lines on standard error, escaped and wrapped; the beginning of each, up to a colon, has a style."""
-    shown = [Styled(line, [Span(0, line.find(": ") + 1, style)]) for line in lines]
-    _print(shown, sys.stderr, width_of(sys.stderr), False)
+    shown = [Styled(line, [StyledSpan(0, line.find(": ") + 1, style)]) for line in lines]
+    _print_styled(shown, sys.stderr, width_of(sys.stderr), False)
 
 
-def _print(lines: Iterable[str], stream: Any, width: int | None, flush: bool) -> None:
+def _print_styled(lines: Iterable[str], stream: Any, width: int | None, flush: bool) -> None:
     has_color = uses_color(stream)
     with ProgressLine.cleared():
         for line in lines:
@@ -241,13 +241,13 @@ class ProgressLine:
                 self._width = len(text)
 
 
-def _columns() -> int:
+def _progress_columns() -> int:
     return (width_of(sys.stderr) or shutil.get_terminal_size().columns) - 1
 
 
 def _cut_to_words(text: str) -> str:
     """Return the words that fit in the terminal: a line that wraps could not be overwritten."""
-    columns = _columns()
+    columns = _progress_columns()
     if len(text) <= columns:
         return text
     start = text[: columns + 1]
@@ -276,7 +276,7 @@ def _bytes_text(done: int, total: int, records: int | None, before: float, waite
 
 def _with_bar(done: int, total: int, parts: list[str]) -> str:
     """Return a bar and as many of the texts as fit, with two columns for the spinner."""
-    columns = _columns() - 2
+    columns = _progress_columns() - 2
     while len(parts) > 1 and len(", ".join(parts)) + 13 > columns:
         parts = parts[:-1]
     text = ", ".join(parts)

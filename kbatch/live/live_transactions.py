@@ -18,7 +18,7 @@ from kbatch.transactions import OpenTransaction
 __all__ = ["live_open_transactions"]
 
 # Bytes that are requested for the header of a batch; a broker returns the whole batch nevertheless.
-_FIRST_BYTES = 1
+_BATCH_BYTES = 1
 # The number of transactions whose first batch is fetched for its time.
 _TIMED = 100
 
@@ -106,7 +106,7 @@ def _time_at(cluster: Cluster, topic: TopicMetadata, number: int, offset: int) -
     """Return the base timestamp of the batch at an offset, or -1."""
     try:
         data = LivePartition(cluster, topic, number, offset, offset + 1).fetched(
-            offset, _FIRST_BYTES, "fetch of the first batch of a transaction"
+            offset, _BATCH_BYTES, "fetch of the first batch of a transaction"
         )
     except BrokerError:
         return NO_TIMESTAMP

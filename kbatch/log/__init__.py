@@ -18,6 +18,14 @@ _NAMES = LazyNames(
             "Difference",
             "PartitionComparison",
         ),
+        "kbatch.log.check.statistics": (
+            "LogStatistics",
+            "log_statistics",
+        ),
+        "kbatch.log.check.statistics_sums": (
+            "StatisticsSums",
+            "sum_statistics",
+        ),
         "kbatch.log.discovery": ("find_logs",),
         "kbatch.log.files.checkpoints": (
             "read_leader_epochs",

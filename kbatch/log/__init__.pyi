@@ -6,6 +6,10 @@ from kbatch.log.check.differences import ComparedRecord as ComparedRecord
 from kbatch.log.check.differences import Comparison as Comparison
 from kbatch.log.check.differences import Difference as Difference
 from kbatch.log.check.differences import PartitionComparison as PartitionComparison
+from kbatch.log.check.statistics import LogStatistics as LogStatistics
+from kbatch.log.check.statistics import log_statistics as log_statistics
+from kbatch.log.check.statistics_sums import StatisticsSums as StatisticsSums
+from kbatch.log.check.statistics_sums import sum_statistics as sum_statistics
 from kbatch.log.discovery import find_logs as find_logs
 from kbatch.log.files.checkpoints import read_leader_epochs as read_leader_epochs
 from kbatch.log.files.checkpoints import read_offset_checkpoint as read_offset_checkpoint

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kbatch.batches.framing import first_offsets
 from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, BatchStatus, TimestampType
-from kbatch.log.check.statistics import Distribution, LogStatistics, TablePlace, log_statistics
+from kbatch.log.check.statistics import Distribution, LogStatistics, TablePlace, observed_statistics
 from kbatch.log.gaps import SegmentGap, are_rewritten
 from kbatch.log.logs import Log
 from kbatch.log.segment import Segment
@@ -328,7 +328,7 @@ def collect(logs: Sequence[Log], now: int, progress: Callable[[int, int], None] 
             if progress is not None:
                 progress(before + read, total)
 
-        found.append(collector.finish(log_statistics(log.segments, progress=show, observer=collector)))
+        found.append(collector.finish(observed_statistics(log.segments, collector, progress=show)))
         done += log.size
         if number + 1 == len(logs) or logs[number + 1].topic != log.topic or log.topic is None:
             topics.append(sums.figures(found[0].topic, found))

@@ -42,7 +42,7 @@ def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str]) -> Non
         assert text in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [[], ["nope"], ["export", "a"], ["export", "a", "b", "--on-error", "no"]])
+@pytest.mark.parametrize("arguments", [["--nope"], ["nope"], ["export", "a"], ["export", "a", "b", "--on-error", "no"]])
 def test_usage_errors_have_exit_status_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(arguments)
@@ -119,7 +119,8 @@ class TestExport:
         assert lines[2] == "  read       41.8 KiB of batches (30 zstd)"
         assert "  lost       nothing" in lines
         assert lines[-1].split() == [
-            "codec-zstd-0", "3,144", "0", "-", "3143", "2023-11-14", "22:15:00", "2023-11-14", "22:15:15", "-",
+            "codec-zstd-0", "3,144", "0", "0", "0", "-", "3143",
+            "2023-11-14", "22:15:00", "2023-11-14", "22:15:15", "-",
         ]  # fmt: skip
         assert captured.err == ""
 

@@ -135,7 +135,7 @@ def test_stats_and_verify_count_the_records_that_a_read_returns(name: str) -> No
     log = kbatch.Log(LOGS / name)
     expected = sum(len(table) for table in log.tables())
     control = sum(len(kbatch.control_records(table)) for table in log.tables(include_control=True))
-    for counted in (log_statistics(log.segments), verify_log(log.segments)):
+    for counted in (log_statistics(log), verify_log(log.segments)):
         assert (counted.records, counted.control_records) == (expected, control)
     (pair,) = compare_logs(log, log).partitions
     assert pair.a.records == expected

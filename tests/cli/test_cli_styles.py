@@ -11,7 +11,7 @@ from log_batches import batch, write_segment
 from test_cli_widths import SEQUENCE, on_a_terminal
 
 from kbatch.cli import main
-from kbatch.cli.styles import Span, Styled, styled, uses_color
+from kbatch.cli.styles import Styled, StyledSpan, styled, uses_color
 
 VARIABLES = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "TERM", "COLUMNS")
 
@@ -124,6 +124,6 @@ def test_losses_and_errors_are_red(tmp_path: Path, run: Run) -> None:
 
 def test_names_cannot_contain_colors() -> None:
     line = styled("a\x1b[31m: DAMAGED", "error", "DAMAGED")
-    assert (str(line), line.spans) == ("a\\x1b[31m: DAMAGED", (Span(11, 18, "error"),))
+    assert (str(line), line.spans) == ("a\\x1b[31m: DAMAGED", (StyledSpan(11, 18, "error"),))
     assert Styled("\x1b").isascii()
     assert styled("text", "error", "other").spans == ()

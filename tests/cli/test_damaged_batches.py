@@ -14,7 +14,7 @@ from oracle import build_message, build_wrapper
 import kbatch
 from kbatch.cli import main
 from kbatch.format import BatchStatus
-from kbatch.log.check.statistics import log_statistics
+from kbatch.log.check.statistics import observed_statistics
 from kbatch.log.check.verification import verify_log
 from kbatch.plan.read_options import ReadOptions
 
@@ -111,7 +111,7 @@ def test_verify_stats_and_repr_count_damaged_batches_alike(tmp_path: Path, capsy
     directory = log_of(tmp_path, (0, data))
     segments = kbatch.Log(directory).segments
     table = kbatch.decode(data, on_error="skip")
-    report, statistics = verify_log(segments), log_statistics(segments)
+    report, statistics = verify_log(segments), observed_statistics(segments, None)
     damaged = int(BatchStatus.damaged(table.batches["status"]).sum())
     assert damaged == 2
     assert report.damaged_batches == statistics.damaged_batches == damaged
@@ -121,7 +121,7 @@ def test_verify_stats_and_repr_count_damaged_batches_alike(tmp_path: Path, capsy
     printed = capsys.readouterr().out
     assert "6 batches (2 damaged)" in printed
     assert "0 empty, 2 damaged" in printed
-    assert log_statistics(segments, headers_only=True).damaged_batches is None
+    assert observed_statistics(segments, None, headers_only=True).damaged_batches is None
 
 
 def test_a_damaged_inner_message_is_a_damaged_batch() -> None:

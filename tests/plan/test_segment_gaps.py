@@ -66,7 +66,7 @@ def gaps_by_verify(log: kbatch.Log) -> list[Gap]:
     faults = [each for each in report.findings if each.damage]
     found = [gap_of(Loss(each.position, 0, each.text, int(each.text.split()[1]))) for each in faults]
     for headers_only in (False, True):
-        statistics = log_statistics(log.segments, headers_only=headers_only)
+        statistics = log_statistics(log, headers_only=headers_only)
         assert statistics.losses == len(found)
         assert statistics.missing_offsets == sum(last - first + 1 for first, last in found)
     return found

@@ -168,7 +168,7 @@ def test_random_damage_never_prevents_a_report(seed: int, tmp_path: Path) -> Non
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(data)
     report, page = made(tmp_path / "logs", tmp_path / "report.html")
-    lost = [statistics.log_statistics(log.segments).losses for log in kbatch.find_logs(tmp_path / "logs")]
+    lost = [statistics.log_statistics(log).losses for log in kbatch.find_logs(tmp_path / "logs")]
     assert report.losses == sum(lost)
     assert len(page.table("Partitions")) == len(lost)
 

@@ -189,6 +189,14 @@ def _live_cases() -> None:
         _method(f"kbatch.Consumer.{name}", lambda: kbatch.consume(**{name: make() for name, make in live.items()}))
 
 
+def _statistics_cases(log: str) -> None:
+    module = kbatch.log
+    _case("kbatch.log.log_statistics", module.log_statistics, log=lambda: kbatch.Log(log))
+    _case("kbatch.log.LogStatistics", module.LogStatistics, decoded=lambda: True)
+    _case("kbatch.log.StatisticsSums", module.StatisticsSums)
+    _case("kbatch.log.sum_statistics", module.sum_statistics, logs=lambda: [])
+
+
 def _log_cases(log: str) -> None:
     module = kbatch.log
     segment = os.path.join(log, SEGMENT)
@@ -408,6 +416,7 @@ def cases() -> list[Case]:
     _batch_cases()
     _table_cases()
     _log_cases(log)
+    _statistics_cases(log)
     _live_cases()
     _value_cases()
     _protocol_cases()

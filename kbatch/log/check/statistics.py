@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.arguments import check_types
 from kbatch.batches.codecs import codec_name
+from kbatch.escaping import counted
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_DELETE_HORIZON,
@@ -22,6 +24,7 @@ from kbatch.format import (
 )
 from kbatch.log.check.transaction_counts import TransactionCounter
 from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
+from kbatch.log.logs import Log
 from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.segment import Segment
 from kbatch.quantities import largest, smallest
@@ -39,6 +42,8 @@ __all__ = [
     "TablePlace",
     "codec_dicts",
     "log_statistics",
+    "observed_statistics",
+    "statistics_repr",
 ]
 
 PERCENTILES = (50, 90, 99)
@@ -136,6 +141,24 @@ def _largest_in(slot: int) -> int:
     return (((1 << _BITS) + first + 1) << (exponent - 1 - _BITS)) - 1
 
 
+class _Counts(Protocol):
+    records: int
+    control_records: int
+    bytes: int
+
+    @property
+    def open(self) -> int: ...
+
+
+def statistics_repr(counts: _Counts) -> str:
+    """Return the representation of statistics by their main counts."""
+    return (
+        f"<{type(counts).__name__}: {counted(counts.records, 'record')}, "
+        f"{counted(counts.control_records, 'control record')}, {counts.bytes} bytes, "
+        f"{counted(counts.open, 'open transaction')}>"
+    )
+
+
 class LogStatistics:
     """Statistics of a log.
 
@@ -176,9 +199,16 @@ class LogStatistics:
     losses : int
         Number of damaged byte ranges, and of gaps of unknown cause between segments (`kbatch.log.gaps`); `lost_bytes`
         is the size of the ranges, and `missing_offsets` the number of offsets in the gaps.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> kbatch.log.log_statistics(kbatch.Log("tests/golden/logs/txn-0"))
+    <LogStatistics: 337 records, 34 control records, 22437 bytes, 2 open transactions>
     """
 
     def __init__(self, *, decoded: bool) -> None:
+        check_types(LogStatistics.__init__, locals())
         self.decoded = decoded
         self.segments: int | None = None
         self.bytes = 0
@@ -201,6 +231,9 @@ class LogStatistics:
         self.losses = self.lost_bytes = self.missing_offsets = 0
         self._producers: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
+    def __repr__(self) -> str:
+        return statistics_repr(self)
+
     @property
     def open(self) -> int:
         """Number of open transactions."""
@@ -216,7 +249,7 @@ class LogStatistics:
         """The producer ids, ascending."""
         return self._producers
 
-    def add_batches(self, batches: npt.NDArray[np.void]) -> None:
+    def _add_batches(self, batches: npt.NDArray[np.void]) -> None:
         """Count batches by their headers."""
         if not len(batches):
             return
@@ -268,7 +301,7 @@ class LogStatistics:
             self.first_timestamp = smallest(self.first_timestamp, int(timestamps.min()))
             self.last_timestamp = largest(self.last_timestamp, int(timestamps.max()))
 
-    def add_table(self, table: RecordTable) -> None:
+    def _add_table(self, table: RecordTable) -> None:
         """Count the records and losses of a table that was decoded with its control records."""
         batches, records = table.batches, table.records
         status = batches["status"]
@@ -289,7 +322,7 @@ class LogStatistics:
         self.losses += len(table.losses)
         self.lost_bytes += int(table.losses.lengths.sum())
 
-    def add_gaps(self, gaps: Sequence[SegmentGap]) -> None:
+    def _add_gaps(self, gaps: Sequence[SegmentGap]) -> None:
         """Count the gaps after a segment; offsets that compaction has removed are not lost."""
         counts = [gap.offset_count for gap in gaps if not gap.compacted]
         self.losses += len(counts)
@@ -395,7 +428,7 @@ class TablePlace(Protocol):
 
 
 class LogObserver(Protocol):
-    """What else is collected in the pass over a log that `log_statistics` makes."""
+    """What else is collected in the pass over a log that `observed_statistics` makes."""
 
     def add_table(self, place: TablePlace, table: RecordTable) -> None:
         """Receive the next table, with its control records."""
@@ -408,26 +441,23 @@ class LogObserver(Protocol):
 
 
 def log_statistics(
-    segments: Sequence[Segment],
+    log: Log,
     *,
     headers_only: bool = False,
     limits: Limits | None = None,
     progress: Callable[[int], None] | None = None,
-    observer: LogObserver | None = None,
 ) -> LogStatistics:
-    """Compute the statistics of a log.
+    """Compute the statistics of a log, as ``kbatch stats`` prints them.
 
     Parameters
     ----------
-    segments : sequence of Segment
-        In order of base offset.
+    log : Log
     headers_only : bool
         Whether to read batch headers only. Payloads and checksums are read only for transaction markers and for
         batches that begin a transaction.
     limits : Limits, optional
     progress : callable, optional
         Called with the number of segment bytes read so far.
-    observer : LogObserver, optional
 
     Returns
     -------
@@ -436,13 +466,25 @@ def log_statistics(
     Examples
     --------
     >>> import kbatch
-    >>> from kbatch.log.check.statistics import log_statistics
-    >>> statistics = log_statistics(kbatch.Log("tests/golden/logs/txn-0").segments, headers_only=True)
+    >>> statistics = kbatch.log.log_statistics(kbatch.Log("tests/golden/logs/txn-0"), headers_only=True)
     >>> statistics.records, statistics.control_records
     (337, 34)
     >>> statistics.committed, statistics.aborted, statistics.open
     (20, 13, 2)
     """
+    check_types(log_statistics, locals())
+    return observed_statistics(log.segments, None, headers_only=headers_only, limits=limits, progress=progress)
+
+
+def observed_statistics(
+    segments: Sequence[Segment],
+    observer: LogObserver | None,
+    *,
+    headers_only: bool = False,
+    limits: Limits | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> LogStatistics:
+    """Compute the statistics of a log, whose tables an observer receives too."""
     counter = LogCounter(headers_only=headers_only, limits=limits, observer=observer)
     statistics, options = counter.statistics, counter.options
     statistics.segments = len(segments)
@@ -462,7 +504,7 @@ def log_statistics(
                 progress(done + int(batches["position"][-1] + batches["size"][-1]))
         counter.end_segment(segments[number + 1].base_offset if number + 1 < len(segments) else None)
         found = gaps.after(number, offsets_end, None, None)
-        statistics.add_gaps(found)
+        statistics._add_gaps(found)
         if observer is not None:
             observer.add_gaps(found)
         done += segment.size
@@ -511,12 +553,12 @@ class LogCounter:
         is_good = BatchStatus.sound(batches["status"])
         good = batches[is_good]
         statistics = self.statistics
-        statistics.add_batches(good)
+        statistics._add_batches(good)
         if self.options.framing_only:
             statistics.losses += len(table.losses)
             statistics.lost_bytes += int(table.losses.lengths.sum())
         else:
-            statistics.add_table(table)
+            statistics._add_table(table)
         self._transactions.add(table, window)
 
     def end_segment(self, next_offset: int | None) -> None:

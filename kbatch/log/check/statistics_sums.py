@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from kbatch.arguments import check_types
 from kbatch.format import NO_TIMESTAMP
-from kbatch.log.check.statistics import LogStatistics, codec_dicts
+from kbatch.log.check.statistics import LogStatistics, codec_dicts, statistics_repr
 from kbatch.quantities import largest, smallest
 from kbatch.transactions.opened import OpenTransactions
 
 __all__ = ["StatisticsSums", "sum_statistics"]
 
 # The counts of a log that are added up. Those of the second group need decoding.
-_COUNTS = (
+_SUMMED = (
     "bytes", "batches", "control_batches", "empty_batches", "transactional_batches", "records", "control_records",
     "uncounted_batches", "committed", "aborted", "undecided", "open", "losses", "lost_bytes", "missing_offsets",
 )  # fmt: skip
-_DECODED = ("damaged_batches", "null_keys", "null_values", "tombstones", "headers", "records_with_headers")
+_IF_DECODED = ("damaged_batches", "null_keys", "null_values", "tombstones", "headers", "records_with_headers")
 
 
 class StatisticsSums:
@@ -52,15 +53,15 @@ uncounted_batches : int
     Examples
     --------
     >>> import kbatch
-    >>> from kbatch.log.check.statistics import log_statistics
-    >>> from kbatch.log.check.statistics_sums import StatisticsSums
-    >>> sums = StatisticsSums("txn")
-    >>> sums.add(log_statistics(kbatch.Log("tests/golden/logs/txn-0").segments))
-    >>> sums.records, sums.control_records, sums.open
-    (337, 34, 2)
+    >>> from kbatch.log import log_statistics, sum_statistics
+    >>> log = kbatch.Log("tests/golden/logs/txn-0")
+    >>> topics, total = sum_statistics([("txn", log_statistics(log))])
+    >>> topics
+    [<StatisticsSums: 337 records, 34 control records, 22437 bytes, 2 open transactions>]
     """
 
     def __init__(self, topic: str | None = None) -> None:
+        check_types(StatisticsSums.__init__, locals())
         self.topic = topic
         self.logs = 0
         self.segments: int | None = 0
@@ -80,19 +81,22 @@ uncounted_batches : int
         self.codecs: dict[str, dict[str, Any]] = {}
         self._producers = np.empty(0, np.int64)
 
+    def __repr__(self) -> str:
+        return statistics_repr(self)
+
     @property
     def producers(self) -> int:
         """Number of different producer ids."""
         return len(self._producers)
 
-    def add(self, one: LogStatistics) -> None:
+    def _add(self, one: LogStatistics) -> None:
         """Add the statistics of a log."""
         self.logs += 1
-        self.segments = _sum(self.segments, one.segments)
-        for name in _COUNTS:
+        self.segments = _known_sum(self.segments, one.segments)
+        for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(one, name))
-        for name in _DECODED:
-            setattr(self, name, _sum(getattr(self, name), getattr(one, name) if one.decoded else None))
+        for name in _IF_DECODED:
+            setattr(self, name, _known_sum(getattr(self, name), getattr(one, name) if one.decoded else None))
         self.first_timestamp = smallest(self.first_timestamp, one.first_timestamp)
         self.last_timestamp = largest(self.last_timestamp, one.last_timestamp)
         times = OpenTransactions.of(one.open_transactions).rows["first_timestamp"]
@@ -101,12 +105,12 @@ uncounted_batches : int
         for name, entry in one.codecs.items():
             mine = self.codecs.setdefault(name, dict.fromkeys(entry, 0))
             for field, number in entry.items():
-                mine[field] = _sum(mine[field], number)
+                mine[field] = _known_sum(mine[field], number)
         self._producers = np.union1d(self._producers, one.producer_ids)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as JSON values; the field ``topic`` is left out."""
-        counts = {name: getattr(self, name) for name in ("logs", "segments", *_COUNTS[:8], *_DECODED)}
+        counts = {name: getattr(self, name) for name in ("logs", "segments", *_SUMMED[:8], *_IF_DECODED)}
         return {
             **counts,
             "first_timestamp": self.first_timestamp,
@@ -138,21 +142,24 @@ def sum_statistics(logs: Iterable[tuple[str | None, LogStatistics]]) -> tuple[li
     Examples
     --------
     >>> import kbatch
-    >>> from kbatch.log.check.statistics import log_statistics
-    >>> from kbatch.log.check.statistics_sums import sum_statistics
+    >>> from kbatch.log import log_statistics, sum_statistics
     >>> logs = kbatch.find_logs("tests/golden/logs", topics="codec-*")
-    >>> topics, total = sum_statistics((log.topic, log_statistics(log.segments)) for log in logs)
+    >>> topics, total = sum_statistics((log.topic, log_statistics(log)) for log in logs)
     >>> [(each.topic, each.records) for each in topics][:2], total.records
     ([('codec-gzip', 3163), ('codec-lz4', 3208)], 15477)
     """
+    check_types(sum_statistics, locals())
     topics: dict[str, StatisticsSums] = {}
     total = StatisticsSums()
-    for topic, one in logs:
-        total.add(one)
+    for each in logs:
+        if not (isinstance(each, tuple) and len(each) == 2 and isinstance(each[1], LogStatistics)):
+            raise TypeError(f"logs must be pairs of a topic and LogStatistics, got {type(each).__name__}")
+        topic, one = each
+        total._add(one)
         if topic is not None:
-            topics.setdefault(topic, StatisticsSums(topic)).add(one)
+            topics.setdefault(topic, StatisticsSums(topic))._add(one)
     return [topics[name] for name in sorted(topics)], total
 
 
-def _sum(a: int | None, b: int | None) -> int | None:
+def _known_sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b

@@ -107,7 +107,7 @@ class Compaction:
     >>> with tempfile.TemporaryDirectory() as where:
     ...     done = compact_log("tests/golden/logs/txn-0", f"{where}/txn-0")
     >>> done.records_in, done.records_out, done.aborted, done.damage
-    (337, 122, 72, [])
+    (337, 104, 72, [])
     """
 
     first_dirty_offset: int = 0

