@@ -71,6 +71,13 @@ def _parse_now(text: str) -> int:
     return time
 
 
+def _parse_ratio(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"must be a number from 0 to 1, got {text!r}") from None
+
+
 def _check_ratio(value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"must be a number from 0 to 1, got {value}")
@@ -103,7 +110,7 @@ class CompactFlags:
         help="do not clean records younger than this, nor segments after them",
     )  # fmt: skip
     min_cleanable_dirty_ratio: float = option(
-        ValueKind(float, "0.5", _check_ratio, metavar="RATIO"), 0.0, flag="--min-cleanable-dirty-ratio",
+        ValueKind(_parse_ratio, "0.5", _check_ratio, metavar="RATIO"), 0.0, flag="--min-cleanable-dirty-ratio",
         help="clean a log only if more than this part of its bytes was never cleaned, as far as --first-dirty-offset "
         "states it; a broker's default is 0.5",
     )  # fmt: skip

@@ -26,7 +26,7 @@ class TaskTransactions:
     opened : list of [producer_id, first_offset, first_timestamp]
         Transactions that begin in the part and have no marker in it.
     ended : list of int
-        The producers with a marker in the part before which no transaction begins there.
+        The producers with a marker in the part: a transaction that is open before it has ended.
     ends_all : bool
         Whether bytes were lost, in which any earlier transaction may have ended.
     """
@@ -54,13 +54,12 @@ class TaskTransactions:
         if after.ends_all:
             return after
         ended = {*after.ended}
-        mine = {each[0] for each in self.opened}
         still = [each for each in self.opened if each[0] not in ended]
         known = {each[0] for each in still}
         return replace(
             self,
             opened=[*still, *(each for each in after.opened if each[0] not in known)],
-            ended=sorted({*self.ended, *(ended - mine)}),
+            ended=sorted({*self.ended, *ended}),
         )
 
     def transactions(self) -> list[OpenTransaction]:

@@ -8,13 +8,16 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_batches import batch, write_segment
 
 from kbatch.cli import main
-from kbatch.cli.terminal import ProgressLine, counted
+from kbatch.cli.terminal import ProgressLine, _bytes_text, _waiting, counted, print_errors
+from kbatch.errors import LogDirectoryError
 
 
 @pytest.fixture
@@ -111,3 +114,69 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # on Linux, the other end is closed
         return b""
+
+
+class SlowLog:
+    """The opening of a log on storage that takes long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, *arguments: object, **options: object) -> Any:
+        time.sleep(self.seconds)
+        raise LogDirectoryError("slow")
+
+
+@pytest.mark.parametrize("name", ["verify", "stats", "diff", "report", "convert", "recompress", "compact", "index"])
+def test_progress_moves_while_logs_are_listed(
+    name: str, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line appears at once and changes before the first second has passed, while the storage does not answer."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("kbatch.cli.terminal._TICK_SECONDS", 0.02)
+    slow = SlowLog(0.2)
+    for function in ("find_inputs", "open_paths", "open_path"):
+        monkeypatch.setattr(f"kbatch.cli.inputs.{function}", slow)
+    rest = {"diff": [str(log)], "report": ["-o", str(log.parent / "r.html")]}.get(name, command(name, log)[5:])
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main([name, str(log), *rest]) in (1, 2)
+    shown = [line.strip() for line in capsys.readouterr().err.split("\r")]
+    assert shown[1] == "listing ..."
+    assert len({line for line in shown if line.startswith("listing ...")}) >= 4
+    assert shown[-1] == f"kbatch {name}: slow"
+
+
+def test_other_output_clears_the_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with ProgressLine("reading a file ...") as line:
+        print_errors("kbatch stats: a note")
+        line.write("reading another file ...")
+    assert capsys.readouterr().err == (
+        "\rreading a file ...\r                  \rkbatch stats: a note\n"
+        "\rreading another file ...\r                        \r"
+    )
+
+
+def test_a_line_that_is_too_long_ends_after_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    ProgressLine().write("connecting to kafka://localhost:9092 ...")
+    assert capsys.readouterr().err == "\rconnecting to"
+
+
+def test_the_time_without_news_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [_waiting("listing ...", seconds) for seconds in (0, 0.9, 1, 12.3)] == [
+        "listing ...",
+        "listing ...",
+        "listing ... 1 s",
+        "listing ... 12 s",
+    ]
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    texts = [_bytes_text(1 << 20, 4 << 20, None, 1.0, waited).partition("] ")[2] for waited in (0, 3)]
+    assert texts == ["1.0 MiB of 4.0 MiB, 1.0 MiB/s, 0:03 left", "1.0 MiB of 4.0 MiB, 256.0 KiB/s, 0:12 left"]

@@ -184,7 +184,7 @@ def compact_log(
         result,
     )
     groups = _grouped(segments, end, segment_bytes, segment_index_bytes)
-    with _counting_or_writer(None if dry_run else out, base_of(segments[0]), segment_index_bytes) as writer:
+    with _new_writer(None if dry_run else out, base_of(segments[0]), segment_index_bytes) as writer:
         reading = _Reading(options, transactions, max_bytes, progress, 2 * log.size)
         reading.collect_keys(segments, cleaning.keys, start, end)
         horizon = _modified(clean[-1]) - delete_retention_ms if first_dirty_offset and clean else 0
@@ -242,9 +242,7 @@ def _result(log: Log, part: Cleanable, transactions: Transactions, dry_run: bool
     )
 
 
-def _counting_or_writer(
-    out: str | os.PathLike[str] | None, base_offset: int, index_bytes: int
-) -> LogWriter | CountingWriter:
+def _new_writer(out: str | os.PathLike[str] | None, base_offset: int, index_bytes: int) -> LogWriter | CountingWriter:
     """Return the writer of the compacted log, or without `out` one that only counts."""
     if out is None:
         return CountingWriter(base_offset)
