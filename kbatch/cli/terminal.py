@@ -50,6 +50,8 @@ LISTED_DAMAGE = 20
 _LINES_PER_WRITE = 2048
 # Seconds between two updates of a progress line to which nothing else happens.
 _TICK_SECONDS = 0.5
+# Seconds to wait for other output when a signal ends the process.
+_END_SECONDS = 0.1
 _SPINNER = "|/-\\"
 
 
@@ -171,7 +173,7 @@ class ProgressLine:
 
     def __enter__(self) -> ProgressLine:
         if self._shown:
-            register_unfinished(self, self.clear)
+            register_unfinished(self, self._clear_at_end)
             ProgressLine._active = self
             self._draw(self._state(0))
             threading.Thread(target=self._run, name="kbatch-progress", daemon=True).start()
@@ -220,6 +222,14 @@ class ProgressLine:
     def clear(self) -> None:
         """Clear the line until the next change."""
         self._draw("")
+
+    def _clear_at_end(self) -> None:
+        """Clear the line before the process is ended by a signal, unless other output is stuck."""
+        if self._lock.acquire(timeout=_END_SECONDS):
+            try:
+                self.clear()
+            finally:
+                self._lock.release()
 
     def _set(self, state: Callable[[float], str]) -> None:
         self._state, self._since = state, time.monotonic()
