@@ -112,7 +112,7 @@ def test_paragraphs_are_filled_and_examples_are_kept(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = help_of("stats", capsys)
-    assert "\nSummarize topic-partitions: segments, batches, records,\nsizes, offsets" in text
+    assert "\nSummarize topic-partitions: segments, batches, records,\ncontrol records, open" in text
     assert "\n  kbatch stats --json data | jq '.logs[] | [.name, .records]'\n" in text
     assert "\n  kbatch stats --details data/orders-0\n      all statistics of one\n" in text
     assert "\n  0    done\n" in text

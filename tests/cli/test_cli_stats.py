@@ -116,16 +116,18 @@ def test_uncompressed_sizes_are_estimated_within_one_percent(run: Any) -> None:
 def test_counts_are_printed_as_a_table(run: Any) -> None:
     status, out, err = run(LOGS)
     assert (status, err) == (0, "")
-    rows = out.splitlines()
+    rows = out.partition("\n\n")[0].splitlines()
     assert rows[0].split()[:3] == ["topic-partition", "segments", "batches"]
     assert [row.split()[0] for row in rows[1:]] == [*sorted(path.name for path in LOGS.iterdir()), "all"]
     (txn,) = [row for row in rows if row.startswith("txn-0")]
-    assert txn.split()[:11] == ["txn-0", "3", "165", "337", "34", "21.9", "KiB", "0", "-", "370", "2023-11-14"]
+    assert txn.split()[:11] == ["txn-0", "3", "165", "337", "34", "2", "21.9", "KiB", "0", "-", "370"]
     _, out, _ = run("--details", LOGS / "txn-0")
     assert "20 committed, 13 aborted, 2 open" in out
-    opened = [" ".join(line.split()) for line in out.splitlines() if line.strip().startswith("open ")]
-    assert opened[0] == "open producer 1002, from offset 362, 2023-11-14 22:14:00"
-    assert len(opened) == 2
+    opened = [line.split() for line in out.splitlines() if line.startswith("  txn-0")]
+    assert opened == [
+        ["txn-0", "1002", "362", "2023-11-14", "22:14:00"],
+        ["txn-0", "1004", "367", "2023-11-14", "22:14:00"],
+    ]
     assert "30 keys, 0 values; 0 tombstones" in out
 
 
