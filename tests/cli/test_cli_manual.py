@@ -44,10 +44,10 @@ def test_the_page_has_every_command_and_option() -> None:
         assert missing == [], name
 
 
-@pytest.mark.parametrize("tool", ["mandoc", "groff"])
-def test_formatters_have_no_warnings(tool: str) -> None:
-    if shutil.which(tool) is None:
-        pytest.skip(f"{tool} is not installed")
+def test_a_formatter_has_no_warnings() -> None:
+    tool = next(filter(shutil.which, ("mandoc", "groff")), None)
+    if tool is None:
+        pytest.skip("neither mandoc nor groff is installed")
     command = ["mandoc", "-Tlint", "-Wwarning"] if tool == "mandoc" else ["groff", "-man", "-ww", "-Tutf8", "-rLL=200n"]
     done = subprocess.run([*command, str(PAGE)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
