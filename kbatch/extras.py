@@ -1,30 +1,86 @@
-"""Optional packages: importing them, and the message that names the extra of kbatch that installs them."""
+"""Optional packages, and the only place that states how kbatch is installed."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
 from types import ModuleType
 
 from kbatch.errors import MissingDependencyError
 
-__all__ = ["install_command", "require"]
+__all__ = ["DISTRIBUTION", "PUBLISHED", "extra_hint", "install_command", "package_command", "require", "requirement"]
+
+DISTRIBUTION = "kafka-record-batch"
+# Whether the package index has the distribution. Until then, kbatch is installed from a clone. `.ci/release announce`
+# changes this line, and the pages with it.
+PUBLISHED = False
 
 
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra, and where to run it: no package index has kbatch."""
-    return f"pip install '.[{extra}]' in a clone of kbatch"
+def requirement(*extras: str) -> str:
+    """Return what pip and uv install for kbatch with these extras."""
+    names = f"[{','.join(extras)}]" if extras else ""
+    return f"{DISTRIBUTION if PUBLISHED else '.'}{names}"
 
 
-def require(module: str, extra: str, feature: str) -> ModuleType:
+def install_command(*extras: str, upgrade: bool = False) -> str:
+    """Return the command that adds extras to this environment, and where to run it."""
+    return _located([*_installer(), *(["-U"] if upgrade else []), requirement(*extras)])
+
+
+def package_command(package: str) -> str:
+    """Return the command that adds a package that is in no extra."""
+    installer = _installer()
+    if installer[0] == "pipx":
+        return shlex.join(["pipx", "inject", DISTRIBUTION, package])
+    if installer[:2] == ["uv", "tool"]:
+        return _located([*installer, "--with", package, requirement()])
+    return shlex.join([*installer, package])
+
+
+def _located(command: list[str]) -> str:
+    return shlex.join(command) if PUBLISHED else f"{shlex.join(command)} in a clone of kbatch"
+
+
+def extra_hint(extra: str, upgrade: bool = False) -> str:
+    """Return an extra and the command that installs it, for a message."""
+    return f"the extra '{extra}': {install_command(extra, upgrade=upgrade)}"
+
+
+def _installer() -> list[str]:
+    """Return the installer of this environment, with its path or option if the command alone means another one."""
+    if os.path.exists(os.path.join(sys.prefix, "uv-receipt.toml")):
+        return ["uv", "tool", "install"]
+    if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
+        return ["pipx", "install", "--force"]
+    if importlib.util.find_spec("pip") is None:
+        active = os.environ.get("VIRTUAL_ENV")
+        # uv also finds the environment .venv of the directory, which need not be this one.
+        is_active = active is not None and os.path.realpath(active) == os.path.realpath(sys.prefix)
+        return ["uv", "pip", "install", *([] if is_active else ["--python", sys.executable])]
+    directory = os.path.dirname(sys.executable)
+    found = shutil.which("pip")
+    own = os.path.join(directory, "pip")
+    if os.path.exists(own) and (found is None or not os.path.samefile(os.path.dirname(found), directory)):
+        return [own, "install"]
+    return ["pip", "install"]
+
+
+def require(module: str, extra: str | None, feature: str, package: str = "") -> ModuleType:
     """Import a module of an optional package.
 
     Parameters
     ----------
     module : str
-    extra : str
-        The extra of kbatch that installs the package.
+    extra : str or None
+        The extra of kbatch that installs the package, if there is one.
     feature : str
         The feature that needs the package, for the message.
+    package : str, optional
+        The name of the package, if no extra installs it.
 
     Raises
     ------
@@ -34,6 +90,7 @@ def require(module: str, extra: str, feature: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        remedy = f"install {extra_hint(extra)}" if extra else f"install {package}: {package_command(package)}"
         raise MissingDependencyError(
-            f"{feature} needs {module}, which can't be imported ({error}); {install_command(extra)}"
+            f"{feature} needs {module}, which can't be imported ({error}); {remedy}"
         ) from error

@@ -141,7 +141,8 @@ class Scan(ScannedRecords):
     def dataset(self) -> pyarrow.dataset.Dataset:
         """Return the scan as an Arrow dataset, for DuckDB and `polars.scan_pyarrow_dataset`.
 
-        Columns and filters are pushed down, and batches are read as they are needed.
+        Columns and filters are pushed down, and batches are read as they are needed. The extra ``duckdb`` installs
+        DuckDB.
 
         Examples
         --------

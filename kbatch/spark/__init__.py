@@ -1,14 +1,14 @@
 """kbatch on Spark: a data source, and functions for raw batches in DataFrames and RDDs."""
 
 from kbatch.errors import MissingDependencyError
-from kbatch.extras import install_command
+from kbatch.extras import extra_hint
 
 try:
     import pyarrow  # noqa: F401
     import pyspark.sql  # noqa: F401
 except ImportError as error:
     raise MissingDependencyError(
-        f"kbatch.spark needs PySpark 3.5 or newer and pyarrow ({error}); {install_command('spark')}"
+        f"kbatch.spark needs PySpark 3.5 or newer and pyarrow ({error}); install {extra_hint('spark')}"
     ) from error
 
 from kbatch.spark.datasource import KbatchDataSource, register

@@ -7,7 +7,7 @@ from typing import Any
 import pyspark
 
 from kbatch.errors import MissingDependencyError
-from kbatch.extras import install_command
+from kbatch.extras import extra_hint
 
 __all__ = [
     "HAS_DATA_SOURCE",
@@ -84,6 +84,6 @@ def check_data_source() -> None:
         raise MissingDependencyError(
             f'format("kbatch") needs PySpark 4.0 or newer, and this is {pyspark.__version__}: kbatch.export '
             "(kbatch export on the command line) writes the logs as Parquet for this version, and "
-            "kbatch.spark.decode_frame decodes a column of raw batches; or upgrade with "
-            f"{install_command('spark').replace('install', 'install -U')}"
+            "kbatch.spark.decode_frame decodes a column of raw batches; or upgrade "
+            f"{extra_hint('spark', upgrade=True)}"
         )

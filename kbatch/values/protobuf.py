@@ -63,7 +63,7 @@ def compiled_descriptors(path: str | os.PathLike[str]) -> bytes:
     ValueError
         If it can't be compiled.
     """
-    protoc = require("grpc_tools.protoc", "protobuf", "a .proto file (grpcio-tools; or give protoc's descriptor set)")
+    protoc = require("grpc_tools.protoc", None, "a .proto file, unlike a descriptor set,", "grpcio-tools")
     import tempfile
 
     path = os.fspath(path)

@@ -21,7 +21,7 @@ import pyspark
 from pyspark.find_spark_home import _find_spark_home
 
 from kbatch.errors import MissingDependencyError
-from kbatch.extras import install_command
+from kbatch.extras import extra_hint
 from kbatch.unfinished import register_unfinished
 
 __all__ = ["ensure_java", "java_version", "local_java_options"]
@@ -144,8 +144,7 @@ def ensure_java() -> None:
     else:
         found = f"{java} is Java {version}"
     raise MissingDependencyError(
-        f"Spark {pyspark.__version__} needs Java {MIN_JAVA} or newer: {found}; install a JDK, or "
-        f"{install_command('jdk')}"
+        f"Spark {pyspark.__version__} needs Java {MIN_JAVA} or newer: {found}; install a JDK, or {extra_hint('jdk')}"
     )
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from kbatch.arguments import check_types
 from kbatch.errors import KbatchError, MissingDependencyError
-from kbatch.extras import install_command
+from kbatch.extras import extra_hint, package_command
 from kbatch.interrupts import HeldInterrupts
 from kbatch.publishing import WorkDirectory, remove_abandoned
 from kbatch.spark.driver.java import ensure_java, local_java_options
@@ -135,7 +135,7 @@ def _require_jvm() -> None:
     if is_remote_only is not None and is_remote_only():
         raise MissingDependencyError(
             "this PySpark is a client of Spark Connect, which cannot start Spark: connect to a server with "
-            f"spark_session('sc://host:15002'), or install PySpark itself: {install_command('spark')}"
+            f"spark_session('sc://host:15002'), or install PySpark itself with {extra_hint('spark')}"
         )
 
 
@@ -146,8 +146,8 @@ def _connect_session(url: str, app_name: str, given: Mapping[str, str]) -> Itera
         spark = builder.remote(url).appName(app_name).create()
     except ImportError as error:
         raise MissingDependencyError(
-            f"Spark Connect needs packages that are not installed ({error}): pip install 'pyspark[connect]' or "
-            "pyspark-client"
+            f"Spark Connect needs packages that are not installed ({error}): "
+            f"{package_command('pyspark[connect]')}, or pyspark-client"
         ) from error
     try:
         for key, value in given.items():
