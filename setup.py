@@ -10,7 +10,7 @@ from glob import glob
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import CompileError, PlatformError
+from setuptools.errors import CompileError
 
 # Build backends do not add the directory of this file.
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -98,34 +98,66 @@ class ParallelBuild(build_ext):
         self.parallel = self.parallel or JOBS
 
     def build_extensions(self) -> None:
-        if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
-            raise CompileError(f"kbatch's kernels are compiled from C, and Python.h was not found. {INSTALL}")
-        try:
-            flags = [] if SANITIZE else [flag for flag in HARDENING if self.accepts(flag)]
-            for extension in self.extensions:
-                extension.extra_compile_args = [*extension.extra_compile_args, *flags]
-            # The largest ones first, so that no processor compiles one alone at the end.
-            self.extensions.sort(key=lambda extension: os.path.getsize(extension.sources[0]), reverse=True)
-            super().build_extensions()
-        except (CompileError, PlatformError) as error:
-            if isinstance(error, CompileError) and "No such file or directory" not in str(error):
-                raise
-            raise CompileError(
-                f"kbatch's kernels are compiled from C, and no C compiler was found ({error}). {INSTALL}"
-            ) from None
+        self.require_compiler()
+        translate(self.extensions)
+        flags = [] if SANITIZE else [flag for flag in HARDENING if not self.errors("-Werror", flag)]
+        for extension in self.extensions:
+            extension.extra_compile_args = [*extension.extra_compile_args, *flags]
+        # The largest ones first, so that no processor compiles one alone at the end.
+        self.extensions.sort(key=lambda extension: os.path.getsize(extension.sources[0]), reverse=True)
+        super().build_extensions()
 
-    def accepts(self, flag: str) -> bool:
-        """Return whether the compiler compiles an empty file with `flag`, without a warning."""
+    def require_compiler(self) -> None:
+        """Raise if a file that includes Python's headers does not compile. Called before Cython, which takes longer."""
+        includes = [
+            f"-I{path}" for path in dict.fromkeys(sysconfig.get_path(name) for name in ("include", "platinclude"))
+        ]
+        try:
+            errors = self.errors(*includes, text="#include <Python.h>\n")
+        except OSError as error:
+            problem = f"no C compiler was found ({error.filename or error})"
+        else:
+            if not errors:
+                return
+            found = [line for line in errors.splitlines() if "error:" in line] or errors.splitlines()
+            problem = f"the compiler finds no headers ({found[0].partition('error:')[2].strip() or found[0]})"
+        raise CompileError(f"kbatch's kernels are compiled from C, and {problem}. {INSTALL}")
+
+    def errors(self, *flags: str, text: str = "int empty;\n") -> str:
+        """Return what the compiler writes if it does not compile `text` with these flags; empty if it does."""
         with tempfile.TemporaryDirectory() as directory:
             source = os.path.join(directory, "empty.c")
             with open(source, "w") as file:
-                file.write("int empty;\n")
-            command = [*self.compiler.compiler_so, "-Werror", flag, "-c", source, "-o", source + ".o"]
-            try:
-                return subprocess.run(command, capture_output=True, check=False).returncode == 0
-            except OSError:
-                # The build itself reports the missing compiler.
-                return False
+                file.write(text)
+            command = [*self.compiler.compiler_so, *flags, "-c", source, "-o", source + ".o"]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            return (done.stderr or f"status {done.returncode}") if done.returncode else ""
+
+
+def translate(extensions: list[Extension]) -> None:
+    """Translate the kernels to C. Only builds do this: pip asks for the metadata first, in another process."""
+    copies = [Extension(extension.name, list(extension.sources), depends=extension.depends) for extension in extensions]
+    translated = cythonize(
+        copies,
+        # On macOS, child processes import this file and would start the build again.
+        nthreads=JOBS if sys.platform == "linux" else 0,
+        shared_utility_qualified_name=SHARED,
+        compiler_directives={
+            "language_level": 3,
+            "boundscheck": False,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": False,
+            "embedsignature": True,
+            # Kernels keep no state between calls, except the free list of `buffers`, which has a lock.
+            "freethreading_compatible": True,
+        },
+    )
+    sources = {extension.name: extension for extension in translated}
+    for extension in extensions:
+        # setuptools has added attributes to its objects.
+        extension.sources = sources[extension.name].sources
+        extension.define_macros = sources[extension.name].define_macros
 
 
 write_stub()
@@ -141,22 +173,4 @@ extensions = [
     for name in KERNELS
 ]
 extensions.append(Extension(SHARED, ["kbatch/kernels/_cython.c"], extra_compile_args=flags, extra_link_args=link))
-setup(
-    cmdclass={"build_ext": ParallelBuild},
-    ext_modules=cythonize(
-        extensions,
-        # On macOS, child processes import this file and would start the build again.
-        nthreads=JOBS if sys.platform == "linux" else 0,
-        shared_utility_qualified_name=SHARED,
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": False,
-            "wraparound": False,
-            "cdivision": True,
-            "initializedcheck": False,
-            "embedsignature": True,
-            # Kernels keep no state between calls, except the free list of `buffers`, which has a lock.
-            "freethreading_compatible": True,
-        },
-    ),
-)
+setup(cmdclass={"build_ext": ParallelBuild}, ext_modules=extensions)

@@ -410,7 +410,7 @@ cdef class FieldTree:
             if w.p >= w.end or (w.p[0] != 0x2C and w.p[0] != 0x7D):
                 return False
             w.p += 1
-            if w.p[-1] == 0x7D:
+            if (w.p - 1)[0] == 0x7D:
                 put(w, 0x7D)
                 return True
             w.p = kb_skip_space(w.p, w.end)
@@ -429,8 +429,8 @@ cdef class FieldTree:
             if w.p >= w.end or (w.p[0] != 0x2C and w.p[0] != 0x5D):
                 return False
             w.p += 1
-            put(w, w.p[-1])
-            if w.p[-1] == 0x5D:
+            put(w, (w.p - 1)[0])
+            if (w.p - 1)[0] == 0x5D:
                 return True
             w.p = kb_skip_space(w.p, w.end)
 

@@ -192,7 +192,7 @@ cdef class Decoder(FieldPath):
         cdef uint8_t byte
         if self.at < self.end and self.at[0] < 0x80:
             self.at += 1
-            return self.at[-1]
+            return (self.at - 1)[0]
         cdef const uint8_t* at = self.at
         while True:
             if at == self.end:
