@@ -194,12 +194,6 @@ def test_shell_blocks_run(block: Block, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_no_page_installs_kbatch_from_an_index() -> None:
-    """No package index has it; the distribution's name in `pip install` would be another project, or nothing."""
-    sources = [*PAGES, *(ROOT / "kbatch").rglob("*.py")]
-    assert [name_of(page) for page in sources if re.search(r"install[^\n]*kafka-record-batch", page.read_text())] == []
-
-
 def kbatch_commands(page: Path) -> list[list[str]]:
     """Return the arguments of the `kbatch` commands in blocks that are not run."""
     found = []
