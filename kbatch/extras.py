@@ -12,7 +12,16 @@ from types import ModuleType
 
 from kbatch.errors import MissingDependencyError
 
-__all__ = ["DISTRIBUTION", "PUBLISHED", "extra_hint", "install_command", "package_command", "require", "requirement"]
+__all__ = [
+    "DISTRIBUTION",
+    "PUBLISHED",
+    "extra_hint",
+    "install_command",
+    "package_command",
+    "require",
+    "requirement",
+    "without_arrow",
+]
 
 DISTRIBUTION = "kafka-record-batch"
 # Whether the package index has the distribution. Until then, kbatch is installed from a clone. `.ci/release announce`
@@ -91,6 +100,15 @@ def require(module: str, extra: str | None, feature: str, package: str = "") -> 
         return importlib.import_module(module)
     except ImportError as error:
         remedy = f"install {extra_hint(extra)}" if extra else f"install {package}: {package_command(package)}"
-        raise MissingDependencyError(
-            f"{feature} needs {module}, which can't be imported ({error}); {remedy}"
-        ) from error
+        raise _missing(error, module, feature, remedy) from error
+
+
+def without_arrow(error: ModuleNotFoundError, feature: str) -> MissingDependencyError | None:
+    """Return the error to raise for a module of kbatch that imports pyarrow itself, None for any other error."""
+    if error.name is None or error.name.partition(".")[0] != "pyarrow":
+        return None
+    return _missing(error, "pyarrow", feature, f"install {extra_hint('arrow')}")
+
+
+def _missing(error: ImportError, module: str, feature: str, remedy: str) -> MissingDependencyError:
+    return MissingDependencyError(f"{feature} needs {module}, which can't be imported ({error}); {remedy}")

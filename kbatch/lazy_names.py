@@ -32,6 +32,14 @@ class LazyNames:
         """Return the value of a name that the package does not have yet, and keep it in the package."""
         if name not in self.modules:
             raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
-        value = getattr(import_module(self.modules[name]), name)
+        try:
+            value = getattr(import_module(self.modules[name]), name)
+        except ModuleNotFoundError as error:
+            from kbatch.extras import without_arrow
+
+            missing = without_arrow(error, f"{self._package}.{name}")
+            if missing is None:
+                raise
+            raise missing from error
         setattr(sys.modules[self._package], name, value)
         return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -206,3 +207,36 @@ def test_a_package_without_an_extra_is_named(environment: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "grpc_tools", None)
     with pytest.raises(MissingDependencyError, match=r"a \.proto file needs grpc_tools, .*; install grpcio-tools: pip"):
         require("grpc_tools", None, "a .proto file", "grpcio-tools")
+
+
+BLOCKED = "import sys\nfor name in ('pyarrow', 'pandas', 'polars', 'pyspark'): sys.modules[name] = None\n"
+
+
+def test_every_public_name_that_needs_pyarrow_names_the_extra() -> None:
+    code = BLOCKED + (
+        "import kbatch\nfound = []\n"
+        "for name in kbatch.__all__:\n"
+        "    try: getattr(kbatch, name)\n"
+        "    except kbatch.MissingDependencyError as error:\n"
+        "        assert f'kbatch.{name} needs pyarrow' in str(error) and \"extra 'arrow': \" in str(error), error\n"
+        "        found.append(name)\n"
+        "print(*found)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"export", "verify_export"} <= set(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["export", "follow"])
+def test_a_command_that_needs_pyarrow_names_the_extra(command: str, golden: Path, tmp_path: Path) -> None:
+    code = BLOCKED + "from kbatch.cli import main\nsys.exit(main(sys.argv[1:]))"
+    arguments = [sys.executable, "-c", code, command, str(golden / "logs"), str(tmp_path / "out")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"kbatch {command}: the command needs pyarrow, which can't be imported (")
+    assert "install the extra 'arrow': " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_module_that_is_missing_for_another_reason_is_not_an_extra() -> None:
+    assert extras.without_arrow(ModuleNotFoundError("no", name="kbatch.lost"), "it") is None
+    assert extras.without_arrow(ModuleNotFoundError("no"), "it") is None

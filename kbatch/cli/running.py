@@ -143,9 +143,23 @@ def _may_raise(given: Any) -> bool:
     return "raise" in policies.values()
 
 
-def _run(options: argparse.Namespace, parser: CommandParser) -> int:
+def _run_imported(options: argparse.Namespace) -> int:
+    """Run a command, whose modules are imported now."""
     try:
         status: int = options.run(options)
+    except ModuleNotFoundError as error:
+        from kbatch.extras import without_arrow
+
+        missing = without_arrow(error, "the command")
+        if missing is None:
+            raise
+        raise missing from error
+    return status
+
+
+def _run(options: argparse.Namespace, parser: CommandParser) -> int:
+    try:
+        status: int = _run_imported(options)
         sys.stdout.flush()
     except UsageError as error:
         parser.error(str(error))

@@ -14,7 +14,9 @@ _INSTALLER = r"(?:\b(?:pip|uv tool|pipx) install|\buvx --from)"
 _BEFORE = rf"{_INSTALLER}(?: (?!-e\b|--editable\b|\.)(?:[\w./:<>=-]+|'(?!\.)[^'\n]*'))*? "
 _EXTRAS = r"(?:\[[\w,]+\])?"
 _PLACE = r"(?P<place>`?(?:,? in a clone(?: of kbatch)?))?"
-FROM_CLONE = re.compile(rf"(?P<before>{_BEFORE})(?P<quote>['\"]?)\.(?P<extras>{_EXTRAS})(?P=quote)(?=[\s`;)]|$){_PLACE}")
+FROM_CLONE = re.compile(
+    rf"(?P<before>{_BEFORE})(?P<quote>['\"]?)\.(?P<extras>{_EXTRAS})(?P=quote)(?=[\s`;)]|$){_PLACE}"
+)
 FROM_INDEX = re.compile(rf"{_BEFORE}['\"]?{extras.DISTRIBUTION}\b")
 # A part of docs/install.md that is written by `section`.
 SECTION = re.compile(r"(?<=<!-- install: begin -->\n).*?(?=<!-- install: end -->)", re.DOTALL)
