@@ -100,6 +100,8 @@ class ParallelBuild(build_ext):
     def build_extensions(self) -> None:
         self.require_compiler()
         translate(self.extensions)
+        # Kernels link to libc alone. Some builds of Python would add the directory of their own library.
+        self.compiler.linker_so = [each for each in self.compiler.linker_so if not each.startswith("-Wl,-rpath")]
         flags = [] if SANITIZE else [flag for flag in HARDENING if not self.errors("-Werror", flag)]
         for extension in self.extensions:
             extension.extra_compile_args = [*extension.extra_compile_args, *flags]

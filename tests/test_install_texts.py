@@ -58,7 +58,7 @@ def test_announcing_changes_commands_and_their_places() -> None:
     changes = {
         "run `pip install '.[arrow]'` in a clone of kbatch.": "run `pip install 'kafka-record-batch[arrow]'`.",
         "(`pip install .` in a clone)": "(`pip install kafka-record-batch`)",
-        ".venv/bin/pip install -q '.[spark]' venv-pack\n": ".venv/bin/pip install -q 'kafka-record-batch[spark]' venv-pack\n",
+        "bin/pip install -q '.[spark]' venv-pack\n": "bin/pip install -q 'kafka-record-batch[spark]' venv-pack\n",
         "pip install --target deps '.[arrow]'": "pip install --target deps 'kafka-record-batch[arrow]'",
         "uv pip install '.[arrow,fast]'\n": "uv pip install 'kafka-record-batch[arrow,fast]'\n",
         "uv tool install '.[arrow]'\n": "uv tool install 'kafka-record-batch[arrow]'\n",
