@@ -58,7 +58,7 @@ def test_a_missing_pyspark_is_an_error_of_one_line(golden: Path, tmp_path: Path)
         text=True,
     )
     assert done.returncode == 1
-    assert "pip install '.[spark]'" in done.stderr
+    assert "install the extra 'spark': " in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -57,7 +57,7 @@ except kbatch.MissingDependencyError as error:
     out = run(CLIENT + code)
     assert out.startswith("['key', 'value', 'topic', 'partition', 'offset', 'timestamp', 'timestampType']")
     assert "cannot start Spark" in out
-    assert "spark_session('sc://host:15002'), or install PySpark itself: pip install '.[spark]'" in out
+    assert "spark_session('sc://host:15002'), or install PySpark itself with the extra 'spark': " in out
 
 
 def test_an_export_over_spark_connect_states_what_to_do(

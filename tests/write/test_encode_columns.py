@@ -273,7 +273,6 @@ def test_without_pyarrow_the_extra_is_named() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "values of type A needs pyarrow" in result.stdout
     assert "install the extra 'arrow': " in result.stdout
-    assert "pip install '.[arrow]' in a clone of kbatch" in result.stdout
 
 
 # -- timestamps and offsets
