@@ -15,7 +15,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 cdef extern from "structmember.h":
@@ -50,7 +50,7 @@ KINDS = {
 }
 DEPTH_LIMIT = MAX_DEPTH
 
-cdef int64_t[7] LOWEST = [0, -128, -32768, 0, -2147483648, 0, -0x7FFFFFFFFFFFFFFF - 1]
+cdef int64_t[7] LOWEST = [0, -128, -32768, 0, -2147483648, 0, INT64_MIN]
 cdef int64_t[7] HIGHEST = [1, 127, 32767, 65535, 2147483647, 4294967295, 0x7FFFFFFFFFFFFFFF]
 cdef int[9] SIZES = [1, 1, 2, 2, 4, 4, 8, 8, 16]
 cdef bytes NO_UUID = bytes(16)
