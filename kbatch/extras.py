@@ -100,15 +100,15 @@ def require(module: str, extra: str | None, feature: str, package: str = "") -> 
         return importlib.import_module(module)
     except ImportError as error:
         remedy = f"install {extra_hint(extra)}" if extra else f"install {package}: {package_command(package)}"
-        raise _missing(error, module, feature, remedy) from error
+        raise _missing_error(error, module, feature, remedy) from error
 
 
 def without_arrow(error: ModuleNotFoundError, feature: str) -> MissingDependencyError | None:
     """Return the error to raise for a module of kbatch that imports pyarrow itself, None for any other error."""
     if error.name is None or error.name.partition(".")[0] != "pyarrow":
         return None
-    return _missing(error, "pyarrow", feature, f"install {extra_hint('arrow')}")
+    return _missing_error(error, "pyarrow", feature, f"install {extra_hint('arrow')}")
 
 
-def _missing(error: ImportError, module: str, feature: str, remedy: str) -> MissingDependencyError:
+def _missing_error(error: ImportError, module: str, feature: str, remedy: str) -> MissingDependencyError:
     return MissingDependencyError(f"{feature} needs {module}, which can't be imported ({error}); {remedy}")

@@ -19,7 +19,6 @@ PACKAGE = Path(kbatch.__file__).parent
 # ``log/__init__.py`` and ``kbatch/__init__.py`` export names of lower layers.
 LAYERS = [
     "version",
-    "lazy_names",
     "quantities",
     "format",
     "tuning",
@@ -29,6 +28,7 @@ LAYERS = [
     "json_text",
     "errors",
     "extras",
+    "lazy_names",
     "options",
     "keywords",
     "arguments",
