@@ -192,7 +192,7 @@ def _link_parser(dpkt: Any, link: int) -> Any:
     names = _LINKS[link]
     if names is None:
         return lambda data: (dpkt.ip6.IP6 if data[0] >> 4 == 6 else dpkt.ip.IP)(data)
-    parser = getattr(require(f"dpkt.{names[0]}", "capture", "reading captures"), names[1])
+    parser = getattr(getattr(dpkt, names[0]), names[1])
     return lambda data: parser(data).data
 
 

@@ -197,7 +197,7 @@ class LogStatistics:
     producers : int
         Number of producer ids.
     losses : int
-        Number of damaged byte ranges, and of gaps of unknown cause between segments (`kbatch.log.gaps`); `lost_bytes`
+        Number of damaged byte ranges, and of gaps of unknown cause between segments; `lost_bytes`
         is the size of the ranges, and `missing_offsets` the number of offsets in the gaps.
 
     Examples
