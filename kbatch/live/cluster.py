@@ -20,7 +20,7 @@ from kbatch.options import ISOLATION, Isolation, did_you_mean
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import message_class
 
-__all__ = ["Cluster", "PartitionKey", "PartitionLeader", "TopicMetadata"]
+__all__ = ["Cluster", "ListedOffset", "PartitionKey", "PartitionLeader", "TopicMetadata"]
 
 # Special timestamps of ListOffsets.
 LATEST, EARLIEST = -1, -2
@@ -42,6 +42,13 @@ class PartitionLeader(NamedTuple):
     """
 
     broker: int
+    epoch: int
+
+
+class ListedOffset(NamedTuple):
+    """An offset that a leader has listed, or None; and with the offset after the last record its epoch, or -1."""
+
+    offset: int | None
     epoch: int
 
 
@@ -237,8 +244,14 @@ class Cluster:
             If a partition has no leader within ``default.api.timeout.ms``, or the broker refuses the request.
         """
         check_types(Cluster.offsets, locals())
+        return {key: each.offset for key, each in self._listed_offsets(wanted, isolation).items()}
+
+    def _listed_offsets(
+        self, wanted: Mapping[PartitionKey, int], isolation: Isolation
+    ) -> dict[PartitionKey, ListedOffset]:
+        """Return the offsets of `offsets` with the epochs of the leaders that have listed them."""
         ISOLATION.check(isolation)
-        found: dict[PartitionKey, int | None] = {}
+        found: dict[PartitionKey, ListedOffset] = {}
         rest = dict(wanted)
         deadline = self._deadline()
         backoff = Backoff(self.settings.retry_backoff_ms, 1000)
@@ -317,7 +330,7 @@ class Cluster:
 
     def _listed(
         self, leader: int, wanted: Mapping[PartitionKey, int], isolation: Isolation
-    ) -> tuple[dict[PartitionKey, int | None], BrokerError | None]:
+    ) -> tuple[dict[PartitionKey, ListedOffset], BrokerError | None]:
         """Return the offsets that one broker knows, and an error that may pass, if it refused others."""
         request_class: Any = message_class("ListOffsetsRequest")
         by_topic: dict[str, list[Any]] = {}
@@ -337,7 +350,7 @@ class Cluster:
                     code=ErrorCode.UNSUPPORTED_VERSION,
                 )
             response = connection.request(message)
-        found: dict[PartitionKey, int | None] = {}
+        found: dict[PartitionKey, ListedOffset] = {}
         error = None
         for topic in response.topics:
             for each in topic.partitions:
@@ -352,7 +365,8 @@ class Cluster:
                     if not may_pass(error):
                         raise error
                     continue
-                found[topic.name, each.partition_index] = each.offset if each.offset >= 0 else None
+                offset = each.offset if each.offset >= 0 else None
+                found[topic.name, each.partition_index] = ListedOffset(offset, each.leader_epoch)
         return found, error
 
     def _connection(self, broker: int) -> BrokerConnection:

@@ -69,18 +69,7 @@ class DataLoss:
         ------
         BrokerError
         """
-        if broker is None and fetch.lost is not None:
-            broker = fetch.lost.broker
-        place = fetch.name if broker is None else f"broker {broker}, {fetch.name}"
-        if self.fails:
-            raise BrokerError(
-                f"{place}: {reason}; begin a new read, or go on with the records that remain by "
-                "fail_on_data_loss=False",
-                broker=broker,
-                topic=fetch.topic,
-                partition=fetch.partition,
-                code=code,
-            )
+        place = self._check(fetch, reason, code, broker)
         first = fetch.position if first is None else first
         if last is None and position > first:
             last = position - 1
@@ -90,6 +79,38 @@ class DataLoss:
         key = (fetch.topic, fetch.partition)
         self._moved(key, position)
         self.note(MissingOffsets(*key, first, last, f"{place}: {reason}; the read goes on at offset {position}"))
+
+    def end(
+        self, fetch: PartitionFetch, reason: str, code: ErrorCode | None, stop: int, broker: str | None = None
+    ) -> None:
+        """Raise an error, or warn and end the read of a partition whose offsets were planned at an earlier offset.
+
+        Raises
+        ------
+        BrokerError
+        """
+        place = self._check(fetch, reason, code, broker)
+        last, fetch.stop = fetch.stop - 1, max(stop, fetch.position)
+        fetch.waited = 0.0
+        fetch.lost = None
+        text = f"{place}: {reason}; the read ends at offset {fetch.stop}"
+        self.note(MissingOffsets(fetch.topic, fetch.partition, fetch.stop, last, text))
+
+    def _check(self, fetch: PartitionFetch, reason: str, code: ErrorCode | None, broker: str | None) -> str:
+        """Raise if a loss is an error; otherwise return the place for messages."""
+        if broker is None and fetch.lost is not None:
+            broker = fetch.lost.broker
+        place = fetch.name if broker is None else f"broker {broker}, {fetch.name}"
+        if self.fails:
+            option = "fail_on_data_loss=False" if fetch.planned_epoch is None else "failOnDataLoss=false"
+            raise BrokerError(
+                f"{place}: {reason}; begin a new read, or go on with the records that remain by {option}",
+                broker=broker,
+                topic=fetch.topic,
+                partition=fetch.partition,
+                code=code,
+            )
+        return place
 
     def note(self, missing: MissingOffsets) -> None:
         """List and count offsets that are gone, and warn."""

@@ -47,6 +47,9 @@ class PartitionFetch:
         The epoch of the leader that gets the request.
     last_epoch : int
         The leader epoch of the last batch that was received, or -1.
+    planned_epoch : int or None
+        The epoch of the leader when the range of offsets was planned, or -1; None if it was not planned. What a topic
+        that was made again, or a leader without some of these records, has in their place is not read.
     lost_position : int
         The position when the partition last had no broker to fetch from, or -1.
     may_begin_later : bool
@@ -82,6 +85,7 @@ class PartitionFetch:
     stop: int
     leader_epoch: int = -1
     last_epoch: int = -1
+    planned_epoch: int | None = None
     lost_position: int = -1
     may_begin_later: bool = False
     is_stopped: bool = False

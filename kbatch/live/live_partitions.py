@@ -20,7 +20,7 @@ from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.options import Isolation
 from kbatch.protocol.messages import message_class
 
-__all__ = ["LivePartition", "chosen_partitions", "located_partitions", "resolved_bounds"]
+__all__ = ["LivePartition", "chosen_partitions", "located_partitions", "resolved_bounds", "selected_partitions"]
 
 # Bytes that are requested for the header of a last batch; a broker returns the whole batch nevertheless.
 _HEADER_BYTES = 1
@@ -37,6 +37,8 @@ class LivePartition:
     number : int
     start_offset, end_offset : int
         The first offset, and the offset after the last record; under read_committed the last stable offset.
+    end_epoch : int
+        The epoch of the leader that listed the end, or -1 if it is unknown: no record before the end has a later one.
     """
 
     cluster: Cluster
@@ -44,6 +46,7 @@ class LivePartition:
     number: int
     start_offset: int
     end_offset: int
+    end_epoch: int = -1
 
     def __post_init__(self) -> None:
         self.topic: str | None = self.metadata.name
@@ -92,25 +95,52 @@ def chosen_partitions(
 
     Raises
     ------
-    BrokerError
-        If a topic does not exist.
-    ValueError
-        If a glob matches no topic, or no topic has one of the partitions.
+    BrokerError, ValueError
+        As `selected_partitions`.
     """
-    choice = None if topics is None else TopicFilter(topics)
-    numbers = partition_numbers(partitions)
-    # Names alone need no listing of all topics, which ACLs may hide.
-    found = cluster.topics(None if choice is None or choice.has_patterns else choice.names)
-    chooser = LogChooser(Selection(topics=topics, partitions=numbers), roots=())
-    chosen = [(topic, number) for topic in found for number in topic.partitions if chooser(topic.name, number)]
-    chooser.check()
-    if numbers is not None and (missing := sorted(numbers - {number for _, number in chosen})):
-        raise ValueError(f"no chosen topic has partition {missing[0]}")
+    selection = Selection(topics=topics, partitions=partition_numbers(partitions))
+    chosen = selected_partitions(cluster, selection)
     if excludes is not None:
         chosen = [(topic, number) for topic, number in chosen if not excludes(topic.name, number)]
     return located_partitions(
         cluster, [(topic, number) for topic, number in chosen if (topic.name, number) not in known], isolation
     )
+
+
+def selected_partitions(
+    cluster: Cluster, selection: Selection, *, checks: bool = True
+) -> list[tuple[TopicMetadata, int]]:
+    """Return the partitions that a selection chooses, by topic and number.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    selection : Selection
+    checks : bool
+        Whether it is an error if there is no topic or partition that the selection names. Otherwise those that exist
+        are returned.
+
+    Raises
+    ------
+    BrokerError
+        If a topic does not exist.
+    ValueError
+        If a glob or pattern matches no topic, or no topic has one of the partitions.
+    """
+    choice = None if selection.topics is None else TopicFilter(selection.topics)
+    # Names alone need no listing of all topics, which ACLs may hide.
+    names: Iterable[str] | None = selection.assign
+    if choice is not None and not choice.has_patterns:
+        names = choice.names
+    found = cluster.topics(names) if checks else cluster._present_topics(names)
+    chooser = LogChooser(selection, roots=())
+    chosen = [(topic, number) for topic in found for number in topic.partitions if chooser(topic.name, number)]
+    if checks:
+        chooser.check()
+        numbers = selection.partitions
+        if numbers is not None and (missing := sorted(numbers - {number for _, number in chosen})):
+            raise ValueError(f"no chosen topic has partition {missing[0]}")
+    return chosen
 
 
 def located_partitions(
@@ -119,10 +149,11 @@ def located_partitions(
     """Return partitions with the offsets that they have now."""
     keys: list[PartitionKey] = [(topic.name, number) for topic, number in chosen]
     starts = cluster.offsets(dict.fromkeys(keys, EARLIEST))
-    ends = cluster.offsets(dict.fromkeys(keys, LATEST), isolation=isolation)
+    ends = cluster._listed_offsets(dict.fromkeys(keys, LATEST), isolation)
     return [
-        LivePartition(cluster, topic, number, starts[topic.name, number] or 0, ends[topic.name, number] or 0)
+        LivePartition(cluster, topic, number, starts[topic.name, number] or 0, end.offset or 0, end.epoch)
         for topic, number in chosen
+        for end in [ends[topic.name, number]]
     ]
 
 

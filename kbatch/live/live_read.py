@@ -264,6 +264,9 @@ class LiveRead:
             return False
         if topic.id != fetch.topic_id and not self._begins_again(fetch, topic):
             return False
+        if fetch.position >= fetch.stop:
+            self._unfinished -= 1
+            return True
         leader = topic.partitions.get(fetch.partition)
         if leader is None or leader.broker < 0:
             if fetch.lost is None:
@@ -274,7 +277,7 @@ class LiveRead:
                     code=ErrorCode.LEADER_NOT_AVAILABLE,
                 )
             return False
-        if leader.epoch != fetch.leader_epoch and fetch.last_epoch >= 0 and not self._agrees(fetch, leader):
+        if leader.epoch != fetch.leader_epoch and not self._agrees(fetch, leader):
             return False
         if fetch.is_out_of_range:
             self._check_range(fetch)
@@ -329,12 +332,16 @@ class LiveRead:
         BrokerError
             If this is an error.
         """
+        reason = "the topic was deleted and made again during the read"
+        if fetch.planned_epoch is not None:
+            reason = f"the topic was created again: its id was {fetch.topic_id}, and is now {topic.id}"
+            self._policy.loss.end(fetch, reason, ErrorCode.UNKNOWN_TOPIC_ID, fetch.position)
+            return True
         first = end = 0
         if not self._policy.loss.fails:
             if topic.partitions.get(fetch.partition, _NO_LEADER).broker < 0:
                 return False
             first, end = self._offsets(fetch)
-        reason = "the topic was deleted and made again during the read"
         last = None if fetch.stop >= NO_END else fetch.stop - 1
         self._policy.loss.report(fetch, reason, ErrorCode.UNKNOWN_TOPIC_ID, position=first, last=last)
         fetch.topic_id = topic.id
@@ -370,20 +377,36 @@ class LiveRead:
     def _agrees(self, fetch: PartitionFetch, leader: PartitionLeader) -> bool:
         """Return whether a new leader has the batch before the position (KIP-320); False if it does not answer now.
 
+        If the range of offsets was planned, the leader must have all of them.
+
         Raises
         ------
         BrokerError
             If the leader has other records there: it was elected although it lacked some.
         """
+        is_planned = fetch.planned_epoch is not None
+        epoch, needed = (fetch.planned_epoch, fetch.stop) if is_planned else (fetch.last_epoch, fetch.position)
+        if epoch is None or epoch < 0:
+            return True
         key = (fetch.topic, fetch.partition)
         try:
-            found = self._cluster._epoch_end(key, leader, fetch.last_epoch)
+            found = self._cluster._epoch_end(key, leader, epoch)
         except BrokerError as error:
             if not may_pass(error):
                 raise
             fetch.lost = error
             return False
-        if found is None or found.offset >= fetch.position:
+        if found is None or found.offset >= needed:
+            return True
+        if is_planned:
+            self._policy.loss.end(
+                fetch,
+                f"the records from offset {found.offset} to {needed}, exclusive, were there when the read was planned "
+                f"and are no longer in the log: a leader without them was elected (leader epoch {leader.epoch})",
+                ErrorCode.FENCED_LEADER_EPOCH,
+                found.offset,
+                self._address(leader.broker),
+            )
             return True
         self._policy.loss.report(
             fetch,
@@ -416,6 +439,9 @@ class LiveRead:
             self._policy.loss.report(fetch, gone + reason, _OUT_OF_RANGE, position=min(first, fetch.stop))
         elif fetch.position > end:
             reason = f"the log was truncated to offset {end} during the read"
+            if fetch.planned_epoch is not None:
+                self._policy.loss.end(fetch, gone + reason, _OUT_OF_RANGE, fetch.position)
+                return
             last = fetch.position - 1
             self._policy.loss.report(fetch, gone + reason, _OUT_OF_RANGE, position=end, first=end, last=last)
             # The epoch of the batch before this offset is unknown.

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from kbatch.errors import LogDirectoryError
+from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.escaping import printable
 from kbatch.log.logs import Log
 from kbatch.log.store.storage import is_url
@@ -97,15 +97,16 @@ def warn_missing(missing: list[MissingOffsets]) -> None:
         report_data_loss(each.reason, fails=False)
 
 
-def report_data_loss(message: str, *, fails: bool) -> None:
+def report_data_loss(message: str, *, fails: bool, kind: type[KbatchError] = LogDirectoryError) -> None:
     """Raise an error for lost data if `fails`, else log a warning.
 
     Raises
     ------
     LogDirectoryError
+        Or an error of another `kind`.
     """
     if fails:
-        raise LogDirectoryError(f"{message}. {_HINT}")
+        raise kind(f"{message}. {_HINT}")
     logging.getLogger(__name__).warning("%s", printable(message))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from kbatch.bounds import PerPartition, Pruning
-from kbatch.log.log_bounds import LogBound, bounds_by_log, start_of, stop_of
+from kbatch.log.log_bounds import BoundedLog, LogBound, bounds_by_log, start_of, stop_of
 from kbatch.log.logs import Log
 from kbatch.log.missing import MissingOffsets, missing_offsets, report_data_loss
 from kbatch.log.selection import Selection
@@ -17,7 +17,7 @@ from kbatch.quantities import largest, smallest
 __all__ = ["check_partitions", "log_bounds", "resolve_log"]
 
 
-def log_bounds(logs: Sequence[Log], selection: Selection) -> list[tuple[LogBound, LogBound]]:
+def log_bounds(logs: Sequence[BoundedLog], selection: Selection) -> list[tuple[LogBound, LogBound]]:
     """Return where the read of each log begins and ends.
 
     Raises

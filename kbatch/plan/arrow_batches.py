@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from kbatch.errors import LimitExceededError
 from kbatch.escaping import printable
-from kbatch.plan.loss_rows import LossLog
+from kbatch.plan.loss_rows import LossLog, ReadPart
 from kbatch.plan.read_options import MOST_ROW_BYTES, ReadOptions
-from kbatch.plan.split import Split
 from kbatch.records.kafka_columns import spark_batches
 from kbatch.table import RecordTable
 
@@ -42,7 +41,7 @@ class Transform(Protocol):
 
 
 def transformed_batches(
-    tables: Iterable[tuple[Split, RecordTable]],
+    tables: Iterable[tuple[ReadPart, RecordTable]],
     columns: tuple[str, ...],
     options: ReadOptions,
     transform: Transform | None = None,
@@ -53,7 +52,7 @@ def transformed_batches(
 
     Parameters
     ----------
-    tables : iterable of (Split, RecordTable)
+    tables : iterable of (ReadPart, RecordTable)
     columns : tuple of str
         Of `kbatch.records.kafka_columns.SPARK_COLUMNS`, in the order to return.
     options : ReadOptions
@@ -71,14 +70,14 @@ def transformed_batches(
         del table
 
 
-def count_batches(tables: Iterable[tuple[Split, RecordTable]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def count_batches(tables: Iterable[tuple[ReadPart, RecordTable]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the number of records of each of a task's tables that has records, as Arrow batches of one row.
 
     Losses are logged in the worker's log.
 
     Parameters
     ----------
-    tables : iterable of (Split, RecordTable)
+    tables : iterable of (ReadPart, RecordTable)
         Columns of their records are not used.
     columns : sequence of str
         The columns of `COUNT_SCHEMA` to return, in this order.
@@ -91,7 +90,7 @@ def count_batches(tables: Iterable[tuple[Split, RecordTable]], columns: Sequence
         del table
 
 
-def _logged(tables: Iterable[tuple[Split, RecordTable]]) -> Iterator[tuple[Split, RecordTable]]:
+def _logged(tables: Iterable[tuple[ReadPart, RecordTable]]) -> Iterator[tuple[ReadPart, RecordTable]]:
     """Yield the tables, and log their losses."""
     losses = LossLog(logging.getLogger(__name__), _ALL_LOSSES)
     for split, table in tables:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from kbatch.escaping import printable
-from kbatch.plan.split import Split
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 
-__all__ = ["LOSS_SCHEMA", "LossLog", "LossRows", "loss_batches"]
+__all__ = ["LOSS_SCHEMA", "LossLog", "LossRows", "ReadPart", "loss_batches"]
 
 LOSS_SCHEMA = pa.schema(
     [
@@ -36,6 +35,22 @@ _LOSS_ROWS = 8_000
 _MAX_LINES = 100
 
 
+class ReadPart(Protocol):
+    """The part of a log that a task reads: a range of bytes of a segment, or of offsets of a live partition."""
+
+    @property
+    def path(self) -> str:
+        """Where the bytes are, for people."""
+
+    @property
+    def topic(self) -> str | None:
+        """The topic, if it is known."""
+
+    @property
+    def partition(self) -> int | None:
+        """The partition, if it is known."""
+
+
 class LossRows:
     """Collects losses for a batch of `LOSS_SCHEMA`."""
 
@@ -50,7 +65,7 @@ class LossRows:
         """Whether there are enough rows for a batch, so that `take` should be called."""
         return len(self) >= _LOSS_ROWS
 
-    def add(self, split: Split, losses: Sequence[Loss]) -> None:
+    def add(self, split: ReadPart, losses: Sequence[Loss]) -> None:
         """Add the losses of a table that came from `split`."""
         n = len(losses)
         same = {"topic": split.topic, "partition": split.partition, "file": split.path}
@@ -74,13 +89,13 @@ class LossRows:
 
 
 def loss_batches(
-    tables: Iterable[tuple[Split, RecordTable]], columns: Sequence[str] | None = None
+    tables: Iterable[tuple[ReadPart, RecordTable]], columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the losses of a task's tables (`kbatch.plan.tasks.task_tables`) as Arrow batches, in their order.
 
     Parameters
     ----------
-    tables : iterable of (Split, RecordTable)
+    tables : iterable of (ReadPart, RecordTable)
         Their records are not used.
     columns : sequence of str, optional
         The columns of `LOSS_SCHEMA` to return, in this order.

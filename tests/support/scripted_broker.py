@@ -208,7 +208,7 @@ class ScriptedCluster:
                 code = 0 if log.leader == broker else 6
                 found.append(
                     cls.ListOffsetsPartitionResponse(
-                        partition_index=each.partition_index, offset=offset, error_code=code
+                        partition_index=each.partition_index, offset=offset, error_code=code, leader_epoch=log.epoch
                     )
                 )
             topics.append(cls.ListOffsetsTopicResponse(name=topic.name, partitions=found))

@@ -1,0 +1,146 @@
+"""Ranges of offsets of partitions that were planned elsewhere: plain values, and their tables."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kbatch.error_codes import ErrorCode
+from kbatch.live.broker_errors import BrokerError
+from kbatch.live.cluster import Cluster
+from kbatch.live.counters import ReadCounters
+from kbatch.live.data_loss import DataLoss
+from kbatch.live.fetch_state import FetchLimits, PartitionFetch
+from kbatch.live.fetched_tables import fetched_tables
+from kbatch.live.gathering import BatchGathering
+from kbatch.live.live_options import LiveOptions
+from kbatch.live.live_read import LiveRead, ReadPolicy
+from kbatch.log.missing import MissingOffsets
+from kbatch.log.row_filter import RowFilter
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.table import RecordTable
+
+__all__ = ["LiveRange", "range_tables"]
+
+# The size of the first response, which may have all records of a small range; each further one has four times as many
+# bytes, up to the largest.
+_FIRST_RANGE_BYTES = 256 << 10
+_LARGEST_RESPONSE = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRange:
+    """The offsets of one partition that one task reads. It is pickled, so it holds plain values only.
+
+    Attributes
+    ----------
+    topic, partition
+    topic_id : UUID
+        Zeros if the broker is older than Kafka 2.8.
+    leader_epoch : int
+        The epoch of the leader when the range was planned, or -1: no record before `stop` has a later one.
+    start, stop : int
+        `stop` is exclusive. A batch that crosses either is trimmed.
+    may_begin_later : bool
+        Whether `start` is the first offset of the log, of which retention may delete more.
+    """
+
+    topic: str
+    partition: int
+    topic_id: uuid.UUID
+    leader_epoch: int
+    start: int
+    stop: int
+    may_begin_later: bool = False
+
+    @property
+    def path(self) -> str:
+        """The name for messages, where a part of a log has a path."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def records(self) -> int:
+        """The number of offsets, of which some may have no record."""
+        return max(self.stop - self.start, 0)
+
+    def fetch(self) -> PartitionFetch:
+        """Return the fetches of the range."""
+        return PartitionFetch(
+            self.topic,
+            self.partition,
+            self.topic_id,
+            self.start,
+            self.stop,
+            leader_epoch=self.leader_epoch,
+            planned_epoch=self.leader_epoch,
+            may_begin_later=self.may_begin_later,
+            soft_bytes=_FIRST_RANGE_BYTES,
+        )
+
+
+def range_tables(
+    cluster: Cluster,
+    ranges: Sequence[LiveRange],
+    options: DecodeOptions,
+    *,
+    rows: RowFilter,
+    max_bytes: int,
+    fails: bool = True,
+    missing: list[MissingOffsets] | None = None,
+) -> Iterator[tuple[LiveRange, RecordTable]]:
+    """Fetch and decode ranges of offsets; the tables of a range are in the order of their offsets.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    ranges : sequence of LiveRange
+        Of different partitions, or one range.
+    options : DecodeOptions
+        Without offsets.
+    rows : RowFilter
+        The records to choose.
+    max_bytes : int
+        Limit on a table.
+    fails : bool
+        Whether it is an error if records of a range are gone: deleted by retention or a truncation, or with their
+        topic. Otherwise a warning is given. What has taken their place is not returned.
+    missing : list of MissingOffsets, optional
+        The offsets that are gone are appended to it.
+
+    Raises
+    ------
+    BrokerError, AuthenticationError
+    KbatchError
+        For damage, as the options state.
+    """
+    counters = ReadCounters()
+    loss = DataLoss(fails, counters, lambda key, offset: None)
+    policy = ReadPolicy(BatchGathering(LiveOptions(), 1), loss, counters)
+    fetches = {id(fetch): (fetch, each) for each in ranges for fetch in [each.fetch()]}
+    limits = FetchLimits.of(cluster.settings, _LARGEST_RESPONSE)
+    read = LiveRead(cluster, [fetch for fetch, _ in fetches.values()], limits, options, policy)
+    try:
+        for batches in read.batches():
+            each = fetches[id(batches.fetch)][1]
+            if batches.fetch.is_stopped:
+                continue
+            for table in fetched_tables(batches, options, max_bytes):
+                is_last = options.on_error == "stop" and bool(table.losses)
+                yield each, rows.chosen(table)
+                del table
+                if is_last:
+                    batches.fetch.is_stopped = True
+                    break
+            del batches
+    except BrokerError as error:
+        if fails or error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            raise
+        # The topic was deleted.
+        for fetch, _ in fetches.values():
+            if fetch.position < fetch.stop and fetch.topic == error.topic:
+                loss.end(fetch, f"the topic no longer exists: {error}", error.code, fetch.position)
+    finally:
+        read.close()
+        if missing is not None:
+            missing += loss.missing
