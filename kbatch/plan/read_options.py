@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -38,8 +38,11 @@ __all__ = [
     "ReadOptions",
     "TableName",
     "TopicPolicy",
+    "ignored_options",
+    "log_ignored",
     "parse_options",
     "parse_per_partition",
+    "parse_read",
     "split_policies",
     "warn_ignored",
 ]
@@ -462,49 +465,73 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     >>> paths, read.topics, read.split_bytes
     (['/data'], ('orders', 'users'), 67108864)
     """
+    given = {name.lower(): value for name, value in options.items()}
+    # load() passes its argument as an option.
+    apart = {"path", "paths", *(name.lower() for name in _ignored(options, is_stream=False))}
+    return _paths(given), parse_read(given, apart)
+
+
+def parse_read(given: Mapping[str, str], apart: Container[str], excluded: Container[str] = ()) -> ReadOptions:
+    """Return the options of a read, by name in lower case, without those that its source has `apart`.
+
+    Parameters
+    ----------
+    given : mapping of str to str
+    apart : container of str
+    excluded : container of str
+        Options that this source does not have.
+
+    Raises
+    ------
+    ValueError
+    """
     from kbatch.values.registry_settings import is_registry_setting
 
-    given = {name.lower(): value for name, value in options.items()}
     storage = {name.removeprefix(_STORAGE): value for name, value in given.items() if name.startswith(_STORAGE)}
     reading = opts.options_of(ReadOptions)
     known = [name for each in (*reading, *ValueOptions.options()) for name in each.spark]
-    # load() passes its argument as an option.
-    apart = {"path", "paths", *(name.lower() for name in _ignored(options, is_stream=False))}
     own = (
         name for name in given if not name.startswith(_STORAGE) and name not in apart and not is_registry_setting(name)
     )
-    opts.refuse_unknown(own, [*known, "storage.*"])
+    opts.refuse_unknown(own, [name for name in (*known, "storage.*") if name not in excluded])
     values, names = opts.from_strings(reading, given)
     if "fail_on_data_loss" in values:
         values.setdefault("on_error", "raise" if values["fail_on_data_loss"] else "skip")
     if values.get("table") == "losses":
         values.setdefault("on_error", "skip")
     parsed = ValueOptions.parse(given)
-    return _paths(given), opts.as_named(lambda: ReadOptions(**values, storage=storage, values=parsed), names)
+    made: ReadOptions = opts.as_named(lambda: ReadOptions(**values, storage=storage, values=parsed), names)
+    return made
 
 
 def _ignored(options: Iterable[str], *, is_stream: bool) -> list[str]:
-    """Return the options that users of Spark's Kafka source bring along, and that mean nothing here."""
+    """Return the options that users of Spark's Kafka source bring along, and that mean nothing for directories."""
     read = {name.lower() for each in opts.options_of(ReadOptions) for name in each.spark}
-    limits = () if is_stream else _OF_STREAMS
-    return [
-        name
-        for name in options
-        if (name.lower().startswith(_OF_BROKERS) or name.lower() in limits) and name.lower() not in read
-    ]
+    return ignored_options((name for name in options if name.lower() not in read), _OF_BROKERS, is_stream=is_stream)
 
 
-def warn_ignored(options: Iterable[str], *, is_stream: bool = False) -> None:
-    """Log one warning that names the options that a read ignores: of brokers, and in a batch read limits of streams.
+def ignored_options(options: Iterable[str], prefixes: tuple[str, ...], *, is_stream: bool) -> list[str]:
+    """Return the options that begin with one of the prefixes, and in a batch read the limits of streams.
 
     The rule is the one of Spark's Kafka source for limits of streams.
     """
-    names = sorted(_ignored(options, is_stream=is_stream))
-    if names:
+    limits = () if is_stream else _OF_STREAMS
+    return [name for name in options if name.lower().startswith(prefixes) or name.lower() in limits]
+
+
+def warn_ignored(options: Iterable[str], *, is_stream: bool = False) -> None:
+    """Log one warning that names the options that a read of directories ignores."""
+    log_ignored(_ignored(options, is_stream=is_stream), "log directories", is_stream=is_stream)
+
+
+def log_ignored(names: Iterable[str], source: str, *, is_stream: bool) -> None:
+    """Log one warning that names options of Spark's Kafka source that have no effect, if there are any."""
+    if listed := ", ".join(sorted(names)):
         logging.getLogger(__name__).warning(
-            "these options of Spark's Kafka source mean nothing for %s of log directories, and are ignored: %s",
+            "these options of Spark's Kafka source mean nothing for %s of %s, and are ignored: %s",
             "a stream" if is_stream else "a batch read",
-            printable(", ".join(names)),
+            source,
+            printable(listed),
         )
 
 
@@ -516,8 +543,9 @@ def _paths(given: dict[str, str]) -> list[str]:
         paths += _parse_paths(given["paths"])
     if not paths:
         raise ValueError(
-            "no path: name the log directory in load(...), or in the option path. A table needs CREATE TABLE t USING "
-            "kbatch OPTIONS (path '...') without a list of columns"
+            "no path: name the log directory in load(...), or in the option path, or a live cluster in the option "
+            "kafka.bootstrap.servers. A table needs CREATE TABLE t USING kbatch OPTIONS (path '...') without a list of "
+            "columns"
         )
     return paths
 

@@ -25,13 +25,16 @@ __all__ = [
 START = "$start"
 # how far each log is ahead, the bytes of the micro-batch, and its offsets that no longer exist;
 LAG, BYTES, MISSING = "$lag", "$bytes", "$missing"
-# the partitions of each topic id: {topic: {id: [partitions]}}; and the checksum of the batch before each offset:
-# {topic: {partition: checksum}}. Offsets of earlier releases have neither.
+# the partitions of each topic id: {topic: {id: [partitions]}}; the leader epoch of a live cluster that no record before
+# an offset exceeds, and the checksum of the batch before it: {topic: {partition: number}}. Offsets of earlier releases
+# have none of them.
 _IDS = "$ids"
+_EPOCHS = "$epochs"
 _CHECKSUMS_KEY = "$checksums"
 
 Offsets = dict[TopicPartition, int]
-# The next offset of each topic-partition, with the topic's id and the checksum of the batch before it, if known.
+# The next offset of each topic-partition, with the topic's id, leader epoch and the checksum of the batch before it, if
+# known.
 Places = dict[TopicPartition, Position]
 
 
@@ -43,9 +46,10 @@ def places_from_json(document: Mapping[str, Any]) -> Places:
         for topic_id, numbers in each.items()
         for number in numbers
     }
+    epochs = offsets_from_json(document.get(_EPOCHS, {}))
     checksums = offsets_from_json(document.get(_CHECKSUMS_KEY, {}))
     plain = offsets_from_json(document)
-    return {key: Position(offset, None, ids.get(key), checksums.get(key)) for key, offset in plain.items()}
+    return {key: Position(offset, epochs.get(key), ids.get(key), checksums.get(key)) for key, offset in plain.items()}
 
 
 def places_to_json(places: Mapping[TopicPartition, Position]) -> dict[str, Any]:
@@ -57,9 +61,10 @@ def places_to_json(places: Mapping[TopicPartition, Position]) -> dict[str, Any]:
             ids.setdefault(topic, {}).setdefault(place.topic_id, []).append(number)
     if ids:
         out[_IDS] = {topic: dict(sorted(each.items())) for topic, each in ids.items()}
-    checksums = {key: place.batch_crc for key, place in places.items() if place.batch_crc is not None}
-    if checksums:
-        out[_CHECKSUMS_KEY] = offsets_to_json(checksums)
+    for name, field in (_EPOCHS, "leader_epoch"), (_CHECKSUMS_KEY, "batch_crc"):
+        numbers = {key: getattr(place, field) for key, place in places.items() if getattr(place, field) is not None}
+        if numbers:
+            out[name] = offsets_to_json(numbers)
     return out
 
 

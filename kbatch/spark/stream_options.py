@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kbatch import options as opts
 from kbatch.bounds import PerPartition
+from kbatch.live.settings import ClientSettings
 from kbatch.options import OptionError, ValueKind, option
+from kbatch.plan.cluster_options import parse_cluster_options
 from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions, parse_options, parse_per_partition
 from kbatch.quantities import parse_duration
 
-__all__ = ["StreamReadOptions", "parse_stream_options"]
+__all__ = ["StreamReadOptions", "parse_live_stream_options", "parse_stream_options"]
+
+SourceT = TypeVar("SourceT")
 
 _BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "prune", "table")
 
@@ -112,6 +117,28 @@ def parse_stream_options(options: Mapping[str, str]) -> tuple[list[str], StreamR
     >>> stream.starting, stream.max_delay, stream.read.fail_on_data_loss
     (-2, 60.0, True)
     """
+    return _parse_stream(options, parse_options)
+
+
+def parse_live_stream_options(options: Mapping[str, str]) -> tuple[ClientSettings, StreamReadOptions]:
+    """Return the settings of the client and the options of a stream of a live cluster, as `parse_stream_options`.
+
+    Raises
+    ------
+    ValueError
+        As `parse_cluster_options`, and for options that only batch reads have.
+    """
+    if any(name.lower() == "maxbytespertrigger" for name in options):
+        raise ValueError(
+            "maxBytesPerTrigger does not apply to a live cluster: the sizes of records are not known before they are "
+            "fetched; use maxOffsetsPerTrigger"
+        )
+    return _parse_stream(options, parse_cluster_options)
+
+
+def _parse_stream(
+    options: Mapping[str, str], parse: Callable[[Mapping[str, str]], tuple[SourceT, ReadOptions]]
+) -> tuple[SourceT, StreamReadOptions]:
     given = {name.lower(): value for name, value in options.items()}
     for name in _BATCH_ONLY:
         if name.lower() in given and not (name == "table" and given["table"] == "records"):
@@ -120,5 +147,5 @@ def parse_stream_options(options: Mapping[str, str]) -> tuple[list[str], StreamR
         raise ValueError("onError=stop is not valid in streaming queries: choose raise or skip")
     values, names = opts.from_strings(opts.options_of(StreamReadOptions), given)
     own = {name.lower() for name in names.values()}
-    paths, read = parse_options({name: value for name, value in given.items() if name not in own})
-    return paths, opts.as_named(lambda: StreamReadOptions(read, **values), names)
+    source, read = parse({name: value for name, value in given.items() if name not in own})
+    return source, opts.as_named(lambda: StreamReadOptions(read, **values), names)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -27,28 +25,9 @@ from kbatch.plan.split import Split, Task, divide_splits, good_row, log_splits
 from kbatch.plan.tasks import task_options, task_tables
 from kbatch.plan.trigger_limits import bytes_between, bytes_from, offset_after_bytes, offset_after_records, shares
 from kbatch.plan.watching import LogState, TopicPartition, WatchedLogs, open_log
-from kbatch.spark.driver.shipping import Shipped
-from kbatch.spark.source_api import (
-    HAS_LIMITS,
-    DataSourceStreamReader,
-    InputPartition,
-    ReadAllAvailable,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
-from kbatch.spark.stream_offsets import (
-    BYTES,
-    LAG,
-    MISSING,
-    START,
-    Offsets,
-    Places,
-    offsets_to_json,
-    places_from_json,
-    places_to_json,
-)
+from kbatch.spark.micro_batches import MicroBatchReader, partition_name
+from kbatch.spark.source_api import InputPartition
+from kbatch.spark.stream_offsets import BYTES, MISSING, Offsets, Places
 from kbatch.spark.stream_options import StreamReadOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
@@ -58,20 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["KbatchStreamReader"]
 
-# A line of the log names at most this number of topic-partitions.
-_LOGGED_LAGS = 10
-# Its name is public: docs/spark.md.
-_LAG_LOGGER = "kbatch.spark.stream"
 # How often a task looks up records whose file was replaced meanwhile.
 _READ_ATTEMPTS = 10
 
 
-class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KbatchStreamReader(MicroBatchReader):
     """Follows logs from micro-batch to micro-batch.
-
-    Offsets are ``{"topic": {"0": next}}``, as in Spark's Kafka source: the next offset to read of each partition. The
-    end of a query's first batch also has its start, under ``"$start"``, so that the batch can be repeated. Topic
-    ids and checksums, by which a log is recognized that was made again, are under ``"$ids"`` and ``"$checksums"``.
 
     Parameters
     ----------
@@ -86,25 +57,12 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
     def __init__(
         self, paths: list[str], options: StreamReadOptions, columns: tuple[str, ...], values: Transform | None = None
     ) -> None:
+        super().__init__(options, columns, values)
         self.paths = paths
-        self.options = options
-        self.columns = columns
-        self.values = values
-        # The state below exists in the driver process only; a restarted query begins without it.
         self._watched: WatchedLogs | None = None
         self._followed: dict[TopicPartition, FollowedLog] = {}
         self._stable: dict[TopicPartition, tuple[tuple[object, ...], int | None]] = {}
-        self._initial: dict[str, Any] | None = None
-        # Where the last batch ends: before PySpark 4.2, `latestOffset` is not given the start.
-        self._reached: dict[str, Any] | None = None
         self._states: dict[TopicPartition, LogState] = {}
-        self._latest: Offsets = {}
-        self._planned: Offsets = {}
-        self._bytes: Offsets = {}
-        self._missing: Offsets = {}
-        self._until_now: Offsets | None = None
-        self._is_until_now = False
-        self._last_batch = float("-inf")
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks get a pickled reader, and all of them the same one: without the state, which grows with the logs.
@@ -113,94 +71,14 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
 
     # -- methods that Spark calls
 
-    def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins, the same each time."""
-        if self._initial is None:
-            starts = self._starts()
-            self._initial = places_to_json({key: self._place(key, offset, None) for key, offset in starts.items()})
-        return self._initial
-
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return where the next micro-batch ends.
-
-        Parameters
-        ----------
-        start : dict, optional
-            Where it begins. PySpark passes it from version 4.2 on; before, it is where the last one ended.
-        limit : ReadLimit, optional
-            ``ReadAllAvailable`` overrides the limits of the options.
-        """
-        if start is None:
-            start = self._reached if self._reached is not None else self.initialOffset()
-        first = start == self._initial
-        before = places_from_json(start)
-        ends = self._ends(before)
-        self._latest = ends
-        begin = self._begin(before)
-        if not (HAS_LIMITS and isinstance(limit, ReadAllAvailable)):
-            ends = self._limited(begin, ends)
-        self._planned = ends
-        if HAS_LIMITS:
-            self._measure(begin, ends)
-        places = {key: self._place(key, offset, before.get(key)) for key, offset in ends.items()}
-        if places == before and not first:
-            return start
-        return {**places_to_json(places), START: start} if first else places_to_json(places)
-
-    def getDefaultReadLimit(self) -> Any:
-        """Return the limit of the options."""
-        options = self.options
-        if options.max_offsets is not None:
-            return ReadMaxRows(options.max_offsets)
-        if options.max_bytes is not None:
-            return ReadMaxBytes(options.max_bytes)
-        if options.min_offsets is not None:
-            return ReadMinRows(options.min_offsets)
-        return ReadAllAvailable()
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the end of the logs at the last poll, for the query's progress, and numbers of the micro-batch.
-
-        ``"$lag"`` has the offsets from the end of the micro-batch to the end of each log, ``"$bytes"`` the bytes that
-        it reads, and ``"$missing"`` the offsets that were deleted before it could read them.
-        """
-        if not self._latest:
-            return None
-        numbers = {LAG: self._lag(self._planned), BYTES: self._bytes, MISSING: self._missing}
-        return {
-            **offsets_to_json(self._latest),
-            **{name: offsets_to_json(each) for name, each in numbers.items()},
-        }
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """End the query where the logs end at the next poll."""
-        self._is_until_now = True
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return a partition for each task of a micro-batch.
-
-        Raises
-        ------
-        LogDirectoryError
-            If offsets between `start` and `end` no longer exist, with ``failOnDataLoss``.
-        CorruptBatchError, TruncatedBatchError, CrcMismatchError
-            As `kbatch.plan.following.check_markers`, under read_committed with ``onError=raise``.
-        """
-        self._reached = end
-        if start == end:
-            # PySpark before 4.2 calls this to set the start of a query that resumes.
-            return []
-        # A first batch that is repeated begins where it did. Spark calls `initialOffset` again, and the latest offset
-        # may have changed.
-        begin, until = places_from_json(end.get(START, start)), places_from_json(end)
-        _log_lag(self._lag({key: place.next_offset for key, place in until.items()}))
-        return [InputPartition(task) for task in retry_if_gone(lambda: self._plan(begin, until))]
+    def _tasks(self, begin: Places, until: Places) -> Sequence[tuple[Split, ...]]:
+        return retry_if_gone(lambda: self._plan(begin, until))
 
     def _plan(self, begin: Places, until: Places) -> list[tuple[Split, ...]]:
         gone = sorted(begin.keys() - until.keys())
         if gone:
             self._lose(
-                f"{', '.join(map(_name, gone))}: the log no longer exists; read up to "
+                f"{', '.join(map(partition_name, gone))}: the log no longer exists; read up to "
                 f"{[begin[key].next_offset for key in gone]}"
             )
         changed = {key: place for key, place in until.items() if begin.get(key) != place}
@@ -220,21 +98,14 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         tables = _tables(partition.value or (), self.options, self.columns)
         return transformed_batches(tables, self.columns, self.options.read, self.values)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the reader keeps no state of committed batches."""
-
     def stop(self) -> None:
         """Drop the state."""
         self._watched = None
         self._followed.clear()
         self._stable.clear()
 
-    def _lag(self, until: Offsets) -> Offsets:
-        return {key: max(0, end - until.get(key, end)) for key, end in self._latest.items()}
-
-    def _measure(self, begin: Offsets, ends: Offsets) -> None:
-        """Set the bytes and the missing offsets of the micro-batch that ends there, for the query's progress."""
-        self._bytes, self._missing = dict.fromkeys(ends, 0), dict.fromkeys(ends, 0)
+    def _measure(self, begin: Offsets, ends: Offsets) -> dict[str, Offsets]:
+        sizes, missing = dict.fromkeys(ends, 0), dict.fromkeys(ends, 0)
         for key, stop in ends.items():
             state = self._states.get(key)
             if state is None:
@@ -242,11 +113,12 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
             # A log that is new to a query that runs is read from offset 0 on.
             start = begin.get(key, 0)
             first = min(max(start, state.start_offset), stop)
-            self._missing[key] = max(0, first - start)
+            missing[key] = max(0, first - start)
             log = open_log(state.path, self.options.read.storage) if first < stop else None
             if log is not None:
                 with contextlib.suppress(LogDirectoryError):
-                    self._bytes[key] = bytes_between(log, first, stop, state)
+                    sizes[key] = bytes_between(log, first, stop, state)
+        return {BYTES: sizes, MISSING: missing}
 
     # -- where logs begin and end
 
@@ -265,7 +137,6 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         return transactions
 
     def _begin(self, before: Places) -> Offsets:
-        """Return the offsets to resume from: those of the last micro-batch, or the start of a topic with another id."""
         begin = {key: place.next_offset for key, place in before.items()}
         for key, state in self._states.items():
             if key in before and before[key].changed_id(state.topic_id):
@@ -273,7 +144,6 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         return begin
 
     def _place(self, key: TopicPartition, offset: int, before: Position | None) -> Position:
-        """Return an offset with what its log is recognized by, or `before` itself if nothing has changed since then."""
         state = self._states.get(key)
         if state is None:
             return Position(offset)
@@ -289,15 +159,10 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
             crc = None if found is None else int(found[1]["crc"])
         return Position(offset, None, topic_id, crc)
 
-    def _ends(self, before: Places) -> Offsets:
-        ends = self._until_now
-        if ends is None:
-            ends = retry_if_gone(lambda: self._ends_now(before))
-        if self._is_until_now:
-            self._until_now = ends
-        return ends
-
     def _ends_now(self, before: Places) -> Offsets:
+        return retry_if_gone(lambda: self._listed_ends(before))
+
+    def _listed_ends(self, before: Places) -> Offsets:
         states = self._states = self._poll()
         begin = self._begin(before)
         for key in self._followed.keys() - states.keys():
@@ -320,7 +185,6 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         return end if known[1] is None else max(start, min(end, known[1]))
 
     def _starts(self) -> Offsets:
-        """Resolve where a new query begins."""
         options = self.options
         states = self._states = self._poll()
         bound = options.read.starting
@@ -361,7 +225,7 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
         self, key: TopicPartition, before: Position | None, until: Position, state: LogState | None
     ) -> tuple[Log, int, int] | None:
         """Return the log and the range of its offsets that can be read; report the offsets that cannot."""
-        name, stop = _name(key), until.next_offset
+        name, stop = partition_name(key), until.next_offset
         if before is None:
             start = 0 if state is None else state.start_offset
             if start:
@@ -420,11 +284,8 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
             for key in ends
         }
         backlog = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
-        if options.min_offsets is not None and not self._is_until_now:
-            now = time.monotonic()
-            if now - self._last_batch < options.max_delay and sum(backlog.values()) < options.min_offsets:
-                return begin
-            self._last_batch = now
+        if self._waits(backlog):
+            return begin
         out = dict(ends)
         if options.max_offsets is not None:
             for key, share in shares(backlog, options.max_offsets).items():
@@ -447,25 +308,6 @@ class KbatchStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailab
             key: min(ends[key], max(offset_after_bytes(logs[key], starts[key], share), starts[key] + 1))
             for key, share in shares(sizes, limit).items()
         }
-
-
-def _log_lag(lags: Offsets) -> None:
-    """Log how far a micro-batch ends before the ends of the logs."""
-    if not lags:
-        # After a restart, Spark repeats the last micro-batch before the first poll.
-        return
-    logger = logging.getLogger(_LAG_LOGGER)
-    if not logger.hasHandlers():
-        # Spark starts a process for the reader, whose standard error is in the log of the driver.
-        logger.addHandler(logging.StreamHandler())
-        logger.setLevel(logging.INFO)
-    behind = sorted(((lag, key) for key, lag in lags.items() if lag), reverse=True)
-    if not behind:
-        logger.info("the micro-batch ends at the end of the logs (topic-partitions: %d)", len(lags))
-        return
-    named = ", ".join(f"{_name(key)} by {lag}" for lag, key in behind[:_LOGGED_LAGS])
-    more = f" and {len(behind) - _LOGGED_LAGS} more" if len(behind) > _LOGGED_LAGS else ""
-    logger.info("the micro-batch ends %d offsets before the end of the logs: %s%s", sum(lags.values()), named, more)
 
 
 # -- tasks
@@ -549,10 +391,6 @@ def _available(state: LogState) -> str:
     if state.start_offset >= state.end_offset:
         return f"no offset is available now, and the next one will be {state.end_offset}"
     return f"the first offset available is now {state.start_offset} and the last one {state.end_offset - 1}"
-
-
-def _name(key: TopicPartition) -> str:
-    return f"{key[0]}-{key[1]}"
 
 
 def _made_again(name: str, log: Log, place: Position, topic_id: str | None, end: int) -> str:

@@ -1,0 +1,132 @@
+"""The options of a read of a live cluster: the options of Spark's Kafka source, and its settings ``kafka.*``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kbatch.live.settings import ClientSettings
+from kbatch.log.store.storage import is_cluster_url
+from kbatch.plan.read_options import (
+    ReadOptions,
+    ignored_options,
+    log_ignored,
+    parse_options,
+    parse_read,
+    warn_ignored,
+)
+
+__all__ = ["is_live", "is_secret_setting", "parse_cluster_options", "parse_source", "warn_without_effect"]
+
+_PREFIX, _SERVERS = "kafka.", "kafka.bootstrap.servers"
+# Options of Spark's Kafka source without an effect: kbatch joins no group, and has its own attempts and time-outs.
+_WITHOUT_MEANING = ("fetchoffset.", "kafkaconsumer.", "groupidprefix", "kafka.group.id")
+# Settings that Spark's Kafka source refuses too.
+_REFUSED = {
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.enable.auto.commit": "nothing is committed to Kafka; the offsets of a stream are in its checkpoint",
+    "kafka.interceptor.classes": "classes of Java are not supported",
+    "kafka.key.deserializer": "keys are bytes; use keyFormat, or a function of Spark",
+    "kafka.value.deserializer": "values are bytes; use valueFormat, or a function of Spark",
+}
+# Options of reads of files, in the spelling of messages.
+_OF_FILES = {
+    "keyIndex": "a key index is of files; the option key alone chooses the records of a key",
+    "onGap": "a broker does not state why offsets are missing",
+    "paths": "name the brokers in kafka.bootstrap.servers",
+    "splitBytes": "the sizes of records are not known before they are fetched; use minPartitions or "
+    "maxRecordsPerPartition",
+}
+# The beginnings of settings that may have a secret.
+_SECRET = ("kafka.sasl.", "kafka.ssl.", "kafka.socks5.")
+
+
+def is_live(options: Mapping[str, str]) -> bool:
+    """Whether options are of a live cluster: a URL as path, or servers without a path.
+
+    With the path of a directory, the servers mean nothing, so that a query needs no change but its format and path.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if "path" in given or "paths" in given:
+        return is_cluster_url(given.get("path", ""))
+    return _SERVERS in given
+
+
+def is_secret_setting(name: str) -> bool:
+    """Whether an option may have a secret of a client of Kafka."""
+    return name.lower().startswith(_SECRET)
+
+
+def parse_source(options: Mapping[str, str]) -> tuple[list[str] | ClientSettings, ReadOptions]:
+    """Return the directories or the cluster to read, and the options; errors are as for `parse_options`."""
+    return parse_cluster_options(options) if is_live(options) else parse_options(options)
+
+
+def parse_cluster_options(options: Mapping[str, str]) -> tuple[ClientSettings, ReadOptions]:
+    """Return the settings of the client and the options, from the strings that Spark passes.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+        Names in any case. Those that begin with ``kafka.`` are settings of the client (`ClientSettings`), without this
+        prefix; ``path`` may be a URL ``kafka://HOST:PORT`` instead of ``kafka.bootstrap.servers``. The others are
+        those of directories (`parse_options`), except for options about files.
+
+    Raises
+    ------
+    ValueError
+        An unknown option or setting, a value that an option cannot have, or options that contradict each other. The
+        message has no secret.
+
+    Examples
+    --------
+    >>> from kbatch.plan.cluster_options import parse_cluster_options
+    >>> given = {"kafka.bootstrap.servers": "a:9092", "subscribe": "orders", "minPartitions": "8"}
+    >>> settings, read = parse_cluster_options(given)
+    >>> settings.bootstrap_servers, read.topics, read.min_partitions
+    ((ServerAddress(host='a', port=9092),), ('orders',), 8)
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    for name, reason in _OF_FILES.items():
+        if name.lower() in given:
+            raise ValueError(f"{name} does not apply to a live cluster: {reason}")
+    if storage := sorted(name for name in given if name.startswith("storage.")):
+        raise ValueError(f"{storage[0]} does not apply to a live cluster: storage options are of file systems")
+    for name, reason in _REFUSED.items():
+        if name in given:
+            raise ValueError(f"{name}: {reason}")
+    settings = {
+        name: value
+        for name, value in given.items()
+        if name.startswith(_PREFIX) and name not in ("kafka.group.id", "kafka.isolation.level")
+    }
+    apart = {"path", *settings, *_without_effect(given, is_stream=False)}
+    read = parse_read(given, apart, {*_OF_FILES, "storage.*"})
+    if read.topics is None and read.topic_pattern is None and read.assign is None:
+        raise ValueError("no topics: a live cluster needs one of subscribe, subscribePattern and assign")
+    if read.table == "transactions":
+        raise ValueError("table transactions does not apply to a live cluster: a broker does not list transactions")
+    return _client_settings(given, settings), read
+
+
+def _client_settings(given: Mapping[str, str], settings: Mapping[str, str]) -> ClientSettings:
+    config = {name.removeprefix(_PREFIX): value for name, value in settings.items()}
+    if "path" in given:
+        if _SERVERS in settings:
+            raise ValueError(f"path and {_SERVERS} exclude each other: both name brokers")
+        config["bootstrap.servers"] = given["path"]
+    try:
+        return ClientSettings.of(config)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"options {_PREFIX}*: {error}") from None
+
+
+def _without_effect(options: Iterable[str], *, is_stream: bool) -> list[str]:
+    return ignored_options(options, _WITHOUT_MEANING, is_stream=is_stream)
+
+
+def warn_without_effect(options: Mapping[str, str], *, is_stream: bool = False) -> None:
+    """Log one warning that names the options without an effect for the directories or the cluster to read."""
+    if is_live(options):
+        log_ignored(_without_effect(options, is_stream=is_stream), "a live cluster", is_stream=is_stream)
+    else:
+        warn_ignored(options, is_stream=is_stream)
