@@ -21,7 +21,7 @@ _PREFIX, _SERVERS = "kafka.", "kafka.bootstrap.servers"
 # Options of Spark's Kafka source without an effect: kbatch joins no group, and has its own attempts and time-outs.
 _WITHOUT_MEANING = ("fetchoffset.", "kafkaconsumer.", "groupidprefix", "kafka.group.id")
 # Settings that Spark's Kafka source refuses too.
-_REFUSED = {
+_NOT_ALLOWED = {
     "kafka.auto.offset.reset": "use startingOffsets",
     "kafka.enable.auto.commit": "nothing is committed to Kafka; the offsets of a stream are in its checkpoint",
     "kafka.interceptor.classes": "classes of Java are not supported",
@@ -37,7 +37,7 @@ _OF_FILES = {
     "maxRecordsPerPartition",
 }
 # The beginnings of settings that may have a secret.
-_SECRET = ("kafka.sasl.", "kafka.ssl.", "kafka.socks5.")
+_SECRET_PREFIXES = ("kafka.sasl.", "kafka.ssl.", "kafka.socks5.")
 
 
 def is_live(options: Mapping[str, str]) -> bool:
@@ -53,7 +53,7 @@ def is_live(options: Mapping[str, str]) -> bool:
 
 def is_secret_setting(name: str) -> bool:
     """Whether an option may have a secret of a client of Kafka."""
-    return name.lower().startswith(_SECRET)
+    return name.lower().startswith(_SECRET_PREFIXES)
 
 
 def parse_source(options: Mapping[str, str]) -> tuple[list[str] | ClientSettings, ReadOptions]:
@@ -91,7 +91,7 @@ def parse_cluster_options(options: Mapping[str, str]) -> tuple[ClientSettings, R
             raise ValueError(f"{name} does not apply to a live cluster: {reason}")
     if storage := sorted(name for name in given if name.startswith("storage.")):
         raise ValueError(f"{storage[0]} does not apply to a live cluster: storage options are of file systems")
-    for name, reason in _REFUSED.items():
+    for name, reason in _NOT_ALLOWED.items():
         if name in given:
             raise ValueError(f"{name}: {reason}")
     settings = {

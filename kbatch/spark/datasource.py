@@ -1,4 +1,4 @@
-"""``spark.read.format("kbatch").load(root)``: a broker's log directory as a DataFrame."""
+"""``spark.read.format("kbatch")``: a broker's log directory, or a live cluster, as a DataFrame."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
+from kbatch.live.settings import ClientSettings
 from kbatch.log.missing import retry_if_gone
 from kbatch.log.selection import choose_logs
+from kbatch.options import On
 from kbatch.plan.arrow_batches import count_batches, transformed_batches
+from kbatch.plan.cluster_options import is_live, parse_source, warn_without_effect
 from kbatch.plan.loss_rows import loss_batches
 from kbatch.plan.planner import plan_or_defer, plan_ranges, splits_of
-from kbatch.plan.read_options import ReadOptions, parse_options, warn_ignored
+from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.tasks import task_options, task_tables
 from kbatch.plan.transaction_rows import transaction_batches
 from kbatch.plan.value_columns import parsers_of
 from kbatch.spark.datasink import KbatchWriter
 from kbatch.spark.driver.shipping import Shipped
+from kbatch.spark.live_reader import KbatchLiveReader, live_parsers
+from kbatch.spark.live_stream import KbatchLiveStreamReader
 from kbatch.spark.source_api import (
     DataSource,
     DataSourceReader,
@@ -27,11 +32,13 @@ from kbatch.spark.source_api import (
     InputPartition,
     check_data_source,
 )
-from kbatch.spark.stream_options import parse_stream_options
+from kbatch.spark.stream_options import parse_live_stream_options, parse_stream_options
 from kbatch.spark.stream_source import KbatchStreamReader
 from kbatch.spark.table_options import created_options, read_table_options, with_options
 from kbatch.spark.table_schemas import columns_of, kafka_schema, table_schema
 from kbatch.spark.value_schema import columns_for, value_schema
+from kbatch.value_options import ValueOptions
+from kbatch.values.parsed import Parser
 from kbatch.values.typed_columns import ValueColumns
 
 if TYPE_CHECKING:
@@ -42,7 +49,13 @@ __all__ = ["KbatchDataSource", "KbatchReader", "register"]
 
 
 class KbatchDataSource(Shipped, DataSource):
-    """The data source ``kbatch``: log directories with the schema and the options of Spark's Kafka source.
+    """The data source ``kbatch``: log directories and live clusters, like Spark's Kafka source.
+
+    It has the schema and the options of that source.
+
+    With ``option("kafka.bootstrap.servers", "HOST:PORT")`` and no path, records come from a live cluster, by the
+    protocol of Kafka: the driver looks up offsets, and tasks fetch from the leaders of partitions.
+    `kbatch.plan.cluster_options.parse_cluster_options` describes the options. Otherwise a path names log directories.
 
     Columns are key, value, topic, partition, offset, timestamp, timestampType, and headers with
     ``option("includeHeaders", "true")``. A user's schema chooses among them and sets their order; other columns are
@@ -94,6 +107,8 @@ class KbatchDataSource(Shipped, DataSource):
     >>> kbatch.spark.register(spark)  # doctest: +SKIP
     >>> spark.read.format("kbatch").option("subscribe", "orders").load("/data/kafka").count()  # doctest: +SKIP
     >>> spark.read.format("kbatch").option("table", "losses").load("/data/kafka").show()  # doctest: +SKIP
+    >>> live = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+    >>> spark.read.format("kbatch").options(**live).load().count()  # doctest: +SKIP
     """
 
     @classmethod
@@ -109,36 +124,41 @@ class KbatchDataSource(Shipped, DataSource):
         return self._schema(self.options)
 
     def _schema(self, given: Mapping[str, str]) -> StructType:
+        source: list[str] | ClientSettings
         try:
-            paths, options = parse_options(given)
+            source, options = parse_source(given)
         except ValueError as error:
             # It is unknown here whether this is a batch read or a stream.
             try:
-                paths, stream = parse_stream_options(given)
+                source, stream = parse_live_stream_options(given) if is_live(given) else parse_stream_options(given)
             except ValueError:
                 raise error from None
             options = stream.read
         if options.table == "records":
             schema = kafka_schema(headers=bool(options.include_headers))
             if options.values.parsed:
-                logs = choose_logs(paths, options.selection, options.storage)
-                schema = value_schema(schema, parsers_of(options.values, logs, options))
+                schema = value_schema(schema, _parsers(source, options.values, options))
             return schema
         return table_schema(options.table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for the default schema, or for the columns of a user's."""
         given = read_table_options(self.options, schema)
-        paths, options = parse_options(given)
-        warn_ignored(given)
-        columns, values = _columns(schema, paths, options)
-        return KbatchReader(paths, options, columns, values)
+        source, options = parse_source(given)
+        warn_without_effect(given)
+        columns, values = _columns(schema, source, options)
+        if isinstance(source, ClientSettings):
+            return KbatchLiveReader(source, options, columns, values)
+        return KbatchReader(source, options, columns, values)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, with the same columns as `reader`."""
         given = read_table_options(self.options, schema)
+        warn_without_effect(given, is_stream=True)
+        if is_live(given):
+            settings, options = parse_live_stream_options(given)
+            return KbatchLiveStreamReader(settings, options, *_columns(schema, settings, options.read))
         paths, options = parse_stream_options(given)
-        warn_ignored(given, is_stream=True)
         return KbatchStreamReader(paths, options, *_columns(schema, paths, options.read))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -153,11 +173,20 @@ class KbatchDataSource(Shipped, DataSource):
         )
 
 
-def _columns(schema: StructType, paths: list[str], options: ReadOptions) -> tuple[tuple[str, ...], ValueColumns | None]:
+def _columns(
+    schema: StructType, source: list[str] | ClientSettings, options: ReadOptions
+) -> tuple[tuple[str, ...], ValueColumns | None]:
     """Return the columns to decode for a schema, and the parser of their values."""
     if options.table == "records" and options.values.parsed:
-        return columns_for(schema, options, lambda: choose_logs(paths, options.selection, options.storage))
+        return columns_for(schema, options, lambda values: _parsers(source, values, options))
     return columns_of(schema, options.table), None
+
+
+def _parsers(source: list[str] | ClientSettings, values: ValueOptions, options: ReadOptions) -> dict[On, Parser]:
+    """Return the parsers of the keys and values of directories or a cluster, which may take a sample of them."""
+    if isinstance(source, ClientSettings):
+        return live_parsers(source, values, options)
+    return parsers_of(values, choose_logs(source, options.selection, options.storage), options)
 
 
 class KbatchReader(Shipped, DataSourceReader):

@@ -15,7 +15,7 @@ from kbatch.bounds import Domain
 from kbatch.log.discovery import root_list
 from kbatch.log.pruning import pruning_of
 from kbatch.options import to_strings
-from kbatch.plan.read_options import parse_options
+from kbatch.plan.cluster_options import parse_source
 from kbatch.spark.datasource import KbatchDataSource, register
 from kbatch.spark.driver.session import is_connect
 
@@ -98,7 +98,7 @@ def read_logs(
     else:
         given["paths"] = json.dumps(paths)
     # Errors in options are raised here, and not as the text of an error of Spark.
-    _, read = parse_options(given)
+    _, read = parse_source(given)
     is_remote = is_connect(spark)
     schema = None if is_remote and read.values.parsed else KbatchDataSource(given).schema()
     if schema is not None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructField, StructType
 
+from kbatch.plan.cluster_options import is_secret_setting
 from kbatch.values.registry_settings import is_registry_setting
 
 __all__ = ["created_options", "read_table_options", "with_options"]
@@ -30,7 +31,8 @@ def created_options(properties: Mapping[str, str]) -> dict[str, str] | None:
     Raises
     ------
     ValueError
-        For options of a filesystem: they may be secrets, and the metadata of columns is copied into files.
+        For options of a filesystem, a schema registry or a client's security: they may be secrets, and the metadata of
+        columns is copied into files.
     """
     given = {name.lower(): value for name, value in properties.items()}
     if "owner" not in given or given.get("provider", "").lower() != "kbatch":
@@ -40,11 +42,13 @@ def created_options(properties: Mapping[str, str]) -> dict[str, str] | None:
     }
     if "path" in given:
         options["path"] = given["path"]
-    secrets = sorted(name for name in options if name.startswith("storage.") or is_registry_setting(name))
+    secrets = sorted(
+        name for name in options if name.startswith("storage.") or is_registry_setting(name) or is_secret_setting(name)
+    )
     if secrets:
         raise ValueError(
-            f"{', '.join(secrets)}: a table does not store options of a file system or settings of a schema registry, "
-            "since they may be secrets; give "
+            f"{', '.join(secrets)}: a table does not store options of a file system, or settings of a schema "
+            "registry or of a client's security, since they may be secrets; give "
             f"them in queries: SELECT ... FROM table WITH (`{secrets[0]}` = '...')"
         )
     return options

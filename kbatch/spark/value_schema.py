@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from kbatch.log import Log
 from kbatch.options import On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.spark_types import SparkParser
-from kbatch.plan.value_columns import parsers_of
 from kbatch.spark.table_schemas import columns_of, kafka_schema
 from kbatch.value_options import SIDES, ValueOptions
 from kbatch.values.parsed import Parser, bad_types
@@ -29,7 +27,7 @@ def value_schema(schema: StructType, parsers: Mapping[On, Parser]) -> StructType
 
 
 def columns_for(
-    schema: StructType, options: ReadOptions, logs: Callable[[], Sequence[Log]]
+    schema: StructType, options: ReadOptions, parsers_for: Callable[[ValueOptions], Mapping[On, Parser]]
 ) -> tuple[tuple[str, ...], ValueColumns]:
     """Return the columns to decode for a schema, the default or a user's, and the parsers of their values.
 
@@ -38,8 +36,8 @@ def columns_for(
     schema : StructType
         With json, the types of its ``key`` and ``value`` are used, so that they are not inferred again.
     options : ReadOptions
-    logs : callable
-        Returns the logs to take a sample of, if one is needed.
+    parsers_for : callable
+        Returns the parsers of options; it may take a sample of the records.
 
     Raises
     ------
@@ -55,7 +53,7 @@ def columns_for(
         if of_side.format == "json" and on in requested:
             parsers[on] = SparkParser(of_side.json_parser(to_arrow_type(requested[on].dataType, timezone="UTC")))
         else:
-            parsers |= parsers_of(ValueOptions(**{on: of_side}), logs(), options)
+            parsers |= parsers_for(ValueOptions(**{on: of_side}))
     whole = {field.name: field.dataType for field in value_schema(kafka_schema(headers=True), parsers)}
     columns: list[str] = []
     plain = []

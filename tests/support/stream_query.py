@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,15 @@ class Query:
         self.restart()
 
     def restart(self) -> None:
-        paths, options = parse_stream_options({"path": str(self.root), **self.options})
-        self.reader = KbatchStreamReader(paths, options, COLUMNS)
+        self.reader = self.made()
         if self.log and self.reports_seen:
             # Before PySpark 4.2: AcceptsLatestSeenOffset.setLatestSeenOffset
             self.reader.partitions(self.log[-1], self.log[-1])
+
+    def made(self) -> Any:
+        """Return a reader without state."""
+        paths, options = parse_stream_options({"path": str(self.root), **self.options})
+        return KbatchStreamReader(paths, options, COLUMNS)
 
     def start(self) -> dict[str, Any]:
         if self.committed:
@@ -93,7 +98,9 @@ class Query:
     def read(self) -> list[tuple[str, int, int]]:
         rows = []
         for partition in self.reader.partitions(self.start(), self.log[-1]):
-            for batch in self.reader.read(partition):
+            # A task gets a copy.
+            partition, reader = pickle.loads(pickle.dumps((partition, self.reader)))
+            for batch in reader.read(partition):
                 rows += list(zip(*(batch.column(name).to_pylist() for name in COLUMNS), strict=True))
         return rows
 

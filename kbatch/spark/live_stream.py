@@ -1,0 +1,326 @@
+"""``spark.readStream.format("kbatch").option("kafka.bootstrap.servers", ...)``: a live cluster in micro-batches."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kbatch.backoff import Backoff
+from kbatch.error_codes import ErrorCode
+from kbatch.live.broker_errors import BrokerError
+from kbatch.live.cluster import LATEST as LOG_END
+from kbatch.live.cluster import Cluster, EpochEnd, TopicMetadata, may_pass
+from kbatch.live.live_partitions import LivePartition, located_partitions, selected_partitions
+from kbatch.live.live_ranges import LiveRange
+from kbatch.live.settings import ClientSettings
+from kbatch.log.missing import report_data_loss
+from kbatch.log.resolving import check_partitions
+from kbatch.plan.arrow_batches import Transform, transformed_batches
+from kbatch.plan.live_tasks import LiveTask, divide_ranges, live_task_tables, times_as_offsets
+from kbatch.plan.positions import Position
+from kbatch.plan.read_options import EARLIEST, LATEST
+from kbatch.plan.tasks import task_options
+from kbatch.plan.trigger_limits import shares
+from kbatch.plan.watching import TopicPartition
+from kbatch.spark.micro_batches import MicroBatchReader, partition_name
+from kbatch.spark.source_api import InputPartition
+from kbatch.spark.stream_offsets import MISSING, Offsets, Places
+from kbatch.spark.stream_options import StreamReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["KbatchLiveStreamReader"]
+
+# Seconds for which partitions may be absent: a broker that has just started may not have all metadata.
+_ABSENT_SECONDS = 5.0
+_UNKNOWN_ID = uuid.UUID(int=0)
+_ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+class KbatchLiveStreamReader(MicroBatchReader):
+    """Follows the topics of a cluster. The driver looks up offsets; tasks fetch.
+
+    Parameters
+    ----------
+    settings : ClientSettings
+        They are not part of the offsets, and so not of a checkpoint.
+    options : StreamReadOptions
+    columns : tuple of str
+    values : Transform, optional
+        Applied to each Arrow batch.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        options: StreamReadOptions,
+        columns: tuple[str, ...],
+        values: Transform | None = None,
+    ) -> None:
+        super().__init__(options, columns, values)
+        self.settings = settings
+        self._cluster: Cluster | None = None
+        self._states: dict[TopicPartition, LivePartition] = {}
+        # The offset after the last record of each partition; its `end_offset` may be the last stable offset.
+        self._record_ends: Offsets = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get a pickled reader, and all of them the same one: without the state.
+        options = replace(self.options, read=task_options(self.options.read), starting=LATEST)
+        return KbatchLiveStreamReader(self.settings, options, self.columns, self.values).__dict__
+
+    # -- methods that Spark calls
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the ranges of one partition."""
+        tables = live_task_tables(self.settings, partition.value or (), self.options.read, self.columns)
+        return transformed_batches(tables, self.columns, self.options.read, self.values)
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    # -- where partitions begin and end
+
+    @property
+    def _live(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self.settings)
+        return self._cluster
+
+    def _poll(self, known: Sequence[TopicPartition], *, checks: bool = False) -> dict[TopicPartition, LivePartition]:
+        """Look up the partitions and their offsets; those that are known may be absent for some seconds."""
+        deadline = time.monotonic() + _ABSENT_SECONDS
+        backoff = Backoff(self.settings.retry_backoff_ms, 1000)
+        while True:
+            is_over = time.monotonic() > deadline
+            chosen = selected_partitions(self._live, self.options.read.selection, checks=checks)
+            found = {(topic.name, number) for topic, number in chosen}
+            if is_over or found.issuperset(known):
+                try:
+                    return self._located(chosen)
+                except BrokerError as error:
+                    # A topic was deleted meanwhile.
+                    if is_over or error.code not in _ABSENT:
+                        raise
+            time.sleep(backoff.next_seconds())
+
+    def _located(self, chosen: Sequence[tuple[TopicMetadata, int]]) -> dict[TopicPartition, LivePartition]:
+        isolation = self.options.read.isolation
+        logs = located_partitions(self._live, chosen, isolation)
+        states = {(log.metadata.name, log.number): log for log in logs}
+        self._record_ends = {key: log.end_offset for key, log in states.items()}
+        if isolation == "read_committed":
+            listed = self._live.offsets(dict.fromkeys(states, LOG_END))
+            self._record_ends = {key: end or 0 for key, end in listed.items()}
+        return states
+
+    def _starts(self) -> Offsets:
+        options, read = self.options, self.options.read
+        states = self._states = self._poll((), checks=read.topic_pattern is None)
+        bound = read.starting
+        named = options.starting if isinstance(options.starting, dict) else None
+        given = named if bound.timestamps is None else bound.timestamps
+        if bound.timestamp is None:
+            check_partitions("starting", given, states.keys(), read.selection)
+        if bound.timestamp is None and bound.timestamps is None:
+            return {
+                key: self._named_start(
+                    key, state, options.starting if named is None else named[key[0]][key[1]], named is not None
+                )
+                for key, state in states.items()
+            }
+        times = [bound.timestamp if given is None else given[topic][number] for topic, number in states]
+        if bound.timestamp is not None:
+            times = [bound.timestamp] * len(states)
+        found = times_as_offsets(self._live, list(states.values()), times, read)
+        return {
+            key: self._timed_start(key, state, time, offset)
+            for (key, state), time, offset in zip(states.items(), times, found, strict=True)
+        }
+
+    def _named_start(self, key: TopicPartition, state: LivePartition, offset: Any, is_named: bool) -> int:
+        if offset in (EARLIEST, LATEST):
+            return state.start_offset if offset == EARLIEST else state.end_offset
+        nearest = min(max(offset, state.start_offset), self._record_ends[key])
+        if is_named and nearest != offset:
+            self._lose(
+                f"{partition_name(key)}: startingOffsets names offset {offset}, but {self._available(key, state)}"
+            )
+        return int(nearest)
+
+    def _timed_start(self, key: TopicPartition, state: LivePartition, time: int | None, offset: int | None) -> int:
+        if offset is None and not self.options.read.latest_if_no_timestamp:
+            raise ValueError(
+                f"{partition_name(key)}: no record at or after timestamp {time}; with "
+                "startingOffsetsByTimestampStrategy=latest such a partition starts at its end"
+            )
+        return state.end_offset if offset is None else offset
+
+    def _ends_now(self, before: Places) -> Offsets:
+        states = self._states = self._poll(list(before))
+        begin = self._begin(before)
+        return {key: self._end(key, state, begin.get(key, state.start_offset)) for key, state in states.items()}
+
+    def _end(self, key: TopicPartition, state: LivePartition, start: int) -> int:
+        """Return where a partition ends; not before `start` if records after the last stable offset were read."""
+        return start if state.end_offset < start <= self._record_ends[key] else state.end_offset
+
+    def _begin(self, before: Places) -> Offsets:
+        begin = {key: place.next_offset for key, place in before.items()}
+        for key, state in self._states.items():
+            if key in before and _recreated(before[key], state):
+                begin[key] = state.start_offset
+        return begin
+
+    def _place(self, key: TopicPartition, offset: int, before: Position | None) -> Position:
+        state = self._states.get(key)
+        if state is None:
+            return Position(offset)
+        if before is not None and before.next_offset == offset and not _recreated(before, state):
+            return before
+        return Position(offset, None if state.end_epoch < 0 else state.end_epoch, _topic_id(state))
+
+    def _limited(self, begin: Offsets, ends: Offsets) -> Offsets:
+        # Offsets below the first one that exists are deleted; `_range` reports them.
+        starts = {
+            key: max(begin.get(key, 0), self._states[key].start_offset) if key in self._states else begin.get(key, 0)
+            for key in ends
+        }
+        backlog = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
+        if self._waits(backlog):
+            return begin
+        if self.options.max_offsets is None:
+            return ends
+        return {**ends, **{key: starts[key] + each for key, each in shares(backlog, self.options.max_offsets).items()}}
+
+    def _measure(self, begin: Offsets, ends: Offsets) -> dict[str, Offsets]:
+        missing = {}
+        for key, stop in ends.items():
+            state = self._states.get(key)
+            # A partition that is new to a query that runs is read from offset 0 on.
+            start = begin.get(key, 0)
+            missing[key] = 0 if state is None else max(0, min(max(start, state.start_offset), stop) - start)
+        return {MISSING: missing}
+
+    # -- micro-batches
+
+    def _tasks(self, begin: Places, until: Places) -> Sequence[LiveTask]:
+        gone = sorted(begin.keys() - until.keys())
+        if gone:
+            self._lose(
+                f"{', '.join(map(partition_name, gone))}: the topic no longer exists; read up to "
+                f"{[begin[key].next_offset for key in gone]}"
+            )
+        changed = {key: place for key, place in until.items() if begin.get(key) != place}
+        states = self._poll(list(changed)) if changed else {}
+        ranges = [self._range(key, begin.get(key), stop, states.get(key)) for key, stop in changed.items()]
+        return divide_ranges([each for each in ranges if each is not None], self.options.read)
+
+    def _range(
+        self, key: TopicPartition, before: Position | None, until: Position, state: LivePartition | None
+    ) -> LiveRange | None:
+        """Return the range of offsets of a partition that can be read; report the offsets that cannot."""
+        name, stop = partition_name(key), until.next_offset
+        first = 0 if before is None or _other_id(before, until.topic_id) else before.next_offset
+        if state is None:
+            if first < stop:
+                self._lose(f"{name}: the topic no longer exists; offsets {first} to {stop - 1} were not read")
+            return None
+        if changed := _recreated(until, state):
+            if first < stop:
+                self._lose(
+                    f"{name}: offsets {first} to {stop - 1} were not read: after the read was planned, {changed}; "
+                    f"{self._available(key, state)}"
+                )
+            return None
+        start = self._start(key, before, state)
+        if stop < start:
+            self._lose(
+                f"{name}: the end moved back from offset {start} to {stop} (truncated); {self._available(key, state)}"
+            )
+            return None
+        if start < state.start_offset:
+            if before is None:
+                lost = f"a partition that is new to the query begins at offset {state.start_offset} instead of 0"
+            else:
+                lost = f"offsets {start} to {min(state.start_offset, stop) - 1} were deleted before they were read"
+            self._lose(f"{name}: {lost}; {self._available(key, state)}")
+            start = state.start_offset
+        if stop > (end := self._record_ends[key]):
+            self._lose(
+                f"{name}: offsets {max(start, end)} to {stop - 1} no longer exist (truncated); "
+                f"{self._available(key, state)}"
+            )
+            stop = end
+        if start >= stop:
+            return None
+        epoch = -1 if until.leader_epoch is None else until.leader_epoch
+        return LiveRange(*key, state.metadata.id, epoch, start, stop)
+
+    def _start(self, key: TopicPartition, before: Position | None, state: LivePartition) -> int:
+        """Return where the read of a partition goes on: at its position, unless what was before it is gone."""
+        if before is None:
+            return 0
+        ended = f"{partition_name(key)}: the last micro-batch ended before offset {before.next_offset}, but "
+        if changed := _recreated(before, state):
+            self._lose(f"{ended}{changed}; {self._available(key, state)}")
+            return state.start_offset
+        if before.leader_epoch is None or before.leader_epoch == state.end_epoch:
+            return before.next_offset
+        found = self._epoch_end(key, state, before.leader_epoch)
+        if found is None or found.offset >= before.next_offset:
+            return before.next_offset
+        self._lose(
+            f"{ended}the records from offset {found.offset} on are no longer in the log: a leader without them was "
+            f"elected (leader epoch {before.leader_epoch} ends there); {self._available(key, state)}"
+        )
+        return max(found.offset, state.start_offset)
+
+    def _epoch_end(self, key: TopicPartition, state: LivePartition, epoch: int) -> EpochEnd | None:
+        """Return where a leader epoch ends in the log; ask again while there is no leader."""
+        deadline = time.monotonic() + self.settings.default_api_timeout_ms / 1000
+        backoff = Backoff(self.settings.retry_backoff_ms, 1000)
+        topic = state.metadata
+        while True:
+            try:
+                return self._live._epoch_end(key, topic.partitions[state.number], epoch)
+            except BrokerError as error:
+                if not may_pass(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(backoff.next_seconds())
+            [topic] = self._live.topics([topic.name])
+
+    def _lose(self, message: str) -> None:
+        report_data_loss(message, fails=self.options.read.fail_on_data_loss, kind=BrokerError)
+
+    def _available(self, key: TopicPartition, state: LivePartition) -> str:
+        end = self._record_ends[key]
+        if state.start_offset >= end:
+            return f"no offset is available now, and the next one will be {end}"
+        return f"the first offset available is now {state.start_offset} and the last one {end - 1}"
+
+
+def _topic_id(state: LivePartition) -> str | None:
+    return None if state.metadata.id == _UNKNOWN_ID else str(state.metadata.id)
+
+
+def _other_id(place: Position, topic_id: str | None) -> bool:
+    return bool(place.changed_id(topic_id))
+
+
+def _recreated(place: Position, state: LivePartition) -> str:
+    """Return what shows that the topic of a place was created again, or nothing."""
+    topic_id = _topic_id(state)
+    if text := place.changed_id(topic_id):
+        return text
+    if None in (place.topic_id, topic_id) and 0 <= state.end_epoch < (place.leader_epoch or 0):
+        # Leader epochs do not decrease.
+        return f"the topic was created again: its leader epoch was {place.leader_epoch}, and is now {state.end_epoch}"
+    return ""
