@@ -6,12 +6,15 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from kbatch.batches.framing import scan_part
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import Cluster
 from kbatch.live.counters import ReadCounters
 from kbatch.live.data_loss import DataLoss
-from kbatch.live.fetch_state import FetchLimits, PartitionFetch
+from kbatch.live.fetch_state import FetchedBatches, FetchLimits, PartitionFetch
 from kbatch.live.fetched_tables import fetched_tables
 from kbatch.live.gathering import BatchGathering
 from kbatch.live.live_options import LiveOptions
@@ -122,9 +125,10 @@ def range_tables(
     read = LiveRead(cluster, [fetch for fetch, _ in fetches.values()], limits, options, policy)
     try:
         for batches in read.batches():
-            each = fetches[id(batches.fetch)][1]
             if batches.fetch.is_stopped:
                 continue
+            each = fetches[id(batches.fetch)][1]
+            batches = _within(batches, each.stop)
             for table in fetched_tables(batches, options, max_bytes):
                 is_last = options.on_error == "stop" and bool(table.losses)
                 yield each, rows.chosen(table)
@@ -144,3 +148,12 @@ def range_tables(
         read.close()
         if missing is not None:
             missing += loss.missing
+
+
+def _within(batches: FetchedBatches, stop: int) -> FetchedBatches:
+    """Leave out the batches that begin after the end of a range, which another task reads."""
+    if batches.following <= stop:
+        return batches
+    found = scan_part(batches.data).batches
+    beyond = np.flatnonzero(found["base_offset"] >= stop)
+    return batches._replace(data=batches.data[: int(found["position"][beyond[0]])]) if len(beyond) else batches

@@ -37,7 +37,6 @@ __all__ = ["KbatchLiveStreamReader"]
 
 # Seconds for which partitions may be absent: a broker that has just started may not have all metadata.
 _ABSENT_SECONDS = 5.0
-_UNKNOWN_ID = uuid.UUID(int=0)
 _ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -308,7 +307,7 @@ class KbatchLiveStreamReader(MicroBatchReader):
 
 
 def _topic_id(state: LivePartition) -> str | None:
-    return None if state.metadata.id == _UNKNOWN_ID else str(state.metadata.id)
+    return None if state.metadata.id == uuid.UUID(int=0) else str(state.metadata.id)
 
 
 def _other_id(place: Position, topic_id: str | None) -> bool:

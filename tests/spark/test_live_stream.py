@@ -6,44 +6,20 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
-from typing import Any, ClassVar
 
 import pytest
 from scripted_broker import Fault, ScriptedCluster, ScriptedPartition
 from socket_broker import served
-from stream_query import COLUMNS, Query
+from stream_query import LiveQuery, Query
 
 pytest.importorskip("pyspark")
 
 from kbatch.live import BrokerError
 from kbatch.protocol import ApiKey
 from kbatch.spark import live_stream
-from kbatch.spark.live_stream import KbatchLiveStreamReader
 from kbatch.spark.source_api import HAS_LIMITS
-from kbatch.spark.stream_options import parse_live_stream_options
 
 IDS = [uuid.UUID(int=number) for number in (1, 2)]
-
-
-class LiveQuery(Query):
-    """A query of the topic t of a scripted cluster. Its readers are stopped at the end of the test."""
-
-    readers: ClassVar[list[Any]] = []
-
-    def __init__(self, address: str, **options: str) -> None:
-        self.address = address
-        super().__init__(None, startingOffsets="earliest", **options)  # type: ignore[arg-type]
-
-    def made(self) -> Any:
-        given = {
-            "kafka.bootstrap.servers": self.address, "kafka.retry.backoff.ms": "1",
-            "kafka.default.api.timeout.ms": "3000", "subscribe": "t",
-        }  # fmt: skip
-        if "subscribePattern" in self.options:
-            del given["subscribe"]
-        settings, options = parse_live_stream_options({**given, **self.options})
-        self.readers.append(KbatchLiveStreamReader(settings, options, COLUMNS))
-        return self.readers[-1]
 
 
 @pytest.fixture
@@ -59,8 +35,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
 def address(scripted: ScriptedCluster) -> Iterator[str]:
     with served(scripted) as address:
         yield address
-    while LiveQuery.readers:
-        LiveQuery.readers.pop().stop()
+    LiveQuery.stop_all()
 
 
 def write(cluster: ScriptedCluster, count: int, partition: int = 0) -> None:
@@ -107,6 +82,15 @@ def test_micro_batches_have_each_record_once_across_restarts(scripted: ScriptedC
         query.drain()
     assert [offset for _, _, offset in query.rows] == list(range(18))
     assert [each["t"]["0"] for each in query.log][:3] == [4, 8, 12]
+
+
+def test_a_checkpoint_with_offsets_alone_is_continued(scripted: ScriptedCluster, address: str) -> None:
+    """As Spark's Kafka source writes them."""
+    query = LiveQuery(address)
+    query.log, query.committed = [{"t": {"0": 4}}], 1
+    query.restart()
+    assert query.drain() == [4, 5]
+    assert query.log[-1]["$ids"] == {"t": {str(IDS[0]): [0]}}
 
 
 def test_tasks_of_a_micro_batch_divide_a_partition(scripted: ScriptedCluster, address: str) -> None:

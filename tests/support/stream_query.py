@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from log_batches import segment_path
@@ -14,7 +14,8 @@ from transaction_logs import data, marker, txn
 pytest.importorskip("pyspark")
 
 import kbatch
-from kbatch.spark.stream_options import parse_stream_options
+from kbatch.spark.live_stream import KbatchLiveStreamReader
+from kbatch.spark.stream_options import parse_live_stream_options, parse_stream_options
 from kbatch.spark.stream_source import KbatchStreamReader
 
 COLUMNS = ("topic", "partition", "offset")
@@ -117,3 +118,30 @@ class Query:
         while (batch := self.batch()) is not None:
             out += batch
         return out
+
+
+class LiveQuery(Query):
+    """A query of a topic of a live cluster."""
+
+    readers: ClassVar[list[Any]] = []
+
+    def __init__(self, address: str, topic: str = "t", **options: str) -> None:
+        self.address, self.topic = address, topic
+        super().__init__(Path(), **{"startingOffsets": "earliest", **options})
+
+    def made(self) -> Any:
+        given = {
+            "kafka.bootstrap.servers": self.address, "kafka.retry.backoff.ms": "1",
+            "kafka.default.api.timeout.ms": "30000", "subscribe": self.topic,
+        }  # fmt: skip
+        if "subscribePattern" in self.options:
+            del given["subscribe"]
+        settings, options = parse_live_stream_options({**given, **self.options})
+        self.readers.append(KbatchLiveStreamReader(settings, options, COLUMNS))
+        return self.readers[-1]
+
+    @classmethod
+    def stop_all(cls) -> None:
+        """Close the connections of all readers; call it at the end of a test."""
+        while cls.readers:
+            cls.readers.pop().stop()

@@ -1,0 +1,90 @@
+"""The batch reader of a live cluster, without Spark: damage, tables of counts and losses, and what tasks get."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripted_broker import ScriptedCluster, ScriptedPartition
+from socket_broker import served
+
+pytest.importorskip("pyspark")
+
+import kbatch
+from kbatch.plan.cluster_options import parse_cluster_options
+from kbatch.spark.live_reader import KbatchLiveReader
+from kbatch.spark.table_schemas import table_schema
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """A partition of ten batches of three records; the fifth is damaged."""
+    log = ScriptedPartition()
+    for number in range(10):
+        log.write([b"%d" % number] * 3, keys=[b"a", b"b", None], timestamps=[1, 2, 3])
+    damaged = bytearray(log.batches[4])
+    damaged[-1] ^= 1
+    log.batches[4] = bytes(damaged)
+    with served(ScriptedCluster(t=[log])) as address:
+        yield address
+
+
+def reader(address: str, *columns: str, **options: str) -> KbatchLiveReader:
+    settings, read = parse_cluster_options({"kafka.bootstrap.servers": address, "subscribe": "t", **options})
+    return KbatchLiveReader(settings, read, columns or tuple(table_schema(read.table).names))
+
+
+def rows(made: KbatchLiveReader) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for partition in made.partitions():
+        task, copy = pickle.loads(pickle.dumps((partition, made)))
+        found += [row for batch in copy.read(task) for row in batch.to_pylist()]
+    return found
+
+
+def offsets(address: str, **options: str) -> list[int]:
+    return [each["offset"] for each in rows(reader(address, "offset", **options))]
+
+
+WITHOUT_DAMAGE = [offset for offset in range(30) if offset not in (12, 13, 14)]
+
+
+@pytest.mark.parametrize("divided", [{}, {"minPartitions": "7"}, {"maxRecordsPerPartition": "4"}])
+def test_damage_is_an_error_or_skipped_or_ends_the_partition(address: str, divided: dict[str, str]) -> None:
+    with pytest.raises(kbatch.CrcMismatchError, match=r"t-0.*base offset 12"):
+        offsets(address, **divided)
+    assert offsets(address, onError="skip", **divided) == WITHOUT_DAMAGE
+    assert offsets(address, failOnDataLoss="false", **divided) == WITHOUT_DAMAGE
+    assert offsets(address, onError="stop", **divided) == list(range(12))
+
+
+def test_damage_outside_of_the_chosen_offsets_is_not_reported(address: str) -> None:
+    assert offsets(address, endingOffsets='{"t": {"0": 11}}') == list(range(11))
+    assert offsets(address, startingOffsets='{"t": {"0": 16}}') == list(range(16, 30))
+
+
+@pytest.mark.parametrize("divided", [{}, {"minPartitions": "3"}])
+def test_the_table_of_losses_has_each_damaged_batch_once(address: str, divided: dict[str, str]) -> None:
+    [loss] = rows(reader(address, table="losses", **divided))
+    assert (loss["topic"], loss["partition"], loss["file"], loss["base_offset"]) == ("t", 0, "t-0", 12)
+    assert loss["length"] > 0
+    assert "checksum" in loss["reason"]
+
+
+def test_the_table_of_counts_has_the_records_of_each_partition(address: str) -> None:
+    found = rows(reader(address, table="counts", onError="skip"))
+    assert sum(each["records"] for each in found) == 27
+
+
+def test_a_key_chooses_records(address: str) -> None:
+    assert offsets(address, key="b", onError="skip") == [offset for offset in WITHOUT_DAMAGE if offset % 3 == 1]
+
+
+def test_a_task_gets_no_bounds_of_the_whole_read(address: str) -> None:
+    bounds = {"startingOffsets": '{"t": {"0": 16}}', "endingOffsets": '{"t": {"0": 20}}'}
+    made = reader(address, "offset", **bounds)
+    copy = pickle.loads(pickle.dumps(made))
+    assert (copy.options.starting.offsets, copy.options.ending.offsets, copy.options.topics) == (None, None, None)
+    assert [each["offset"] for each in rows(made)] == [16, 17, 18, 19]
