@@ -365,7 +365,8 @@ def page() -> str:
             "[Policies of single topics](export.md#policies-of-single-topics).\n\n"
             "Options of Spark's Kafka source that mean nothing for directories are ignored with a warning, and "
             "internal topics such as\n`__consumer_offsets` are read only if they are named: see "
-            "[Reading](spark.md#reading).",
+            "[Reading](spark.md#reading). With `kafka.bootstrap.servers` and no\npath, Spark reads a live cluster: "
+            "[its options](spark-live.md#options) are these, except for those about files.",
             options_of(ReadOptions),
         ),
         (

@@ -46,7 +46,8 @@ def read_logs(
     spark : SparkSession
         The data source is registered with it.
     path : str or path, or iterable of them
-        Log directories, topic-partition directories or ``.log`` files.
+        Log directories, topic-partition directories or ``.log`` files; or the URL ``kafka://HOST:PORT`` of a live
+        cluster, with ``subscribe`` and settings such as ``kafka.security.protocol`` among the options.
     where : str or Column, optional
         A condition in SQL or as a column. Parts that are joined by AND and compare topic, partition or offset with
         constants, timestamp with a lower bound, or the key with a value exclude topic-partitions, segments and batches.

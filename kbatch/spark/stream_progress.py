@@ -26,7 +26,8 @@ class TopicMetrics:
     offsets : int
         From the start of the micro-batch to its end: records, and offsets without one.
     log_bytes : int or None
-        Bytes of the batches that it read. This and the other attributes are None before PySpark 4.2.
+        Bytes of the batches that it read; None for a live cluster, whose driver does not know them. This and the other
+        attributes are None before PySpark 4.2.
     missing_offsets : int or None
         Offsets that were deleted before they could be read; with ``failOnDataLoss=true`` such a query fails.
     lag_offsets : int or None

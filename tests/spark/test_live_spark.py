@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from socket_broker import served
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
+import kbatch
 import kbatch.spark
 from kbatch.spark.source_api import HAS_DATA_SOURCE
 
@@ -90,6 +92,17 @@ def test_divided_partitions_give_the_same_rows(spark: Any, address: str) -> None
     assert rows(divided) == rows(limited) == rows(whole)
 
 
+def test_the_actions_of_a_frame_have_the_same_offsets(spark: Any) -> None:
+    log = ScriptedPartition()
+    log.write([b"a"] * 3)
+    with served(ScriptedCluster(t=[log])) as address:
+        found = frame(spark, address, "t")
+        assert found.count() == 3
+        log.write([b"b"])
+        assert (found.count(), found.filter("offset = 2").count()) == (3, 1)
+        assert frame(spark, address, "t").count() == 4
+
+
 def test_bounds_choose_what_is_read(spark: Any, address: str) -> None:
     bounds = {
         "startingOffsets": '{"orders": {"0": 25, "1": -2}}', "endingOffsets": '{"orders": {"0": -1, "1": 2}}',
@@ -161,6 +174,10 @@ def test_plans_have_no_secrets(
     assert found.count() == 60
     found.explain(True)
     found.explain("formatted")
+    jaas = 'x.PlainLoginModule required username="me" password="swordfish";'
+    secured = {name: value for name, value in SECURED.items() if "PLAIN" in value or name.endswith("mechanism")}
+    stream = spark.readStream.format("kbatch").options(**secured, **{"kafka.sasl.jaas.config": jaas})
+    stream.options(**{"kafka.bootstrap.servers": address, "subscribe": "orders"}).load().explain(True)
     with pytest.raises(Exception, match="Authentication failed") as raised:
         frame(spark, address, **{**SECURED, "kafka.sasl.password": "sardine"}).count()
     out = capfd.readouterr()
@@ -200,3 +217,18 @@ def test_a_stream_continues_from_its_checkpoint(
     assert last == {"growing": {"0": 15}, "$ids": ids, "$epochs": {"growing": {"0": 0}}}
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or b"swordfish" not in path.read_bytes(), path
+
+
+def test_the_code_of_the_page_prints_what_the_page_shows(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [ScriptedPartition(), ScriptedPartition()]
+    for log, first, totals in zip(logs, (1, 4), [(9.5, 4.5, 6.0), (3.0, 4.0)], strict=True):
+        texts = [b'{"id": %d, "total": %.1f}' % (first + i, total) for i, total in enumerate(totals)]
+        log.write(texts, timestamps=1000)
+    page = Path(kbatch.__file__).parents[1] / "docs" / "spark-live.md"
+    blocks = re.findall(r"^```py\n(.*?)^```\n\n```text\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, Any] = {}
+    with served(ScriptedCluster(orders=logs)) as address:
+        for code, expected in blocks:
+            exec(compile(code.replace("localhost:9092", address), str(page), "exec"), names)
+            assert capsys.readouterr().out == expected
