@@ -247,17 +247,21 @@ class Cluster:
         return {key: each.offset for key, each in self._listed_offsets(wanted, isolation).items()}
 
     def _listed_offsets(
-        self, wanted: Mapping[PartitionKey, int], isolation: Isolation
+        self, wanted: Mapping[PartitionKey, int], isolation: Isolation, known: Iterable[TopicMetadata] = ()
     ) -> dict[PartitionKey, ListedOffset]:
-        """Return the offsets of `offsets` with the epochs of the leaders that have listed them."""
+        """Return the offsets of `offsets` with the epochs of the leaders that have listed them.
+
+        `known` are all of these topics by metadata that were just received.
+        """
         ISOLATION.check(isolation)
         found: dict[PartitionKey, ListedOffset] = {}
         rest = dict(wanted)
         deadline = self._deadline()
         backoff = Backoff(self.settings.retry_backoff_ms, 1000)
+        topics = list(known)
         while rest:
             error: BrokerError | None = None
-            for leader, partitions in self._by_leader(rest).items():
+            for leader, partitions in self._by_leader(rest, topics).items():
                 try:
                     if leader < 0:
                         topic, number = next(iter(partitions))
@@ -272,6 +276,7 @@ class Cluster:
                         raise
                     error = failed
             rest = {key: time for key, time in rest.items() if key not in found}
+            topics = []
             if error is not None and rest:
                 if time.monotonic() > deadline:
                     raise error
@@ -313,9 +318,11 @@ class Cluster:
             )
         return EpochEnd(found.leader_epoch, found.end_offset) if found.end_offset >= 0 else None
 
-    def _by_leader(self, wanted: Mapping[PartitionKey, int]) -> dict[int, dict[PartitionKey, int]]:
-        """Group partitions by the id of their leader, by new metadata; -1 if there is no leader."""
-        topics = {topic.name: topic for topic in self.topics({topic for topic, _ in wanted})}
+    def _by_leader(
+        self, wanted: Mapping[PartitionKey, int], known: Sequence[TopicMetadata]
+    ) -> dict[int, dict[PartitionKey, int]]:
+        """Group partitions by the id of their leader, by known or else new metadata; -1 if there is no leader."""
+        topics = {topic.name: topic for topic in known or self.topics({topic for topic, _ in wanted})}
         found: dict[int, dict[PartitionKey, int]] = {}
         for (topic, number), timestamp in wanted.items():
             leader = topics[topic].partitions.get(number)

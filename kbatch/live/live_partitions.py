@@ -148,10 +148,11 @@ def located_partitions(
 ) -> list[LivePartition]:
     """Return partitions with the offsets that they have now."""
     keys: list[PartitionKey] = [(topic.name, number) for topic, number in chosen]
-    starts = cluster.offsets(dict.fromkeys(keys, EARLIEST))
-    ends = cluster._listed_offsets(dict.fromkeys(keys, LATEST), isolation)
+    topics = [topic for topic, _ in chosen]
+    starts = cluster._listed_offsets(dict.fromkeys(keys, EARLIEST), "read_uncommitted", topics)
+    ends = cluster._listed_offsets(dict.fromkeys(keys, LATEST), isolation, topics)
     return [
-        LivePartition(cluster, topic, number, starts[topic.name, number] or 0, end.offset or 0, end.epoch)
+        LivePartition(cluster, topic, number, starts[topic.name, number].offset or 0, end.offset or 0, end.epoch)
         for topic, number in chosen
         for end in [ends[topic.name, number]]
     ]

@@ -116,8 +116,9 @@ class KbatchLiveStreamReader(MicroBatchReader):
         states = {(log.metadata.name, log.number): log for log in logs}
         self._record_ends = {key: log.end_offset for key, log in states.items()}
         if isolation == "read_committed":
-            listed = self._live.offsets(dict.fromkeys(states, LOG_END))
-            self._record_ends = {key: end or 0 for key, end in listed.items()}
+            topics = [topic for topic, _ in chosen]
+            listed = self._live._listed_offsets(dict.fromkeys(states, LOG_END), "read_uncommitted", topics)
+            self._record_ends = {key: end.offset or 0 for key, end in listed.items()}
         return states
 
     def _starts(self) -> Offsets:

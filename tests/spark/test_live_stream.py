@@ -305,6 +305,16 @@ def test_a_stream_of_committed_records_ends_at_the_last_stable_offset(scripted: 
     assert query.drain() == [3, 4, 5]
 
 
+def test_a_poll_without_new_records_sends_three_requests(scripted: ScriptedCluster, address: str) -> None:
+    query = LiveQuery(address)
+    query.drain()
+    scripted.requests.clear()
+    assert query.batch() is None
+    assert [message.schema.api_key for _, message in scripted.requests] == [
+        ApiKey.METADATA, ApiKey.LIST_OFFSETS, ApiKey.LIST_OFFSETS,
+    ]  # fmt: skip
+
+
 def test_the_progress_has_lag_and_missing_offsets(scripted: ScriptedCluster, address: str) -> None:
     query = LiveQuery(address, maxOffsetsPerTrigger="2", failOnDataLoss="false")
     scripted.topics["t"][0].start = 3
