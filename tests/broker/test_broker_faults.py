@@ -412,6 +412,59 @@ def test_a_read_with_an_end_goes_on_after_records_that_retention_deletes(cluster
     assert found == [*range(missing.first_offset), *range(400, 500)]
 
 
+# -- streams of Spark
+
+
+def streamed(cluster: BrokerCluster, topic: str, **options: str) -> Any:
+    """Return a query of a topic, with the calls of Spark."""
+    LiveQuery = pytest.importorskip("stream_query").LiveQuery
+    return LiveQuery(cluster.bootstrap, topic, **{"kafka.request.timeout.ms": "1000"}, **options)
+
+
+def test_a_stream_continues_after_its_leader_was_lost_and_moved(cluster: BrokerCluster) -> None:
+    topic = topic_on(cluster, 2, 3, 1, count=500)
+    query = streamed(cluster, topic, maxOffsetsPerTrigger="300", minPartitions="4")
+    try:
+        query.plan()
+        # The tasks are planned with the leader that is lost.
+        cluster.brokers[2].kill()
+        assert query.batch() == list(range(300))
+        query.restart()
+        assert query.drain() == list(range(300, 500))
+        cluster.repair()
+        cluster.move_leader(topic, 0, 1)
+        write(cluster, topic, 50)
+        assert query.drain() == list(range(500, 550))
+        epochs = [each["$epochs"][topic]["0"] for each in query.log]
+        assert epochs[0] < epochs[-1]
+    finally:
+        query.stop_all()
+
+
+def test_an_unclean_leader_is_one_error_of_a_stream_or_its_records_follow(cluster: BrokerCluster) -> None:
+    topic = topic_on(cluster, 1, 2, count=100, unclean_leader_election_enable="true")
+    query = streamed(cluster, topic)
+    try:
+        assert query.drain() == list(range(100))
+        cluster.brokers[2].pause()
+        wait_until(lambda: cluster.replicas(topic, in_sync=True)[0] == [1], "the follower is behind")
+        write(cluster, topic, 50, acks=1)
+        assert query.drain() == list(range(100, 150))
+        cluster.brokers[1].kill()
+        cluster.brokers[2].go_on()
+        wait_until(lambda: cluster.leaders(topic)[0] == 2, "there is another leader")
+        # The offsets of the records that are gone have others.
+        write(cluster, topic, 80)
+        query.restart()
+        with pytest.raises(BrokerError, match="before offset 150, but the records from offset 100 on are no longer"):
+            query.batch()
+        query.options["failOnDataLoss"] = "false"
+        query.restart()
+        assert query.drain() == list(range(100, 180))
+    finally:
+        query.stop_all()
+
+
 # -- rights
 
 
