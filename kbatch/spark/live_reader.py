@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kbatch.live.cluster import Cluster
@@ -50,7 +51,8 @@ class KbatchLiveReader(Shipped, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return a partition for each task; its value is a tuple of `LiveRange`."""
         with Cluster(self.settings) as cluster:
-            ranges = plan_live_ranges(cluster, self.options)
+            # As in Spark's Kafka source, a task does not pass over what retention deletes after the plan.
+            ranges = [replace(each, may_begin_later=False) for each in plan_live_ranges(cluster, self.options)]
         return [InputPartition(task) for task in divide_ranges(ranges, self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,20 +14,27 @@ from socket_broker import served
 pytest.importorskip("pyspark")
 
 import kbatch
+from kbatch.live import BrokerError
 from kbatch.plan.cluster_options import parse_cluster_options
+from kbatch.protocol import ApiKey
 from kbatch.spark.live_reader import KbatchLiveReader
 from kbatch.spark.table_schemas import table_schema
 
 
 @pytest.fixture
-def address() -> Iterator[str]:
-    """A partition of ten batches of three records; the fifth is damaged."""
+def log() -> ScriptedPartition:
+    """Ten batches of three records; the fifth is damaged."""
     log = ScriptedPartition()
     for number in range(10):
         log.write([b"%d" % number] * 3, keys=[b"a", b"b", None], timestamps=[1, 2, 3])
     damaged = bytearray(log.batches[4])
     damaged[-1] ^= 1
     log.batches[4] = bytes(damaged)
+    return log
+
+
+@pytest.fixture
+def address(log: ScriptedPartition) -> Iterator[str]:
     with served(ScriptedCluster(t=[log])) as address:
         yield address
 
@@ -88,3 +96,31 @@ def test_a_task_gets_no_bounds_of_the_whole_read(address: str) -> None:
     copy = pickle.loads(pickle.dumps(made))
     assert (copy.options.starting.offsets, copy.options.ending.offsets, copy.options.topics) == (None, None, None)
     assert [each["offset"] for each in rows(made)] == [16, 17, 18, 19]
+
+
+@pytest.mark.parametrize("divided", [{}, {"minPartitions": "7"}])
+def test_records_that_retention_deletes_after_the_plan_are_data_loss(
+    log: ScriptedPartition, address: str, divided: dict[str, str]
+) -> None:
+    made = reader(address, "offset", onError="skip", **divided)
+    tasks = made.partitions()
+    log.start = 6
+    with pytest.raises(BrokerError, match="the records before offset 6 were deleted by retention"):
+        [batch for task in tasks for batch in made.read(task)]
+    made.options = replace(made.options, fail_on_data_loss=False)
+    with pytest.warns(RuntimeWarning, match="the records before offset 6"):
+        found = [offset for task in tasks for batch in made.read(task) for offset in batch["offset"].to_pylist()]
+    assert found == [offset for offset in WITHOUT_DAMAGE if offset >= 6]
+
+
+def test_responses_grow_with_the_range() -> None:
+    """A small range is not fetched with megabytes."""
+    cluster = ScriptedCluster(t=[ScriptedPartition()])
+    for _ in range(8):
+        cluster.topics["t"][0].write([bytes(100_000)] * 10)
+    with served(cluster) as other:
+        assert offsets(other) == list(range(80))
+        requests = cluster.sent(ApiKey.FETCH)
+        sizes = [part.partition_max_bytes for each in requests for topic in each.topics for part in topic.partitions]
+        assert sizes[:3] == [256 << 10, 1 << 20, 4 << 20]
+        assert {each.max_bytes for each in requests} == {8 << 20}

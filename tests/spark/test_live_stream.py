@@ -6,6 +6,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from scripted_broker import Fault, ScriptedCluster, ScriptedPartition
@@ -84,10 +85,13 @@ def test_micro_batches_have_each_record_once_across_restarts(scripted: ScriptedC
     assert [each["t"]["0"] for each in query.log][:3] == [4, 8, 12]
 
 
-def test_a_checkpoint_with_offsets_alone_is_continued(scripted: ScriptedCluster, address: str) -> None:
-    """As Spark's Kafka source writes them."""
+@pytest.mark.parametrize("more", [{}, {"$ids": {"t": {str(IDS[0]): [0]}}, "$checksums": {"t": {"0": 7}}}])
+def test_a_checkpoint_with_other_offsets_is_continued(
+    scripted: ScriptedCluster, address: str, more: dict[str, Any]
+) -> None:
+    """As Spark's Kafka source writes them, and a stream of the log directory of a broker."""
     query = LiveQuery(address)
-    query.log, query.committed = [{"t": {"0": 4}}], 1
+    query.log, query.committed = [{"t": {"0": 4}, **more}], 1
     query.restart()
     assert query.drain() == [4, 5]
     assert query.log[-1]["$ids"] == {"t": {str(IDS[0]): [0]}}
