@@ -119,10 +119,14 @@ def _check_sizes(table: RecordTable, columns: tuple[str, ...], options: ReadOpti
         what = f"{sizes[row]} bytes of {', '.join(column for column in _SIZED if column in columns)}"
         if sizes[row] > options.max_record_bytes:
             is_default = options.max_record_bytes == MOST_ROW_BYTES
+            directory = os.path.dirname(table.source or "")
+            other = f"kbatch.consume({table.topic!r}, partitions=[{table.partition}], start={first})"
+            if directory:
+                other = f"kbatch.Log({directory!r}).tables(start_offset={first})"
             limit = f"the maximum of Spark, {MOST_ROW_BYTES}" if is_default else "maxRecordBytes"
             raise LimitExceededError(
                 f"{where}: {what} exceed {limit}; a schema without the large column reads the others, and "
-                f"kbatch.Log({os.path.dirname(table.source or '')!r}).tables(start_offset={first}) reads the record",
+                f"{other} reads the record",
                 source=table.source,
                 position=position,
                 base_offset=first,

@@ -124,36 +124,34 @@ class KbatchLiveStreamReader(MicroBatchReader):
     def _starts(self) -> Offsets:
         options, read = self.options, self.options.read
         states = self._states = self._poll((), checks=read.topic_pattern is None)
-        bound = read.starting
-        named = options.starting if isinstance(options.starting, dict) else None
-        given = named if bound.timestamps is None else bound.timestamps
+        bound, starting = read.starting, options.starting
         if bound.timestamp is None:
-            check_partitions("starting", given, states.keys(), read.selection)
+            named = None if isinstance(starting, int) else starting
+            check_partitions("starting", bound.timestamps or named, states.keys(), read.selection)
         if bound.timestamp is None and bound.timestamps is None:
             return {
-                key: self._named_start(
-                    key, state, options.starting if named is None else named[key[0]][key[1]], named is not None
+                (topic, number): self._named_start(
+                    (topic, number), state, starting if isinstance(starting, int) else starting[topic][number]
                 )
-                for key, state in states.items()
+                for (topic, number), state in states.items()
             }
-        times = [bound.timestamp if given is None else given[topic][number] for topic, number in states]
-        if bound.timestamp is not None:
-            times = [bound.timestamp] * len(states)
+        by_partition = bound.timestamps if bound.timestamp is None else None
+        times = [bound.timestamp if by_partition is None else by_partition[topic][number] for topic, number in states]
         found = times_as_offsets(self._live, list(states.values()), times, read)
         return {
             key: self._timed_start(key, state, time, offset)
             for (key, state), time, offset in zip(states.items(), times, found, strict=True)
         }
 
-    def _named_start(self, key: TopicPartition, state: LivePartition, offset: Any, is_named: bool) -> int:
+    def _named_start(self, key: TopicPartition, state: LivePartition, offset: int) -> int:
         if offset in (EARLIEST, LATEST):
             return state.start_offset if offset == EARLIEST else state.end_offset
         nearest = min(max(offset, state.start_offset), self._record_ends[key])
-        if is_named and nearest != offset:
+        if nearest != offset:
             self._lose(
                 f"{partition_name(key)}: startingOffsets names offset {offset}, but {self._available(key, state)}"
             )
-        return int(nearest)
+        return nearest
 
     def _timed_start(self, key: TopicPartition, state: LivePartition, time: int | None, offset: int | None) -> int:
         if offset is None and not self.options.read.latest_if_no_timestamp:
@@ -215,8 +213,8 @@ class KbatchLiveStreamReader(MicroBatchReader):
         gone = sorted(begin.keys() - until.keys())
         if gone:
             self._lose(
-                f"{', '.join(map(partition_name, gone))}: the topic no longer exists; read up to "
-                f"{[begin[key].next_offset for key in gone]}"
+                f"{', '.join(map(partition_name, gone))}: the topic-partition no longer exists, or the options no "
+                f"longer choose it; read up to {[begin[key].next_offset for key in gone]}"
             )
         changed = {key: place for key, place in until.items() if begin.get(key) != place}
         states = self._poll(list(changed)) if changed else {}
@@ -231,7 +229,7 @@ class KbatchLiveStreamReader(MicroBatchReader):
         first = 0 if before is None or _other_id(before, until.topic_id) else before.next_offset
         if state is None:
             if first < stop:
-                self._lose(f"{name}: the topic no longer exists; offsets {first} to {stop - 1} were not read")
+                self._lose(f"{name}: the topic-partition no longer exists; offsets {first} to {stop - 1} were not read")
             return None
         if changed := _recreated(until, state):
             if first < stop:

@@ -51,6 +51,8 @@ def test_a_path_of_a_directory_decides_against_a_cluster() -> None:
         (SERVERS, "no topics: a live cluster needs one of subscribe, subscribePattern and assign"),
         ({**GIVEN, "assign": '{"a": [0]}'}, "subscribe and assign exclude each other"),
         ({**GIVEN, "keyIndex": "/x"}, "keyIndex does not apply to a live cluster: a key index is of files"),
+        ({**GIVEN, "splitBytes": "1m"}, "splitBytes does not apply to a live cluster: the sizes of records are not kn"),
+        ({**GIVEN, "kafka.auto.offset.reset": "earliest"}, "kafka.auto.offset.reset: use startingOffsets"),
         ({**GIVEN, "onGap": "raise"}, "onGap does not apply to a live cluster"),
         ({**GIVEN, "storage.token": "x"}, "storage.token does not apply to a live cluster"),
         ({**GIVEN, "kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit: nothing is committed to Kafka"),

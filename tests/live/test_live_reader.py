@@ -124,3 +124,12 @@ def test_responses_grow_with_the_range() -> None:
         sizes = [part.partition_max_bytes for each in requests for topic in each.topics for part in topic.partitions]
         assert sizes[:3] == [256 << 10, 1 << 20, 4 << 20]
         assert {each.max_bytes for each in requests} == {8 << 20}
+
+
+def test_a_record_that_is_too_large_for_a_row_names_how_to_read_it() -> None:
+    cluster = ScriptedCluster(t=[ScriptedPartition()])
+    cluster.topics["t"][0].write([bytes(5000)])
+    with served(cluster) as address, pytest.raises(kbatch.LimitExceededError) as raised:
+        rows(reader(address, "value", maxRecordBytes="1000"))
+    assert "5000 bytes of value exceed maxRecordBytes" in str(raised.value)
+    assert "kbatch.consume('t', partitions=[0], start=0) reads the record" in str(raised.value)

@@ -139,9 +139,6 @@ def test_a_path_may_be_a_url_and_a_condition_reduces_what_is_read(spark: Any, ad
 def test_options_that_are_unknown_or_do_not_apply_are_errors(spark: Any, address: str) -> None:
     for options, message in (
         ({"minPartition": "3"}, "unknown option 'minpartition', did you mean 'minPartitions'"),
-        ({"splitBytes": "1m"}, "splitBytes does not apply to a live cluster: the sizes of records are not known"),
-        ({"kafka.auto.offset.reset": "earliest"}, "kafka.auto.offset.reset: use startingOffsets"),
-        ({"kafka.request.timeout": "1"}, "unknown setting 'request.timeout', did you mean 'request.timeout.ms'"),
         ({"table": "transactions"}, "table transactions does not apply to a live cluster"),
         ({"startingOffsets": "latest"}, "startingOffsets cannot be 'latest' in a batch read"),
     ):
