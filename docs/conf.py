@@ -38,6 +38,7 @@ site_sections = {
             "live-commands",
             "export",
             "spark",
+            "spark-live",
             "writing",
             "report",
             "protocol",

@@ -55,7 +55,7 @@ class KbatchDataSource(Shipped, DataSource):
 
     With ``option("kafka.bootstrap.servers", "HOST:PORT")`` and no path, records come from a live cluster, by the
     protocol of Kafka: the driver looks up offsets, and tasks fetch from the leaders of partitions.
-    `kbatch.plan.cluster_options.parse_cluster_options` describes the options. Otherwise a path names log directories.
+    ``docs/spark-live.md`` lists the options. Otherwise a path names log directories.
 
     Columns are key, value, topic, partition, offset, timestamp, timestampType, and headers with
     ``option("includeHeaders", "true")``. A user's schema chooses among them and sets their order; other columns are
