@@ -34,6 +34,7 @@ __all__ = [
     "TEXT",
     "CodecLevel",
     "CodecName",
+    "ComparedExtent",
     "Crc",
     "EngineName",
     "Framing",
@@ -79,6 +80,7 @@ RaiseOrSkip = Literal["raise", "skip"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 Overflow = Literal["raise", "null"]
 Match = Literal["offset", "order", "key"]
+ComparedExtent = Literal["common", "all"]
 Framing = Literal["none", "confluent"]
 On = Literal["key", "value"]
 Unknown = Literal["ignore", "bad", "keep"]

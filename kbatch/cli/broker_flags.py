@@ -27,6 +27,7 @@ __all__ = [
     "given_settings",
     "live_brokers",
     "live_topics",
+    "settings_of",
     "warnings_as_lines",
 ]
 
@@ -88,7 +89,12 @@ def add_broker_flags(parser: argparse._ActionsContainer, *, without_servers: boo
 
 
 def given_settings(arguments: argparse.Namespace, servers: str | None = None) -> ClientSettings:
-    """Return the settings of the flags, with the addresses of a URL if the command has one.
+    """Return the settings of the flags, with the addresses of a URL if the command has one; see `settings_of`."""
+    return settings_of(given_options(BrokerFlags, arguments), servers)
+
+
+def settings_of(flags: BrokerFlags, servers: str | None = None, prefix: str = "--") -> ClientSettings:
+    """Return the settings of flags, whose names begin with `prefix`, with the addresses of a URL.
 
     Raises
     ------
@@ -100,14 +106,15 @@ def given_settings(arguments: argparse.Namespace, servers: str | None = None) ->
     from kbatch.live import ClientSettings
     from kbatch.live.client_config import read_config
 
-    flags = given_options(BrokerFlags, arguments)
     given: dict[str, Any] = {}
     for name, value in flags.settings or ():
         if _SECRET.search(name.replace("_", ".")) or ("proxy" in name and "@" in value):
-            raise UsageError(f"--setting {name}: other users can see command lines; put it into a file, for --config")
+            raise UsageError(
+                f"{prefix}setting {name}: other users can see command lines; put it into a file, for {prefix}config"
+            )
         given[name.replace(".", "_")] = value
     if "group_id" in given:
-        raise UsageError("--setting group.id: kbatch consume --group NAME joins a group")
+        raise UsageError(f"{prefix}setting group.id: kbatch consume --group NAME joins a group")
     if (servers := servers or flags.bootstrap_servers) is not None:
         given["bootstrap_servers"] = servers
     config = None if flags.config is None else read_config(flags.config)
@@ -116,7 +123,7 @@ def given_settings(arguments: argparse.Namespace, servers: str | None = None) ->
     except (TypeError, ValueError) as error:
         message = str(error)
         for argument, flag in _FLAG_NAMES.items():
-            message = message.replace(argument, flag)
+            message = message.replace(argument, flag.replace("--", prefix))
         raise UsageError(message) from None
 
 

@@ -1,4 +1,4 @@
-"""``kbatch diff A B``: compare the records of two logs, or of two directories of logs."""
+"""``kbatch diff A B``: compare the records of two logs, directories of logs, or live clusters."""
 
 from __future__ import annotations
 
@@ -7,22 +7,36 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
+from kbatch.cli.broker_flags import CLIENT_SETTINGS, KAFKA_URL, BrokerFlags, add_broker_flags, settings_of
 from kbatch.cli.command_parser import add_command
-from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
+from kbatch.cli.flags import JSON, NAME_AND_VALUE, STORAGE, UsageError, add_flags, given_options, given_storage, usage
 from kbatch.cli.open_transactions import open_text
-from kbatch.cli.selection_flags import RANGES, add_selection, given_selection
+from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
 from kbatch.cli.shown import json_bytes
 from kbatch.cli.styles import styled
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,
     damage_lines,
+    format_size,
     loss_dicts,
     print_errors,
     print_lines,
     print_summary,
 )
-from kbatch.options import Match, RaiseOrSkip, choice, documented, option, options_of, size
+from kbatch.options import (
+    BOOLEAN,
+    TEXT,
+    ComparedExtent,
+    Match,
+    RaiseOrSkip,
+    ValueKind,
+    choice,
+    documented,
+    option,
+    options_of,
+    size,
+)
 
 if TYPE_CHECKING:
     from kbatch.log.check.differences import ComparedLog, ComparedRecord, Difference, PartitionComparison
@@ -30,11 +44,11 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 _DESCRIPTION = """\
-Compare the records of two logs, or of two directories of logs, which are paired by topic and partition. Batches,
+Compare the records of two logs, directories of logs or live clusters, which are paired by topic and partition. Batches,
 codecs, magic and segments may differ: records are equal if timestamp, key, value and headers are equal. Prints for each
 topic-partition the number of records on each side and the first difference.
 
-A and B are segments (.log), topic-partition directories, or brokers' log directories.
+A and B are segments (.log), topic-partition directories, brokers' log directories, or clusters, kafka://HOST:PORT.
 """
 
 
@@ -44,6 +58,8 @@ examples:
   kbatch diff data/orders-0 backup/orders-0 && echo equal
   kbatch diff --match order data/orders-0 mirror/eu.orders-0
   kbatch diff --match key data/accounts-0 compacted/accounts-0
+  kbatch diff kafka://east:9092 kafka://west:9092 --topic orders --config east.properties --other-config west.properties
+  kbatch diff /backup kafka://localhost:9092 --topic orders
   kbatch diff --times -1h: --json data backup | jq '.logs[] | select(.equal | not)'
 
 --match:
@@ -53,6 +69,15 @@ examples:
           next 1,024 records of each side
   key     the last record of each key is compared: for compacted topics. A key whose last record is a tombstone (a null
           value) counts as absent. Records without a key are not compared
+
+kafka://HOST:PORT:
+  Topics are fetched once, to the ends that they have now. By default only the offsets that both logs have are compared,
+  because retention and producers move the ends of a live log; --extent all also finds records before and after them. If
+  one side is files, by default only their topics are compared.
+
+{CLIENT_SETTINGS}\
+  --config and --setting are for the cluster A, --other-config and --other-setting for the cluster B. If only B is a
+  cluster, --config and --setting are for it.
 
 {RANGES}
 """
@@ -79,6 +104,25 @@ class DiffFlags:
         choice(*get_args(Match)), "offset", flag="--match",
         help="which records are compared with each other; see below",
     )  # fmt: skip
+    extent: ComparedExtent | None = option(
+        choice(*get_args(ComparedExtent)), None, flag="--extent",
+        help="which offsets --match offset compares: those that both logs have, or all, so that a record before or "
+        "after the other log is a difference. Default is common if A or B is a cluster, else all",
+    )  # fmt: skip
+    digests: bool = option(
+        BOOLEAN, False, flag="--digests",
+        help="print a digest of the records of each side, which depends on neither batches nor codecs",
+    )  # fmt: skip
+    other_topic: str | None = option(
+        TEXT, None, flag="--other-topic", help="the name of the topic in B, if it is not the one of --topic"
+    )
+    other_config: str | None = option(
+        ValueKind(str, "client.properties", metavar="FILE"), None, flag="--other-config",
+        help="as --config, for the cluster B",
+    )  # fmt: skip
+    other_settings: tuple[tuple[str, str], ...] | None = option(
+        NAME_AND_VALUE, None, flag="--other-setting", help="as --setting, for the cluster B; may be repeated"
+    )
     on_error: RaiseOrSkip = option(
         choice(*get_args(RaiseOrSkip)), "raise", flag="--on-error",
         help="at damage: fail, or skip and list it, with exit status 2",
@@ -95,19 +139,20 @@ def add_parser(commands: Any) -> None:
         commands,
         "diff",
         run,
-        help="compare the records of two logs or directories",
+        help="compare the records of two logs, directories or live topics",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         statuses=_STATUSES,
         error_status=2,
     )
-    parser.add_argument("a", metavar="A", help="segment, topic-partition directory or log directory, or a URL")
+    parser.add_argument("a", metavar="A", help="segment or directory, or a URL of one; or kafka://HOST:PORT")
     parser.add_argument("b", metavar="B", help="another one of the same kind")
     add_flags(parser, [*options_of(DiffFlags), *STORAGE, *JSON])
     add_selection(
         parser, "topics", "partitions", "offsets", "times", "isolation",
         reason="all keys are compared; --match key compares the last record of each",
     )  # fmt: skip
+    add_broker_flags(parser, without_servers=True)
 
 
 # The headers of a record that the text shows.
@@ -116,15 +161,23 @@ _TEXT_HEADERS = 8
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    from kbatch.cli.inputs import open_paths
-    from kbatch.log.check.comparison import compare_logs
-    from kbatch.log.logs import Log
+    from kbatch.log import Log, compare_logs
 
     flags, selection = given_options(DiffFlags, arguments), given_selection(arguments)
-    given = given_storage(arguments)
     with ProgressLine("listing ...") as line:
-        a, b = open_paths([arguments.a, arguments.b], selection, given)
-        total = sum(log.size for side in (a, b) for log in ([side] if isinstance(side, Log) else side))
+        with usage():
+            sides = _opened(arguments, flags, selection)
+        is_opened = all(isinstance(side, Log | list) for side in sides)
+        logs = [log for side in sides for log in ([side] if isinstance(side, Log) else side)] if is_opened else []
+        total = sum(log.size for log in logs)
+        chosen: dict[str, Any] = {}
+        if not is_opened:
+            chosen = {
+                "topics": selection.topics,
+                "partitions": selection.partitions,
+                "other_topic": flags.other_topic,
+                "storage_options": given_storage(arguments),
+            }
 
         def on_partition(result: PartitionComparison) -> None:
             for name, side in (("A", result.a), ("B", result.b)):
@@ -134,11 +187,13 @@ def run(arguments: argparse.Namespace) -> int:
                 print_lines(*_partition_lines(result, flags))
 
         comparison = compare_logs(
-            a,
-            b,
+            *sides,
             match=flags.match,
+            extent=flags.extent,
+            digests=flags.digests,
+            **chosen,
             on_error=flags.on_error,
-            progress=lambda done: line.show_bytes(done, total),
+            progress=lambda done: line.show_bytes(done, total) if is_opened else line.write(format_size(done)),
             on_partition=on_partition,
             isolation=selection.isolation,
             start_offset=selection.start_offset,
@@ -149,12 +204,37 @@ def run(arguments: argparse.Namespace) -> int:
     status = 2 if comparison.damaged else 0 if comparison.equal else 1
     partitions = comparison.partitions
     if arguments.json:
-        logs = [_result_dict(each, flags.max_bytes_shown) for each in partitions]
-        print_summary("diff", status, logs, damaged=comparison.damaged, equal=comparison.equal, match=comparison.match)
-    elif not isinstance(a, Log):
+        results = [_result_dict(each, flags.max_bytes_shown) for each in partitions]
+        print_summary(
+            "diff", status, results, damaged=comparison.damaged, equal=comparison.equal, match=comparison.match
+        )
+    elif not isinstance(sides[0], Log):
         differing = sum(not each.equal for each in partitions)
         print_lines(f"different: {differing:,} of {counted(len(partitions), 'topic-partition')}")
     return status
+
+
+def _opened(arguments: argparse.Namespace, flags: DiffFlags, selection: SelectionFlags) -> list[Any]:
+    """Return both sides; files are opened if there is neither a cluster nor another topic."""
+    from kbatch.cli.inputs import open_paths
+    from kbatch.live import ClusterSource
+
+    paths = [arguments.a, arguments.b]
+    live = [path.startswith(KAFKA_URL) for path in paths]
+    given = {"--": given_options(BrokerFlags, arguments)}
+    given["--other-"] = BrokerFlags(None, flags.other_config, flags.other_settings)
+    unused = BrokerFlags()
+    if live == [False, True] and given["--other-"] == unused:
+        given = {"--other-": unused, "--": given["--"]}
+    if not any(live) and flags.other_topic is None and all(each == unused for each in given.values()):
+        return list(open_paths(paths, selection, given_storage(arguments)))
+    sides: list[Any] = []
+    for path, is_cluster, (prefix, each) in zip(paths, live, given.items(), strict=True):
+        if not is_cluster and each != unused:
+            flag = "config" if each.config is not None else "setting"
+            raise UsageError(f"{prefix}{flag} belongs to a cluster, {KAFKA_URL}HOST:PORT, not to files")
+        sides.append(ClusterSource(settings_of(each, path, prefix)) if is_cluster else path)
+    return sides
 
 
 def _compared_name(result: PartitionComparison) -> str:
@@ -182,13 +262,28 @@ def _partition_lines(result: PartitionComparison, flags: DiffFlags) -> list[str]
         ]
         if result.first is not None:
             lines += _first_lines(result.first, flags)
+    lines += _extent_lines(result)
     for name, side in sides:
         lines += _notes(name, side)
     return lines
 
 
+def _extent_lines(result: PartitionComparison) -> list[str]:
+    """Return the offsets of both logs if they differ, and those that were compared."""
+    if result.compared_offsets is None:
+        return []
+    ranges = {name: (side.start_offset, side.end_offset) for name, side in (("A", result.a), ("B", result.b)) if side}
+    if len(set(ranges.values())) == 1:
+        return []
+    first, stop = result.compared_offsets
+    compared = f"compared are {first} to {stop} (exclusive)" if first < stop else "no offset is in both"
+    return [f"  offsets: {', '.join(f'{low} to {high} in {name}' for name, (low, high) in ranges.items())}; {compared}"]
+
+
 def _notes(name: str, side: ComparedLog) -> list[str]:
     notes: list[str] = []
+    if side.digest is not None:
+        notes.append(f"  {name}: digest {side.digest}")
     if side.control_records:
         notes.append(f"  {name}: {counted(side.control_records, 'control record')}, not compared")
     if side.open_transactions:
@@ -263,6 +358,7 @@ def _result_dict(result: PartitionComparison, limit: int) -> dict[str, Any]:
         "different": result.different,
         "only_a": result.only_a,
         "only_b": result.only_b,
+        "compared_offsets": None if result.compared_offsets is None else list(result.compared_offsets),
         "fields": result.fields,
         "first": None
         if first is None
@@ -285,6 +381,9 @@ def _side_dict(side: ComparedLog | None) -> dict[str, Any] | None:
         "records": side.records,
         "control_records": side.control_records,
         "open_transactions": [each._asdict() for each in side.open_transactions],
+        "start_offset": side.start_offset,
+        "end_offset": side.end_offset,
+        "digest": side.digest,
         "keyless": side.keyless,
         "withheld_transactions": side.withheld,
         "losses": loss_dicts(side.losses),

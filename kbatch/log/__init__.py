@@ -10,7 +10,7 @@ from kbatch.lazy_names import LazyNames
 _NAMES = LazyNames(
     __name__,
     {
-        "kbatch.log.check.comparison": ("compare_logs",),
+        "kbatch.live.comparing": ("compare_logs",),
         "kbatch.log.check.differences": (
             "ComparedLog",
             "ComparedRecord",

@@ -14,7 +14,7 @@ from log_batches import batch, segment_path, write_segment
 
 import kbatch
 from kbatch.cli import main
-from kbatch.log.check.comparison import compare_logs
+from kbatch.log import compare_logs
 from kbatch.log.check.statistics import Distribution, log_statistics
 from kbatch.log.check.verification import verify_log
 

@@ -27,7 +27,7 @@ from served_logs import cluster_source, served_cluster
 
 import kbatch
 from kbatch.live import BrokerConnectionError, BrokerError
-from kbatch.log.check.comparison import compare_logs
+from kbatch.log import compare_logs
 from kbatch.protocol import ApiKey
 
 TOPIC, PARTITION, OFFSET, TIME = (pc.field(name) for name in ("topic", "partition", "offset", "timestamp"))

@@ -1,39 +1,29 @@
-"""Compares the records of two logs, or of two directories of logs, a table of each side at a time."""
+"""Compares the records of two logs, a table of each side at a time."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Unpack
 
-from kbatch.arguments import check_types, suggests_names
 from kbatch.errors import LogDirectoryError
 from kbatch.format import ATTRIBUTE_TRANSACTIONAL, NO_TIMESTAMP, BatchStatus
-from kbatch.log.check.differences import (
-    ComparedLog,
-    ComparedRecord,
-    Comparison,
-    Difference,
-    PartitionComparison,
-)
+from kbatch.log.check.differences import ComparedLog, ComparedRecord, Difference, PartitionComparison
 from kbatch.log.check.latest_records import LatestRecords, common_keys
-from kbatch.log.discovery import open_logs
-from kbatch.log.log_list import LogList
+from kbatch.log.log_bounds import BoundedLog
 from kbatch.log.logs import Log
 from kbatch.log.ranges import LogSelection
-from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
 from kbatch.options import Match
 from kbatch.records.concatenation import concat_tables
-from kbatch.records.equality import DIGEST_WORDS, differing_rows, key_digests, record_digests
+from kbatch.records.equality import DIGEST_WORDS, RecordDigest, differing_rows, key_digests, record_digests
 from kbatch.table import RecordTable
-from kbatch.transactions import are_control
+from kbatch.transactions import OpenTransaction, are_control
 
-__all__ = ["compare_logs"]
+__all__ = ["COMPARED_COLUMNS", "ComparedInput", "FileInput", "compare_inputs"]
 
 # The records of each side among which a comparison by order searches the next equal record after a difference. The cost
 # stays linear with any number, because the searched records are then skipped; the memory grows with it.
@@ -41,9 +31,8 @@ ALIGNMENT_RECORDS = 1024
 # Further tables are read for the search as long as the keys and values of the remaining records have fewer bytes.
 ALIGNMENT_BYTES = 16 << 20
 
-LogsLike: TypeAlias = Log | LogList | Sequence[Log] | str | os.PathLike[str]
-
-_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+# The columns of the tables that are compared.
+COMPARED_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 # By order: the number of records in the first comparison after a difference. It doubles while all records are equal.
 _FIRST_STEP = 64
 # The number of records in which the next equal one is searched first. Each further search takes four times as many, so
@@ -51,156 +40,91 @@ _FIRST_STEP = 64
 _FIRST_SEARCH = 4
 
 
-@suggests_names(READ_HINTS)
-def compare_logs(
-    a: LogsLike,
-    b: LogsLike,
-    *,
-    match: Match = "offset",
-    storage_options: Mapping[str, str] | None = None,
-    progress: Callable[[int], None] | None = None,
-    on_partition: Callable[[PartitionComparison], None] | None = None,
-    **options: Unpack[TableOptions],
-) -> Comparison:
-    """Compare the records of two logs, or of the logs of two directories.
+class ComparedInput(Protocol):
+    """The records of one log that are compared: between two bounds, with columns that a comparison needs."""
 
-    Records are compared, not batches: codecs, magic and the sizes of batches and segments may differ. Two records are
-    equal if timestamp, key, value and headers are equal, headers in their order. Timestamp types are not compared,
-    because a conversion from magic 0 changes them.
+    @property
+    def log(self) -> BoundedLog:
+        """The log."""
+
+    @property
+    def path(self) -> str:
+        """Where the log is, for the report."""
+
+    def tables(self) -> Iterator[RecordTable]:
+        """Yield tables of the records, in the order of the log."""
+
+    def tables_at(self, offset: int) -> Iterator[RecordTable]:
+        """Yield the tables of the records at an offset."""
+
+    def open_transactions(self) -> Sequence[OpenTransaction]:
+        """Return the transactions of the whole log without a marker, if they can be known."""
+
+
+@dataclass(frozen=True)
+class FileInput:
+    """A `ComparedInput` of a log in files."""
+
+    log: Log
+    selection: LogSelection
+
+    @property
+    def path(self) -> str:
+        """The path of the log."""
+        return self.log.path
+
+    def tables(self) -> Iterator[RecordTable]:
+        """Yield tables of the records."""
+        return self.selection.tables()
+
+    def tables_at(self, offset: int) -> Iterator[RecordTable]:
+        """Yield the tables of the records at an offset."""
+        options = replace(self.selection.options, start_offset=offset, stop_offset=offset + 1)
+        return replace(self.selection, options=options, last=None).tables()
+
+    def open_transactions(self) -> Sequence[OpenTransaction]:
+        """Return the transactions of the whole log without a marker."""
+        options = self.selection.options
+        return self.log.transactions(crc=options.crc, on_error="skip", limits=options.limits).open
+
+
+def compare_inputs(
+    a: ComparedInput | None,
+    b: ComparedInput | None,
+    match: Match,
+    advance: Callable[[int], None],
+    *,
+    digests: bool = False,
+) -> PartitionComparison:
+    """Compare the records of two logs, as `compare_logs` does.
 
     Parameters
     ----------
-    a, b : Log, LogList, sequence of Log, str or path
-        Two logs, whose names may differ; or two directories or lists of logs, which are paired by topic and partition.
-        A path is a segment (``.log``), a topic-partition directory or a broker's log directory, local or a URL.
+    a, b : ComparedInput or None
+        None if a side does not have the log.
     match : {"offset", "order", "key"}
-        Which records are compared with each other:
-
-        - ``"offset"``: records with the same offset.
-        - ``"order"``: the first record of `a` with the first of `b`, the second with the second, and so on, regardless
-          of their offsets: for mirrored topics. After a difference, the comparison resumes at the next record whose
-          key, value and headers both sides have, among the next 1,024 records of each side; the surplus records of a
-          side before it count as missing on the other side. Without such a record, these records are compared in their
-          order.
-        - ``"key"``: the last record of each key, regardless of offsets: for compacted topics. A key whose last record
-          is a tombstone (a null value) counts as absent, because compaction removes it later. Records without a key
-          are not compared.
-    storage_options : mapping of str to str, optional
-        For URLs; see `find_logs`.
-    progress : callable, optional
-        Called with the number of bytes read so far, of both sides.
-    on_partition : callable, optional
-        Called with the `PartitionComparison` of each partition when it is complete.
-    **options
-        As for `Log.tables`, for both sides. By default an error is raised at damage; ``on_error="skip"`` compares the
-        remaining records and lists the losses.
-
-    Returns
-    -------
-    Comparison
-
-    Raises
-    ------
-    KbatchError
-        As for `Log.tables` and `find_logs`; also if offsets do not ascend, with ``match="offset"``.
-    ValueError
-        If one side is a log and the other is several, or a list has a topic-partition twice.
-
-    Notes
-    -----
-    Memory is bounded by `max_bytes` per side, as in `Log.tables`. With ``match="key"`` it also grows by up to 500 bytes
-    for each distinct key, whose records are compared by SipHash-2-4 of 128 bits with a random secret.
-
-    Examples
-    --------
-    >>> from kbatch.log import compare_logs
-    >>> compare_logs("tests/golden/logs/codec-none-0", "tests/golden/logs/codec-none-0").equal
-    True
-    >>> (result,) = compare_logs("tests/golden/logs/magic0-0", "tests/golden/logs/magic1-0").partitions
-    >>> result.matching, result.different, result.only_a, result.only_b
-    (0, 110, 3, 0)
-    >>> result.first.fields, result.first.a.timestamp, result.first.b.timestamp
-    (('timestamp', 'key', 'value'), None, 1700000137500)
+    advance : callable
+        Called with the size of the batches that were read.
+    digests : bool
+        Whether to compute digests.
     """
-    check_types(compare_logs, locals())
-    if match not in ("offset", "order", "key"):
-        raise ValueError(f'match must be "offset", "order" or "key", got {match!r}')
-    arguments = ReadArguments.of(_COLUMNS, options)
-    done = 0
-
-    def advance(read: int) -> None:
-        nonlocal done
-        done += read
-        if progress is not None:
-            progress(done)
-
-    partitions = []
-    sources = [_opened(name, source, storage_options) for name, source in (("a", a), ("b", b))]
-    selections = _selections(sources, arguments)
-    for pair in _paired_logs(*sources):
-        side, other = (_Side(log, match, selections.get(id(log)), advance) for log in pair)
-        partitions.append(_Comparing(side, other, match).run())
-        if on_partition is not None:
-            on_partition(partitions[-1])
-    return Comparison(match, partitions)
-
-
-def _opened(name: str, source: LogsLike, storage_options: Mapping[str, str] | None) -> Log | Sequence[Log]:
-    if isinstance(source, str | os.PathLike):
-        source = open_logs(source, storage_options=storage_options)
-    if isinstance(source, Log):
-        return source
-    if not isinstance(source, LogList | list | tuple) or not all(isinstance(each, Log) for each in source):
-        raise TypeError(f"{name} must be a Log, a sequence of logs or a path, got {type(source).__name__}")
-    return list(source)
-
-
-def _selections(sources: Sequence[Log | Sequence[Log]], arguments: ReadArguments) -> dict[int, LogSelection]:
-    """Return what is read of each log, by its identity; the bounds of a side are relative to the logs of that side."""
-    sides: list[Sequence[Log]] = [[source] if isinstance(source, Log) else source for source in sources]
-    return {
-        id(log): log._selection(arguments, *ends)
-        for logs in sides
-        for log, ends in zip(logs, arguments.bounds(logs), strict=True)
-    }
-
-
-def _paired_logs(a: Log | Sequence[Log], b: Log | Sequence[Log]) -> list[tuple[Log | None, Log | None]]:
-    """Return the logs to compare with each other; None for a log that only one side has."""
-    if isinstance(a, Log) and isinstance(b, Log):
-        return [(a, b)]
-    if isinstance(a, Log) or isinstance(b, Log):
-        path = next(side.path for side in (a, b) if isinstance(side, Log))
-        raise ValueError(
-            f"{path} is one log, but the other side has several; compare two logs or two directories of logs"
-        )
-    left, right = _by_name(a), _by_name(b)
-    return [(left.get(name), right.get(name)) for name in sorted({*left, *right})]
-
-
-def _by_name(logs: Sequence[Log]) -> dict[tuple[str, int], Log]:
-    found: dict[tuple[str, int], Log] = {}
-    for log in logs:
-        if log.topic is None or log.partition is None:
-            raise ValueError(f"{log.path}: its topic and partition are unknown; compare it as a single log")
-        if (other := found.setdefault((log.topic, log.partition), log)) is not log:
-            raise ValueError(f"{log.topic}-{log.partition} is in the list twice: {other.path} and {log.path}")
-    return found
+    side, other = (_Side(each, match, advance, digests=digests) for each in (a, b))
+    return _Comparing(side, other, match).run()
 
 
 class _Side:
     """The records of one log, with one table at a time in memory."""
 
     def __init__(
-        self, log: Log | None, match: Match, selection: LogSelection | None, advance: Callable[[int], None]
+        self, given: ComparedInput | None, match: Match, advance: Callable[[int], None], *, digests: bool
     ) -> None:
-        self.log = log
-        self.selection = selection
-        self.report = None if log is None else ComparedLog(log.path)
-        self._tables = iter(()) if selection is None else selection.tables()
+        self.given = given
+        self.report = None if given is None else ComparedLog(given.path)
+        self._tables = iter(()) if given is None else given.tables()
+        self._digest = RecordDigest() if digests else None
         self._ascending = match == "offset"
         self._advance = advance
-        self._table = RecordTable._empty(_COLUMNS)
+        self._table = RecordTable._empty(COMPARED_COLUMNS)
         # The records of the table that have been taken, and the last offset of the previous tables.
         self._taken = 0
         self._reached = -1
@@ -242,7 +166,7 @@ class _Side:
         """Read tables until there are records that have not been taken; False at the end of the log."""
         while self._taken == len(self._table):
             # Frees the table before the next one is decoded.
-            self._table, self._taken = RecordTable._empty(_COLUMNS), 0
+            self._table, self._taken = RecordTable._empty(COMPARED_COLUMNS), 0
             table = next(self._tables, None)
             if table is None:
                 self._find_open()
@@ -252,11 +176,9 @@ class _Side:
 
     def _find_open(self) -> None:
         """Find the open transactions of the log, if what was read has any transaction."""
-        if self._has_transactions and self.log is not None and self.selection is not None:
+        if self._has_transactions and self.given is not None:
             assert self.report is not None
-            options = self.selection.options
-            found = self.log.transactions(crc=options.crc, on_error="skip", limits=options.limits)
-            self.report.open_transactions = found.open
+            self.report.open_transactions = self.given.open_transactions()
             self._has_transactions = False
 
     def _add(self, table: RecordTable) -> None:
@@ -265,6 +187,9 @@ class _Side:
         # All tables of a log list the same transactions.
         self.report.withheld = self.report.withheld or len(table.pending)
         self.report.losses += [loss._replace(file=table.source) for loss in table.losses]
+        if self._digest is not None:
+            self._digest.add(table)
+            self.report.digest = self._digest.hexdigest()
         # A batch that is split over several tables counts once.
         batches = table.batches[table.continued :]
         control = batches[are_control(batches) & BatchStatus.sound(batches["status"])]
@@ -292,9 +217,9 @@ class _Comparing:
     def __init__(self, a: _Side, b: _Side, match: Match) -> None:
         self._a, self._b = a, b
         self._match = match
-        log = a.log or b.log
-        assert log is not None
-        self._result = PartitionComparison(log.topic, log.partition, a.report, b.report)
+        given = a.given or b.given
+        assert given is not None
+        self._result = PartitionComparison(given.log.topic, given.log.partition, a.report, b.report)
         # By order: the maximum number of records compared at once, and the key of the digests.
         self._step = _FIRST_STEP
         self._secret = os.urandom(16)
@@ -449,10 +374,9 @@ def _record(table: RecordTable, row: int) -> ComparedRecord:
 
 def _record_at(side: _Side, offset: int) -> ComparedRecord | None:
     """Read the record at an offset again; the last one if the log has several."""
-    assert side.selection is not None
+    assert side.given is not None
     found = None
-    options = replace(side.selection.options, start_offset=offset, stop_offset=offset + 1)
-    for table in replace(side.selection, options=options, last=None).tables():
+    for table in side.given.tables_at(offset):
         if len(table):
             found = _record(table, len(table) - 1)
     return found

@@ -91,6 +91,11 @@ class ComparedLog:
         Under read_committed, the open and undecided transactions, whose records are withheld.
     losses : list of Loss
         Byte ranges that were skipped because of damage; each reason begins with the file.
+    start_offset, end_offset : int or None
+        The first offset of the log, and the one after its last record, with ``extent="common"``.
+    digest : str or None
+        With ``digests=True``, 32 hexadecimal digits over offset, timestamp, key, value and headers of the records that
+        were read. They depend on neither batches nor codecs, and are the same on every machine.
 
     Examples
     --------
@@ -107,6 +112,9 @@ class ComparedLog:
     keyless: int = 0
     withheld: int = 0
     losses: list[Loss] = field(default_factory=list)
+    start_offset: int | None = None
+    end_offset: int | None = None
+    digest: str | None = None
 
     def __repr__(self) -> str:
         return short_repr(self, self.__dataclass_fields__)
@@ -129,6 +137,8 @@ class PartitionComparison:
     first : Difference or None
         The first difference: with the lowest offset, or by ``match="order"`` the first in order. With ``match="key"``
         the one with the lowest offset in `a`, else in `b`.
+    compared_offsets : (int, int) or None
+        With ``extent="common"`` the offsets that were compared, the second one exclusive: those that both logs have.
 
     Examples
     --------
@@ -149,6 +159,7 @@ class PartitionComparison:
     only_b: int = 0
     fields: dict[str, int] = field(default_factory=dict)
     first: Difference | None = None
+    compared_offsets: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return short_repr(self, self.__dataclass_fields__)
@@ -160,8 +171,16 @@ class PartitionComparison:
 
     @property
     def equal(self) -> bool:
-        """Whether both sides have the partition, and no record differs."""
-        return len(self.sides) == 2 and not (self.different or self.only_a or self.only_b)
+        """Whether both sides have the partition, no record differs, and the logs are not disjoint."""
+        return len(self.sides) == 2 and not (self.different or self.only_a or self.only_b or self.disjoint)
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether nothing could be compared: the logs have no common offset, and not both are empty."""
+        if self.compared_offsets is None:
+            return False
+        has_offsets = any((side.start_offset or 0) < (side.end_offset or 0) for side in self.sides)
+        return has_offsets and self.compared_offsets[0] >= self.compared_offsets[1]
 
     @property
     def damaged(self) -> bool:

@@ -1,0 +1,325 @@
+"""The two sides of a comparison, files or clusters: which logs they have, and the records of each within its bounds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+from kbatch.live.cluster_source import ClusterSource
+from kbatch.live.settings import ClientSettings
+from kbatch.log.check.comparison import COMPARED_COLUMNS, ComparedInput, FileInput
+from kbatch.log.discovery import open_logs
+from kbatch.log.log_bounds import BoundedLog, LogBound, start_of, stop_of
+from kbatch.log.log_list import LogList
+from kbatch.log.logs import Log
+from kbatch.log.read_arguments import ReadArguments
+from kbatch.log.selection import LogChooser, Selection
+from kbatch.log.source import OpenSource, RangeRequest
+from kbatch.log.store.storage import is_cluster_url
+from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
+from kbatch.table import RecordTable
+from kbatch.transactions import OpenTransaction
+
+__all__ = ["BoundedPair", "ClientConfig", "ComparedLogs", "ComparedSide", "TopicNames", "open_sides", "paired_logs"]
+
+ComparedLogs: TypeAlias = "Log | LogList | ClusterSource | Sequence[Log] | str | os.PathLike[str]"
+ClientConfig: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | None"
+Bounds: TypeAlias = tuple[LogBound, LogBound]
+
+
+@dataclass(frozen=True)
+class TopicNames:
+    """Which topic-partitions are compared, and the name that their only topic has on the other side."""
+
+    topics: TopicChoice | None
+    partitions: frozenset[int] | None
+    other: str | None
+
+    @classmethod
+    def of(cls, topics: TopicChoice | None, partitions: Any, other: str | None) -> TopicNames:
+        """Check the arguments of `compare_logs`.
+
+        Raises
+        ------
+        TypeError, ValueError
+        """
+        if topics is not None and not isinstance(topics, str):
+            topics = topics if hasattr(topics, "fullmatch") else list(topics)
+        choice = None if topics is None else TopicFilter(topics)
+        if other is not None and (choice is None or choice.has_patterns or len(choice.names) != 1):
+            raise ValueError(f"other_topic={other!r} is the name of one topic in b; topics must be its name in a")
+        return cls(topics, partition_numbers(partitions), other)
+
+    def selection(self, *, is_other: bool) -> Selection | None:
+        """Return the selection of a side, `b` if `is_other`; None for all logs."""
+        topics = self.other if is_other and self.other is not None else self.topics
+        return (
+            None if topics is None and self.partitions is None else Selection(topics=topics, partitions=self.partitions)
+        )
+
+    def name_in_a(self, topic: str, *, is_other: bool) -> str:
+        """Return the name by which a topic is paired."""
+        if is_other and self.other is not None and topic == self.other:
+            (name,) = TopicFilter(self.topics or ()).names
+            return name
+        return topic
+
+
+class ComparedSide(Protocol):
+    """One side of a comparison."""
+
+    is_cluster: bool
+
+    @property
+    def logs(self) -> Sequence[BoundedLog]:
+        """The logs of the side."""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the side is one log, which is compared regardless of its name."""
+
+    def input(self, log: Any, bounds: Bounds) -> ComparedInput:
+        """Return the records of a log between bounds."""
+
+
+class _Files:
+    """A side of files."""
+
+    is_cluster = False
+
+    def __init__(self, logs: Sequence[Log], arguments: ReadArguments, *, is_single: bool) -> None:
+        self.logs = logs
+        self.is_single = is_single
+        self._arguments = arguments
+
+    def input(self, log: Log, bounds: Bounds) -> ComparedInput:
+        return FileInput(log, log._selection(self._arguments, *bounds))
+
+
+class _Cluster:
+    """A side of live topics."""
+
+    is_cluster = True
+    is_single = False
+
+    def __init__(self, source: ClusterSource, opened: OpenSource, logs: Sequence[Any], given: ReadArguments) -> None:
+        self.logs = logs
+        self._source = source
+        self._opened = opened
+        self._arguments = given
+
+    def input(self, log: Any, bounds: Bounds) -> ComparedInput:
+        return _LiveInput(self._source.describe(), self._opened, log, bounds, self._arguments)
+
+
+@dataclass(frozen=True)
+class _LiveInput:
+    """A `ComparedInput` of a partition, which is fetched while it is compared."""
+
+    path: str
+    opened: OpenSource
+    log: Any
+    bounds: Bounds
+    arguments: ReadArguments
+
+    def tables(self) -> Iterator[RecordTable]:
+        request = RangeRequest(self.log, *self.bounds, self.arguments.rows(*self.bounds))
+        opened = self.opened
+        for planned, work in opened.tasks([opened.plan(request)], reverse=False):
+            yield from opened.tables(planned, work, COMPARED_COLUMNS, reverse=False)
+            del planned, work
+
+    def tables_at(self, offset: int) -> Iterator[RecordTable]:
+        bounds = (LogBound(offset), LogBound(offset + 1))
+        return replace(self, bounds=bounds).tables()
+
+    def open_transactions(self) -> Sequence[OpenTransaction]:
+        # The markers of a live log are where the read does not go.
+        return ()
+
+
+class BoundedPair:
+    """The logs of both sides that are compared with each other, and their bounds; None if a side has no such log."""
+
+    def __init__(self, sides: Sequence[ComparedSide], logs: Sequence[Any], bounds: Mapping[int, Bounds]) -> None:
+        self._sides = sides
+        self.logs = logs
+        self._bounds = [None if log is None else bounds[id(log)] for log in logs]
+
+    def limit_to_common(self) -> tuple[int, int] | None:
+        """Limit the bounds to the offsets that both logs have, and return these offsets."""
+        if any(log is None for log in self.logs):
+            return None
+        first = max(log.start_offset for log in self.logs)
+        stop = max(min(log.end_offset for log in self.logs), first)
+        for place, log in enumerate(self.logs):
+            start, end = self._bounds[place] or (LogBound(), LogBound())
+            begins, ends = start_of(log, start), stop_of(log, end)
+            low = max(first, log.start_offset if begins is None else begins)
+            high = min(stop, log.end_offset if ends is None else ends)
+            self._bounds[place] = (
+                start._replace(offset=low, log_end=None),
+                end._replace(offset=max(low, high), log_end=None),
+            )
+        return first, stop
+
+    def inputs(self) -> list[ComparedInput | None]:
+        """Return the records of each side."""
+        return [
+            None if log is None or bounds is None else side.input(log, bounds)
+            for side, log, bounds in zip(self._sides, self.logs, self._bounds, strict=True)
+        ]
+
+
+def open_sides(
+    given: tuple[ComparedLogs, ComparedLogs],
+    names: TopicNames,
+    arguments: ReadArguments,
+    configs: tuple[ClientConfig, ClientConfig],
+    storage_options: Mapping[str, str] | None,
+    closing: ExitStack,
+) -> list[ComparedSide]:
+    """Open both sides; what a cluster has opened is closed by `closing`.
+
+    Raises
+    ------
+    KbatchError
+    ValueError
+        For settings without a cluster, and for a topic or partition that does not exist.
+    """
+    clusters = _clusters(given, configs)
+    arguments = arguments.replaced(columns=COMPARED_COLUMNS)
+    files = [
+        None if cluster else _opened_files("ab"[place], each, names, arguments, storage_options, is_other=place == 1)
+        for place, (each, cluster) in enumerate(zip(given, clusters, strict=True))
+    ]
+    sides: list[ComparedSide] = []
+    for place, (cluster, side) in enumerate(zip(clusters, files, strict=True)):
+        if cluster is None:
+            assert side is not None
+            sides.append(side)
+        else:
+            sides.append(_opened_cluster(cluster, files[1 - place], names, arguments, closing, is_other=place == 1))
+    return sides
+
+
+def _clusters(given: Sequence[ComparedLogs], configs: tuple[ClientConfig, ClientConfig]) -> list[ClusterSource | None]:
+    """Return the cluster of each side; the settings of the only one may be those of the first side."""
+    is_live = [isinstance(each, ClusterSource) or (isinstance(each, str) and is_cluster_url(each)) for each in given]
+    config, other_config = configs
+    if is_live == [False, True] and config is not None:
+        if other_config is not None:
+            raise ValueError("config and other_config are for two clusters, but only b is one; use one of them")
+        config, other_config = None, config
+    clusters: list[ClusterSource | None] = []
+    for each, live, settings, name in zip(
+        given, is_live, (config, other_config), ("config", "other_config"), strict=True
+    ):
+        if settings is not None and (not live or isinstance(each, ClusterSource)):
+            kind = "a ClusterSource has its settings" if live else "it is for a cluster, kafka://HOST:PORT[,HOST:PORT]"
+            raise ValueError(f"{name} has no effect: {kind}")
+        if not live:
+            clusters.append(None)
+        elif isinstance(each, ClusterSource):
+            clusters.append(each)
+        else:
+            clusters.append(ClusterSource(ClientSettings.of(settings, bootstrap_servers=each)))
+    return clusters
+
+
+def _opened_files(
+    name: str,
+    given: ComparedLogs,
+    names: TopicNames,
+    arguments: ReadArguments,
+    storage_options: Mapping[str, str] | None,
+    *,
+    is_other: bool,
+) -> _Files:
+    selection = names.selection(is_other=is_other)
+    chooser = None if selection is None else LogChooser(selection)
+    source: Any = given
+    if isinstance(source, str | os.PathLike):
+        source = open_logs(source, predicate=chooser, storage_options=storage_options)
+    if isinstance(source, Log):
+        return _Files([source], arguments, is_single=True)
+    if not isinstance(source, LogList | list | tuple) or not all(isinstance(each, Log) for each in source):
+        raise TypeError(
+            f"{name} must be a Log, a sequence of logs, a path, or a cluster as kafka://HOST:PORT or ClusterSource, "
+            f"got {type(source).__name__}"
+        )
+    logs = [log for log in source if chooser is None or chooser(log.topic, log.partition)]
+    return _Files(logs, arguments, is_single=False)
+
+
+def _opened_cluster(
+    source: ClusterSource,
+    files: _Files | None,
+    names: TopicNames,
+    arguments: ReadArguments,
+    closing: ExitStack,
+    *,
+    is_other: bool,
+) -> _Cluster:
+    """Open a cluster with the chosen topics; without a choice, with those of the files on the other side."""
+    selection = names.selection(is_other=is_other) or Selection()
+    logs = () if files is None else files.logs
+    topics = {log.topic for log in logs} if files is not None and names.topics is None else None
+    numbers = {log.partition for log in logs if log.partition is not None} if files and files.is_single else None
+
+    def excludes(topic: str | None, partition: int | None) -> bool:
+        return bool((topics and topic not in topics) or (numbers and partition not in numbers))
+
+    opened = closing.enter_context(source.open(arguments))
+    return _Cluster(source, opened, opened.logs(selection, excludes), arguments)
+
+
+def paired_logs(sides: Sequence[ComparedSide], names: TopicNames, arguments: ReadArguments) -> list[BoundedPair]:
+    """Return the logs to compare with each other, by topic and partition.
+
+    Raises
+    ------
+    ValueError
+        If one side is a log and the other is several, or a list has a topic-partition twice.
+    """
+    bounds = {id(log): ends for side in sides for log, ends in zip(side.logs, arguments.bounds(side.logs), strict=True)}
+    singles = [side for side in sides if side.is_single]
+    # A log and the topic of a cluster are compared regardless of their names, like two logs.
+    if singles and all(side.is_single or (side.is_cluster and len(side.logs) == 1) for side in sides):
+        return [BoundedPair(sides, [side.logs[0] for side in sides], bounds)]
+    if singles and not any(side.is_cluster and not side.logs for side in sides):
+        raise ValueError(
+            f"{_place(singles[0].logs[0])} is one log, but the other side has several; compare two logs or two "
+            "directories of logs"
+        )
+    if names.topics is not None and not singles:
+        present = [
+            names.name_in_a(log.topic or "", is_other=place == 1)
+            for place, side in enumerate(sides)
+            for log in side.logs
+        ]
+        refusal = TopicFilter(names.topics).refusal(present)
+        if refusal is not None:
+            raise ValueError(refusal)
+    found = [_by_name(side, names, is_other=place == 1) for place, side in enumerate(sides)]
+    keys = sorted({*found[0], *found[1]})
+    return [BoundedPair(sides, [each.get(key) for each in found], bounds) for key in keys]
+
+
+def _by_name(side: ComparedSide, names: TopicNames, *, is_other: bool) -> dict[tuple[str, int], BoundedLog]:
+    found: dict[tuple[str, int], BoundedLog] = {}
+    for log in side.logs:
+        if log.topic is None or log.partition is None:
+            raise ValueError(f"{_place(log)}: its topic and partition are unknown; compare it as a single log")
+        key = (names.name_in_a(log.topic, is_other=is_other), log.partition)
+        if (other := found.setdefault(key, log)) is not log:
+            raise ValueError(f"{log.topic}-{log.partition} is in the list twice: {_place(other)} and {_place(log)}")
+    return found
+
+
+def _place(log: BoundedLog) -> str:
+    """Return where a log is, for messages."""
+    return log.path if isinstance(log, Log) else f"{log.topic}-{log.partition}"
