@@ -302,6 +302,8 @@ def paired_logs(sides: Sequence[ComparedSide], names: TopicNames, arguments: Rea
             for log in side.logs
         ]
         refusal = TopicFilter(names.topics).refusal(present)
+        if refusal is None and names.other is not None:
+            refusal = TopicFilter(names.other).refusal(log.topic for log in sides[1].logs)
         if refusal is not None:
             raise ValueError(refusal)
     found = [_by_name(side, names, is_other=place == 1) for place, side in enumerate(sides)]
