@@ -12,6 +12,7 @@ from typing import Any
 
 from kbatch import __version__
 from kbatch.cli import (
+    backup,
     compact,
     completion,
     consume,
@@ -71,6 +72,7 @@ def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
         stats,
         report,
         diff,
+        backup,
         convert,
         recompress,
         compact,

@@ -32,7 +32,7 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import decoded_columns
 from kbatch.table import RecordTable
 
-__all__ = ["ClusterSource"]
+__all__ = ["ClusterSource", "PlannedOffsets"]
 
 # The size of the first response of a read; each further one has four times as many bytes. A consumer may need few
 # records.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -23,7 +23,16 @@ from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction
 
-__all__ = ["BoundedPair", "ClientConfig", "ComparedLogs", "ComparedSide", "TopicNames", "open_sides", "paired_logs"]
+__all__ = [
+    "BoundedPair",
+    "ClientConfig",
+    "ComparedLogs",
+    "ComparedSide",
+    "TopicNames",
+    "cluster_of",
+    "open_sides",
+    "paired_logs",
+]
 
 ComparedLogs: TypeAlias = "Log | LogList | ClusterSource | Sequence[Log] | str | os.PathLike[str]"
 ClientConfig: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | None"
@@ -46,8 +55,8 @@ class TopicNames:
         ------
         TypeError, ValueError
         """
-        if topics is not None and not isinstance(topics, str):
-            topics = topics if hasattr(topics, "fullmatch") else list(topics)
+        if isinstance(topics, Iterable) and not isinstance(topics, str):
+            topics = list(topics)
         choice = None if topics is None else TopicFilter(topics)
         if other is not None and (choice is None or choice.has_patterns or len(choice.names) != 1):
             raise ValueError(f"other_topic={other!r} is the name of one topic in b; topics must be its name in a")
@@ -218,16 +227,27 @@ def _clusters(given: Sequence[ComparedLogs], configs: tuple[ClientConfig, Client
     for each, live, settings, name in zip(
         given, is_live, (config, other_config), ("config", "other_config"), strict=True
     ):
-        if settings is not None and (not live or isinstance(each, ClusterSource)):
-            kind = "a ClusterSource has its settings" if live else "it is for a cluster, kafka://HOST:PORT[,HOST:PORT]"
-            raise ValueError(f"{name} has no effect: {kind}")
-        if not live:
-            clusters.append(None)
-        elif isinstance(each, ClusterSource):
-            clusters.append(each)
-        else:
-            clusters.append(ClusterSource(ClientSettings.of(settings, bootstrap_servers=each)))
+        if settings is not None and not live:
+            raise ValueError(f"{name} has no effect: it is for a cluster, kafka://HOST:PORT[,HOST:PORT]")
+        clusters.append(cluster_of(each, settings) if live else None)
     return clusters
+
+
+def cluster_of(given: object, config: ClientConfig) -> ClusterSource:
+    """Return the cluster of a URL with settings, or a `ClusterSource` as it is.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For something else, and for settings of a `ClusterSource`.
+    """
+    if isinstance(given, ClusterSource):
+        if config is not None:
+            raise ValueError("config has no effect: a ClusterSource has its settings")
+        return given
+    if not isinstance(given, str) or not is_cluster_url(given):
+        raise TypeError(f"a cluster must be kafka://HOST:PORT[,HOST:PORT] or a ClusterSource, got {given!r}")
+    return ClusterSource(ClientSettings.of(config, bootstrap_servers=given))
 
 
 def _opened_files(

@@ -438,7 +438,7 @@ def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
             count = undo_crashed(root)
     if unfinished:
         for prefix in (os.path.join(root, ""), stage_prefix(root)):
-            for path in glob.glob(f"{glob.escape(prefix)}.kbatch-write-*.tmp"):
+            for path in glob.glob(f"{glob.escape(prefix)}.kbatch-*-*.tmp"):
                 if STAGE_NAME.fullmatch(path.removeprefix(prefix)) and not os.path.islink(path):
                     shutil.rmtree(path, ignore_errors=True)
                     count += 1

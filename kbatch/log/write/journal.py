@@ -16,7 +16,7 @@ from kbatch.publishing import Journal
 
 __all__ = ["CHECKPOINTS", "STAGE_NAME", "move_into_place", "undo_crashed"]
 
-STAGE_NAME = re.compile(r"\.kbatch-write-[0-9a-f]{32}\.tmp")
+STAGE_NAME = re.compile(r"\.kbatch-(?:write|backup)-[0-9a-f]{32}\.tmp")
 # Checkpoints of a log directory. They would be wrong for new logs of the same names.
 CHECKPOINTS = (
     "cleaner-offset-checkpoint",

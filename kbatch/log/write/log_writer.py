@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from array import array
+from collections.abc import Sequence
 from types import TracebackType
 from typing import BinaryIO, Self
 
@@ -32,7 +33,26 @@ from kbatch.read.in_memory import decode_part
 from kbatch.transactions import TransactionTracker
 from kbatch.write.batch_layout import check_range
 
-__all__ = ["LogWriter", "SegmentWriter"]
+__all__ = ["LogWriter", "SegmentWriter", "epochs_text", "new_epochs"]
+
+
+def new_epochs(rows: npt.NDArray[np.void], last: int) -> list[tuple[int, int]]:
+    """Return the leader epochs of batches after the epoch `last`, each with the base offset of its first batch."""
+    current = rows[rows["magic"] == 2]
+    epochs = current["partition_leader_epoch"]
+    if not len(epochs):
+        return []
+    reached = np.maximum.accumulate(np.maximum(epochs, last))
+    rises = np.empty(len(epochs), np.bool_)
+    rises[0] = reached[0] > last
+    rises[1:] = reached[1:] > reached[:-1]
+    return list(zip(epochs[rises].tolist(), current["base_offset"][rises].tolist(), strict=True))
+
+
+def epochs_text(epochs: Sequence[tuple[int, int]]) -> bytes:
+    """Return the contents of a ``leader-epoch-checkpoint``."""
+    lines = [f"{epoch} {offset}\n" for epoch, offset in epochs]
+    return "".join(["0\n", f"{len(lines)}\n", *lines]).encode()
 
 
 class SegmentWriter:
@@ -331,7 +351,7 @@ class LogWriter:
         if self._tracker is not None:
             self._tracker.add(data, rows, origin)
             self._aborted.frombytes(self._tracker.drain().aborted.tobytes())
-        self._follow_epochs(rows)
+        self._epochs += new_epochs(rows, self._epochs[-1][0] if self._epochs else -1)
         done = 0
         while done < len(rows):
             segment = self._segment or self._begin(data, rows[done:], origin)
@@ -386,8 +406,7 @@ class LogWriter:
                 self._make(self._next_base or 0)
             self._end_segment(None)
             if self._epochs and LEADER_EPOCH_CHECKPOINT not in self._given and self._single is None:
-                lines = [f"{epoch} {offset}\n" for epoch, offset in self._epochs]
-                self.write_file(LEADER_EPOCH_CHECKPOINT, "".join(["0\n", f"{len(lines)}\n", *lines]).encode())
+                self.write_file(LEADER_EPOCH_CHECKPOINT, epochs_text(self._epochs))
         except BaseException as error:
             self._output.name_error(error)
             self._output.remove()
@@ -428,17 +447,6 @@ class LogWriter:
                 f"batch at byte {rows['position'][where]}: offsets {first[where]} to {last[where]} come after "
                 f"{before[where]}; offsets must ascend"
             )
-
-    def _follow_epochs(self, rows: npt.NDArray[np.void]) -> None:
-        current = rows[rows["magic"] == 2]
-        epochs = current["partition_leader_epoch"]
-        if not len(epochs):
-            return
-        reached = np.maximum.accumulate(np.maximum(epochs, self._epochs[-1][0] if self._epochs else -1))
-        rises = np.empty(len(epochs), np.bool_)
-        rises[0] = reached[0] > (self._epochs[-1][0] if self._epochs else -1)
-        rises[1:] = reached[1:] > reached[:-1]
-        self._epochs += zip(epochs[rises].tolist(), current["base_offset"][rises].tolist(), strict=True)
 
     def _fitting(self, segment: SegmentWriter, rows: npt.NDArray[np.void]) -> int:
         """Return the number of batches that fit into the segment."""

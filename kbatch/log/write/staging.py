@@ -171,6 +171,8 @@ class Stage(WorkDirectory):
         A log directory, local or mounted. If it does not exist, its parent must.
     overwrite : str
         How the caller's user asks to replace all logs, for messages.
+    kind : {"write", "backup"}
+        What makes it, for the name of its directory.
 
     Attributes
     ----------
@@ -187,7 +189,9 @@ class Stage(WorkDirectory):
         If `root` is a URL or a file, or its parent is missing.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, overwrite: str = "mode='overwrite'") -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, overwrite: str = "mode='overwrite'", kind: str = "write"
+    ) -> None:
         self.overwrite = overwrite
         if is_url(os.fspath(root)):
             raise LogDirectoryError(
@@ -202,7 +206,7 @@ class Stage(WorkDirectory):
             problem = f"its parent {parent} is not a directory" if self.is_new else "is not a directory"
             raise LogDirectoryError(f"{self.root}: {problem}", source=self.root)
         prefix = stage_prefix(self.root) if self.is_new else os.path.join(self.root, "")
-        super().__init__(f"{prefix}.kbatch-write-{uuid.uuid4().hex}.tmp")
+        super().__init__(f"{prefix}.kbatch-{kind}-{uuid.uuid4().hex}.tmp")
 
     def make(self) -> None:
         """Create the directory; tasks can then start attempts."""
