@@ -238,7 +238,7 @@ def test_columns_with_a_dictionary_are_columns_of_the_files() -> None:
 FREE_FLAGS = {"--topic", "--key", "--index", "--output", "--against", "--table", "--catalog", "--schema-registry"} | {
     f"--{side}-{name}" for side in ("key", "value") for name in ("schema", "reader-schema", "message", "subject")
 }
-FREE_FLAGS |= {"--config", "--group", "--topic-pattern"}
+FREE_FLAGS |= {"--config", "--group", "--topic-pattern", "--other-config", "--other-topic"}
 
 
 def test_flags_of_commands_refuse_unknown_values() -> None:
@@ -390,8 +390,8 @@ def page() -> str:
         ("Exports that follow", "`kbatch follow`.", options_of(FollowOptions)),
         (
             "Live clusters",
-            "`kbatch consume` and `kbatch topics`; `kbatch dump` and `kbatch stats` of `kafka://HOST:PORT` have "
-            "`--config` and\n`--setting`. See [A live cluster](live-commands.md#a-live-cluster).",
+            "`kbatch consume` and `kbatch topics`; `kbatch dump`, `stats`, `diff` and `backup` of `kafka://HOST:PORT` "
+            "have\n`--config` and `--setting`. See [A live cluster](live-commands.md#a-live-cluster).",
             options_of(BrokerFlags),
         ),
         (

@@ -170,6 +170,13 @@ def _live_cases() -> None:
     }
     _case("kbatch.consume", kbatch.consume, **live)
     settings = kbatch.live.ClientSettings.of(bootstrap_servers="broker-1")
+    _case(
+        "kbatch.log.backup_topics",
+        kbatch.log.backup_topics,
+        source=lambda: kbatch.live.ClusterSource(settings, transport=live["transport"]()),
+        out=_out,
+        topics=lambda: "orders",
+    )
     _case("kbatch.live.Cluster", kbatch.live.Cluster, settings=lambda: settings, transport=live["transport"])
     _case("kbatch.live.ClusterSource", kbatch.live.ClusterSource, settings=lambda: settings)
     _method(
