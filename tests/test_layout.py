@@ -16,7 +16,7 @@ import kbatch
 PACKAGE = Path(kbatch.__file__).parent
 
 # From the lowest to the highest. A folder covers all its modules except the ones listed separately;
-# ``log/__init__.py`` and ``kbatch/__init__.py`` export names of lower layers.
+# ``log/__init__.py`` and ``kbatch/__init__.py`` export names of lower layers, ``log/__init__.py`` also of ``live``.
 LAYERS = [
     "version",
     "quantities",

@@ -17,7 +17,7 @@ from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.log.read_arguments import ReadArguments
 from kbatch.log.selection import LogChooser, Selection
-from kbatch.log.source import OpenSource, RangeRequest
+from kbatch.log.source import LogSource, OpenSource, RangeRequest
 from kbatch.log.store.storage import is_cluster_url
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.table import RecordTable
@@ -34,7 +34,7 @@ __all__ = [
     "paired_logs",
 ]
 
-ComparedLogs: TypeAlias = "Log | LogList | ClusterSource | Sequence[Log] | str | os.PathLike[str]"
+ComparedLogs: TypeAlias = "Log | LogList | LogSource | Sequence[Log] | str | os.PathLike[str]"
 ClientConfig: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | None"
 Bounds: TypeAlias = tuple[LogBound, LogBound]
 
@@ -114,7 +114,7 @@ class _Cluster:
     is_cluster = True
     is_single = False
 
-    def __init__(self, source: ClusterSource, opened: OpenSource, logs: Sequence[Any], given: ReadArguments) -> None:
+    def __init__(self, source: LogSource, opened: OpenSource, logs: Sequence[Any], given: ReadArguments) -> None:
         self.logs = logs
         self._source = source
         self._opened = opened
@@ -215,21 +215,22 @@ def open_sides(
     return sides
 
 
-def _clusters(given: Sequence[ComparedLogs], configs: tuple[ClientConfig, ClientConfig]) -> list[ClusterSource | None]:
+def _clusters(given: Sequence[ComparedLogs], configs: tuple[ClientConfig, ClientConfig]) -> list[LogSource | None]:
     """Return the cluster of each side; the settings of the only one may be those of the first side."""
-    is_live = [isinstance(each, ClusterSource) or (isinstance(each, str) and is_cluster_url(each)) for each in given]
+    is_live = [isinstance(each, LogSource) or (isinstance(each, str) and is_cluster_url(each)) for each in given]
     config, other_config = configs
     if is_live == [False, True] and config is not None:
         if other_config is not None:
             raise ValueError("config and other_config are for two clusters, but only b is one; use one of them")
         config, other_config = None, config
-    clusters: list[ClusterSource | None] = []
+    clusters: list[LogSource | None] = []
     for each, live, settings, name in zip(
         given, is_live, (config, other_config), ("config", "other_config"), strict=True
     ):
         if settings is not None and not live:
             raise ValueError(f"{name} has no effect: it is for a cluster, kafka://HOST:PORT[,HOST:PORT]")
-        clusters.append(cluster_of(each, settings) if live else None)
+        is_source = isinstance(each, LogSource) and settings is None
+        clusters.append(each if is_source else cluster_of(each, settings) if live else None)  # type: ignore[arg-type]
     return clusters
 
 
@@ -276,7 +277,7 @@ def _opened_files(
 
 
 def _opened_cluster(
-    source: ClusterSource,
+    source: LogSource,
     files: _Files | None,
     names: TopicNames,
     arguments: ReadArguments,

@@ -10,7 +10,7 @@ from kbatch.lazy_names import LazyNames
 _NAMES = LazyNames(
     __name__,
     {
-        "kbatch.live.backup": ("backup_topics",),
+        "kbatch.live.topic_backup": ("backup_topics",),
         "kbatch.live.comparing": ("compare_logs",),
         "kbatch.log.check.differences": (
             "ComparedLog",

@@ -1,7 +1,7 @@
 """The public names, for type checkers and editors; `__init__.py` has the same names by module."""
 
-from kbatch.live.backup import backup_topics as backup_topics
 from kbatch.live.comparing import compare_logs as compare_logs
+from kbatch.live.topic_backup import backup_topics as backup_topics
 from kbatch.log.check.differences import ComparedLog as ComparedLog
 from kbatch.log.check.differences import ComparedRecord as ComparedRecord
 from kbatch.log.check.differences import Comparison as Comparison

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_broker import ScriptedCluster, ScriptedPartition
+from scripted_broker import Fault, ScriptedCluster, ScriptedPartition
 
 from kbatch.cli import main
 from kbatch.live import ClientSettings, ServerAddress
 from kbatch.log import LogWriter
+from kbatch.protocol import ApiKey
 
 A, B = "kafka://localhost", "kafka://broker-1"
 
@@ -138,6 +142,18 @@ def test_each_cluster_has_its_settings(clusters: Clusters, capsys: pytest.Captur
         writer.append(clusters._by_host["broker-1"].topics["same"][0].batches[0])
     assert run(capsys, str(tmp_path), B, "--setting", "client.id=only")[0] == 0
     assert clusters.settings["broker-1"].client_id == "only"
+
+
+def test_an_interrupt_ends_within_a_second(clusters: Clusters, capsys: pytest.CaptureFixture[str]) -> None:
+    began: list[float] = []
+
+    def interrupt() -> None:
+        began.append(time.monotonic())
+        threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+
+    clusters._by_host["broker-1"].fail(ApiKey.FETCH, Fault(hangs=True, run=interrupt))
+    assert run(capsys, A, B, "--topic", "same") == (130, "", "kbatch diff: interrupted\n")
+    assert time.monotonic() - began[0] < 2
 
 
 @pytest.mark.parametrize(

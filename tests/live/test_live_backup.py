@@ -20,7 +20,7 @@ import kbatch
 from kbatch.errors import LogDirectoryError
 from kbatch.live import BrokerError
 from kbatch.log import LogWriter, Written, backup_topics, compare_logs, read_leader_epochs, read_transaction_index
-from kbatch.log.write import appending
+from kbatch.log.write import log_appender
 from kbatch.protocol import ApiKey
 
 
@@ -155,7 +155,7 @@ def test_segments_and_commits_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     log = partition(*[5] * 40)
     size = len(sent(log)) // 40
     cluster = ScriptedCluster(orders=[log, partition(5)])
-    monkeypatch.setattr(appending, "COMMIT_BYTES", 8 * size)
+    monkeypatch.setattr(log_appender, "COMMIT_BYTES", 8 * size)
     backup(cluster, tmp_path / "out", segment_bytes=3 * size)
     found = kbatch.Log(tmp_path / "out/orders-0")
     assert stored(tmp_path / "out/orders-0") == sent(log)
@@ -170,7 +170,7 @@ def test_what_was_committed_before_an_error_stays_and_is_continued(
     damaged = log.batches[8]
     log.batches[8] = damaged[:-1] + bytes([damaged[-1] ^ 1])
     cluster = ScriptedCluster(orders=[log])
-    monkeypatch.setattr(appending, "COMMIT_BYTES", 1)
+    monkeypatch.setattr(log_appender, "COMMIT_BYTES", 1)
     source = cluster_source(cluster, fetch_max_bytes=1)
     with pytest.raises(kbatch.CrcMismatchError, match=r"broker broker-1:9092, orders-0.*"):
         backup_topics(source, tmp_path / "out", topics="orders", segment_bytes=1)
@@ -289,10 +289,9 @@ from live_reading import partition
 from scripted_broker import ScriptedCluster
 from served_logs import cluster_source
 from kbatch.log import backup_topics
-from kbatch.log.write import appending
-import kbatch.publishing as publishing
+from kbatch.log.write import log_appender
 
-appending.COMMIT_BYTES = 1
+log_appender.COMMIT_BYTES = 1
 steps = 0
 def step(function):
     def counted(*args, **options):

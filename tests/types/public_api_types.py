@@ -257,6 +257,7 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     logs["orders", "0"]  # type: ignore[index]
     compared = kbatch.log.compare_logs(path, logs, match="key")
     assert_type(kbatch.log.compare_logs(path, logs), kbatch.log.Comparison)
+    assert_type(kbatch.log.backup_topics("kafka://localhost", path, topics="a"), list[kbatch.log.Written])
     assert_type(compared.partitions, list[kbatch.log.PartitionComparison])
     assert_type(compared.partitions[0].a, kbatch.log.ComparedLog | None)
     assert_type(compared.partitions[0].first, kbatch.log.Difference | None)

@@ -25,8 +25,8 @@ from kbatch.log.row_filter import RowFilter
 from kbatch.log.selection import Selection
 from kbatch.log.source import OpenSource, RangeRequest
 from kbatch.log.topics import TopicChoice, partition_numbers
-from kbatch.log.write.appending import AppendedLog, LogAppender
 from kbatch.log.write.commit import Written
+from kbatch.log.write.log_appender import AppendedLog, LogAppender
 from kbatch.quantities import INT32_MAX, SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.in_memory import decode_part

@@ -42,7 +42,7 @@ __all__ = ["AppendedLog", "LogAppender"]
 COMMIT_BYTES = 1 << 30
 # Bytes of a segment that are read at a time.
 RECOVERED_BYTES = 16 << 20
-_WORK_NAME = re.compile(r"\.kbatch-backup-[0-9a-f]{32}\.tmp")
+_BACKUP_NAME = re.compile(r"\.kbatch-backup-[0-9a-f]{32}\.tmp")
 _WHOLE = DecodeOptions(framing_only=True)
 
 
@@ -255,7 +255,7 @@ class LogAppender:
             raise LogDirectoryError(f"{self.root}: is not a directory", source=self.root)
         self._stack.enter_context(locked(self.root))
         undo_crashed(self.root)
-        remove_abandoned(self.root, _WORK_NAME)
+        remove_abandoned(self.root, _BACKUP_NAME)
         return self
 
     def __exit__(
