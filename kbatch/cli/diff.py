@@ -146,7 +146,7 @@ def add_parser(commands: Any) -> None:
         error_status=2,
     )
     parser.add_argument("a", metavar="A", help="segment or directory, or a URL of one; or kafka://HOST:PORT")
-    parser.add_argument("b", metavar="B", help="another one of the same kind")
+    parser.add_argument("b", metavar="B", help="the other side, of any of these kinds")
     add_flags(parser, [*options_of(DiffFlags), *STORAGE, *JSON])
     add_selection(
         parser, "topics", "partitions", "offsets", "times", "isolation",

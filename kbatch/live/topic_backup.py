@@ -51,7 +51,7 @@ def backup_topics(
 
     The batches are the brokers' byte for byte: offsets, timestamps, codecs, producers and leader epochs stay. Segments
     and indexes are new. All that reads a broker's log directory reads the backup: `kbatch.Log`, `compare_logs`, Kafka's
-    ``kafka-dump-log.sh``, a broker that starts with it.
+    ``kafka-dump-log.sh``.
 
     If `out` has a log of a topic-partition already, it is continued where it ends, so that a backup is brought up to
     date by the same call. New segments appear in commits of about 1 GiB, each complete or not at all: after an error,
@@ -92,8 +92,8 @@ def backup_topics(
 
     Notes
     -----
-    Memory does not depend on the size of the topics. The last stable offset and aborted transactions of the backup come
-    from its markers; for a topic with transactions, the headers of the existing log are read.
+    Memory does not depend on the size of the topics. The ``.txnindex`` files are made from the markers. If a run
+    appends transactional batches, the headers of the existing log are read first, for the transactions that are open.
 
     Examples
     --------

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 import uuid
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,23 @@ def test_a_lost_connection_is_retried(tmp_path: Path) -> None:
     cluster.fail(ApiKey.FETCH, Fault(cut=300), Fault(), Fault(cut=10))
     backup_topics(cluster_source(cluster, fetch_max_bytes=500), tmp_path / "out", topics="orders")
     assert stored(tmp_path / "out/orders-0") == sent(log)
+
+
+def test_memory_does_not_grow_with_the_topic(tmp_path: Path) -> None:
+    def peak(batches: int) -> int:
+        log = ScriptedPartition()
+        for _ in range(batches):
+            log.write([b"x" * 10_000] * 100)
+        source = cluster_source(ScriptedCluster(orders=[log]))
+        tracemalloc.start()
+        backup_topics(source, tmp_path / f"out-{batches}", topics="orders")
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(1)
+    # Three responses of 8 MiB, of which the test has copies.
+    assert peak(120) < peak(60) + (8 << 20)
 
 
 def test_progress_ends_with_no_offset_left(tmp_path: Path) -> None:

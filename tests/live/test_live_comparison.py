@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,29 @@ def test_control_records_and_isolation_are_as_for_directories(isolation: Any, co
     assert result.equal
     assert result.matching == expected.matching
     assert result.matching > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_differences_are_those_of_the_log_directories(seed: int, tmp_path: Path) -> None:
+    chosen = random.Random(seed)
+    partitions = []
+    for name in ("a", "b"):
+        changes: dict[str, dict[int, Any]] = {
+            "values": {chosen.randrange(RECORDS): None},
+            "keys": {chosen.randrange(RECORDS): b"%d" % chosen.randrange(2) for _ in range(3)},
+            "headers": {chosen.randrange(RECORDS): [(b"x", b"")] * chosen.randrange(3)},
+            "offsets": {chosen.randrange(RECORDS): None for _ in range(chosen.randrange(40))},
+        }
+        each = made(chosen.choice([1, 7, 50, 400]), chosen.choice(["none", "zstd"]), **changes)
+        directory(tmp_path / name, each)
+        partitions.append(each)
+    sides = [source(each, fetch_max_bytes=chosen.choice([500, 5000, 1 << 20])) for each in partitions]
+    live = single(*sides, topics="orders", digests=True)
+    of_files = single(tmp_path / "a", tmp_path / "b", extent="common", digests=True)
+    for name in ("matching", "different", "only_a", "only_b", "fields", "first", "compared_offsets"):
+        assert getattr(live, name) == getattr(of_files, name)
+    assert [side.digest for side in live.sides] == [side.digest for side in of_files.sides]
+    assert not live.equal
 
 
 def test_each_batch_is_fetched_once_even_if_records_differ() -> None:
