@@ -289,10 +289,14 @@ def _opened_cluster(
     selection = names.selection(is_other=is_other) or Selection()
     logs = () if files is None else files.logs
     topics = {log.topic for log in logs} if files is not None and names.topics is None else None
+    if topics == {None}:
+        raise ValueError(f"{_place(logs[0])}: its topic is unknown; name the topic of the cluster")
     numbers = {log.partition for log in logs if log.partition is not None} if files and files.is_single else None
 
     def excludes(topic: str | None, partition: int | None) -> bool:
-        return bool((topics and topic not in topics) or (numbers and partition not in numbers))
+        is_other_topic = topics is not None and topic not in topics
+        # A segment may be in a directory with any name.
+        return is_other_topic or bool(numbers and partition not in numbers)
 
     opened = closing.enter_context(source.open(arguments))
     return _Cluster(source, opened, opened.logs(selection, excludes), arguments)

@@ -16,7 +16,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
 from kbatch.live.cluster import PartitionLeader
 from kbatch.live.cluster_source import ClusterSource, PlannedOffsets
-from kbatch.live.compared_sources import ClientConfig, cluster_of
+from kbatch.live.compared_sources import ClientConfig, TopicNames, cluster_of
 from kbatch.live.fetch_state import FetchedBatches
 from kbatch.live.live_partitions import LivePartition
 from kbatch.log.log_bounds import LogBound
@@ -24,7 +24,7 @@ from kbatch.log.read_arguments import ReadArguments
 from kbatch.log.row_filter import RowFilter
 from kbatch.log.selection import Selection
 from kbatch.log.source import OpenSource, RangeRequest
-from kbatch.log.topics import TopicChoice, partition_numbers
+from kbatch.log.topics import TopicChoice
 from kbatch.log.write.commit import Written
 from kbatch.log.write.log_appender import AppendedLog, LogAppender
 from kbatch.quantities import INT32_MAX, SizeLike, size_between
@@ -108,7 +108,7 @@ def backup_topics(
         size_between("index_interval_bytes", index_interval_bytes, 0, INT32_MAX),
     )
     cluster = cluster_of(source, config)
-    selection = Selection(topics=topics, partitions=partition_numbers(partitions))
+    selection = TopicNames.of(topics, partitions, None).selection(is_other=False) or Selection()
     with ExitStack() as stack:
         opened = stack.enter_context(cluster.open(ReadArguments.of(None, {})))
         parts: list[LivePartition] = list(opened.logs(selection))

@@ -183,6 +183,11 @@ def test_one_log_is_compared_with_its_partition_of_the_cluster(tmp_path: Path) -
     assert counts(single(cluster, kbatch.Log(log), topics="copies")) == (RECORDS, 0, 0, 0)
     with pytest.raises(ValueError, match="is one log, but the other side has several"):
         compare_logs(log, cluster, topics="*")
+    segment = tmp_path / "any.log"
+    segment.write_bytes(next(log.glob("*.log")).read_bytes())
+    with pytest.raises(ValueError, match=r"any\.log: its topic is unknown; name the topic of the cluster"):
+        compare_logs(segment, cluster)
+    assert counts(single(segment, cluster, topics="copies", partitions=[1])) == (RECORDS, 0, 0, 0)
 
 
 @pytest.mark.parametrize("match", ["order", "key"])
