@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from golden_logs import LOGS
+from live_reading import partition
 from log_batches import batch, write_segment
+from scripted_broker import ScriptedCluster
 
 from kbatch.cli import main
 
@@ -168,6 +170,13 @@ def test_verify_against(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
 def test_diff(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["diff", LOGS / "txn-0", LOGS / "compact-src-0"]
     check(documents_of(capsys, command), documented("kbatch diff", has_path=False))
+
+
+def test_backup(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ScriptedCluster(orders=[partition(5), partition()])
+    monkeypatch.setattr("kbatch.live.cluster.connect_socket", cluster.connect)
+    command = ["backup", "kafka://localhost", tmp_path / "out", "--topic", "orders"]
+    check(documents_of(capsys, command), documented("kbatch backup", has_path=False))
 
 
 @pytest.mark.parametrize("command", ["convert", "recompress"])
