@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 from kbatch.live.cluster_source import ClusterSource
+from kbatch.live.live_partitions import LivePartition
+from kbatch.live.live_transactions import live_open_transactions
 from kbatch.live.settings import ClientSettings
 from kbatch.log.check.comparison import COMPARED_COLUMNS, ComparedInput, FileInput
 from kbatch.log.discovery import open_logs
@@ -20,6 +22,7 @@ from kbatch.log.selection import LogChooser, Selection
 from kbatch.log.source import LogSource, OpenSource, RangeRequest
 from kbatch.log.store.storage import is_cluster_url
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
+from kbatch.options import Isolation
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction
 
@@ -146,8 +149,13 @@ class _LiveInput:
         return replace(self, bounds=bounds).tables()
 
     def open_transactions(self) -> Sequence[OpenTransaction]:
-        # The markers of a live log are where the read does not go.
-        return ()
+        log = self.log
+        if not isinstance(log, LivePartition):
+            return ()
+        key = (log.metadata.name, log.number)
+        # Without the ACL for it, or from an old broker, they are not known.
+        leaders = {key: log.metadata.partitions[log.number].broker}
+        return live_open_transactions(log.cluster, leaders, lambda note: None).get(key, ())
 
 
 class BoundedPair:
@@ -158,12 +166,12 @@ class BoundedPair:
         self.logs = logs
         self._bounds = [None if log is None else bounds[id(log)] for log in logs]
 
-    def limit_to_common(self) -> tuple[int, int] | None:
-        """Limit the bounds to the offsets that both logs have, and return these offsets."""
-        if any(log is None for log in self.logs):
-            return None
-        first = max(log.start_offset for log in self.logs)
-        stop = max(min(log.end_offset for log in self.logs), first)
+    def extents(self, isolation: Isolation) -> list[tuple[int, int] | None]:
+        """Return the first offset of each log, and the end of the records that can be read."""
+        return [None if log is None else (log.start_offset, _readable_end(log, isolation)) for log in self.logs]
+
+    def limit_to(self, first: int, stop: int) -> None:
+        """Limit the bounds to a range of offsets."""
         for place, log in enumerate(self.logs):
             start, end = self._bounds[place] or (LogBound(), LogBound())
             begins, ends = start_of(log, start), stop_of(log, end)
@@ -173,7 +181,6 @@ class BoundedPair:
                 start._replace(offset=low, log_end=None),
                 end._replace(offset=max(low, high), log_end=None),
             )
-        return first, stop
 
     def inputs(self) -> list[ComparedInput | None]:
         """Return the records of each side."""
@@ -181,6 +188,15 @@ class BoundedPair:
             None if log is None or bounds is None else side.input(log, bounds)
             for side, log, bounds in zip(self._sides, self.logs, self._bounds, strict=True)
         ]
+
+
+def _readable_end(log: Any, isolation: Isolation) -> int:
+    """Return the end of the records that can be read; the end of a partition is its last stable offset already."""
+    if isolation == "read_committed" and isinstance(log, Log):
+        stable = log.transactions(on_error="skip").last_stable_offset
+        return log.end_offset if stable is None else stable
+    end: int = log.end_offset
+    return end
 
 
 def open_sides(

@@ -144,14 +144,18 @@ def compare_logs(
         if extent is None and match == "offset" and any(side.is_cluster for side in sides):
             extent = "common"
         for pair in paired_logs(sides, names, arguments):
-            common = pair.limit_to_common() if extent == "common" else None
+            common = None
+            extents = pair.extents(arguments.decode.isolation) if extent == "common" else [None, None]
+            if extents[0] is not None and extents[1] is not None:
+                first = max(extents[0][0], extents[1][0])
+                common = first, max(first, min(extents[0][1], extents[1][1]))
+                pair.limit_to(*common)
             left, right = pair.inputs()
             result = compare_inputs(left, right, match, advance, digests=digests)
             result.compared_offsets = common
-            if extent == "common":
-                for side, log in ((result.a, pair.logs[0]), (result.b, pair.logs[1])):
-                    if side is not None:
-                        side.start_offset, side.end_offset = log.start_offset, log.end_offset
+            for side, ends in zip((result.a, result.b), extents, strict=True):
+                if side is not None and ends is not None:
+                    side.start_offset, side.end_offset = ends
             compared.append(result)
             if on_partition is not None:
                 on_partition(result)

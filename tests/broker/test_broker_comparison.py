@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import kbatch
 from kbatch.cli import main
+from kbatch.live import ClientSettings, Cluster
 from kbatch.log import backup_topics, compare_logs
 
 try:
@@ -24,7 +26,7 @@ except ImportError as error:
 
 pytestmark = pytest.mark.broker
 
-TOPICS = {"orders": 2, "mirror": 2, "changed": 2, "txn": 1, "growing": 1}
+TOPICS = {"orders": 2, "mirror": 2, "changed": 2, "txn": 1, "growing": 1, "open": 1}
 COUNT = 2000
 
 
@@ -116,6 +118,27 @@ def test_a_changed_value_is_found_with_its_offset_and_both_values(broker: Broker
     assert [first["first"][side]["value"] for side in "ab"] == ['{"id": 1000}', "changed"]
 
 
+def test_open_transactions_are_stated_as_for_directories(broker: Broker, run: Run) -> None:
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": "open", "log_level": 2}
+    producer = confluent_kafka.Producer(settings)
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for each in range(5):
+        producer.produce("open", b"%d" % each)
+    producer.flush(60)
+    try:
+        for isolation, records in (("read_uncommitted", 5), ("read_committed", 0)):
+            arguments = ("--topic", "open", "--isolation", isolation)
+            status, document = run("diff", url(broker), broker.log_dir, *arguments)
+            (log,) = document["logs"]
+            assert (status, log["matching"]) == (0, records)
+            if records:
+                assert log["a"]["open_transactions"] == log["b"]["open_transactions"]
+                assert [each["first_offset"] for each in log["a"]["open_transactions"]] == [0]
+    finally:
+        producer.abort_transaction(60)
+
+
 def listing(broker: Broker, directory: Path) -> list[str]:
     """Return what Kafka's tool prints of the segments of a log, without what depends on their files."""
     logs = ",".join(map(str, sorted(directory.glob("*.log"))))
@@ -169,5 +192,9 @@ def test_a_backup_is_continued_while_the_topic_grows_and_refused_after_it_was_ma
             break
         except confluent_kafka.KafkaException:
             continue
+    with Cluster(ClientSettings.of(bootstrap_servers=broker.bootstrap)) as cluster:
+        # Metadata may not have the new topic yet.
+        while "growing" not in [topic.name for topic in cluster.topics()]:
+            time.sleep(0.05)
     with pytest.raises(kbatch.LogDirectoryError, match=r"growing-0: can't be continued: .*was deleted and made again"):
         backup_topics(url(broker), tmp_path / "out", topics="growing")

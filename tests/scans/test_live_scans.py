@@ -27,7 +27,6 @@ from served_logs import cluster_source, served_cluster
 
 import kbatch
 from kbatch.live import BrokerConnectionError, BrokerError
-from kbatch.log import compare_logs
 from kbatch.protocol import ApiKey
 
 TOPIC, PARTITION, OFFSET, TIME = (pc.field(name) for name in ("topic", "partition", "offset", "timestamp"))
@@ -397,7 +396,6 @@ URL = "kafka://localhost:9092"
         lambda out: kbatch.index_logs(URL, out),
         lambda out: kbatch.export(URL, out / "made", engine="local"),
         lambda out: kbatch.follow(URL, out / "made", engine="local"),
-        lambda out: compare_logs(URL, out),
     ],
 )
 def test_functions_of_log_directories_refuse_the_url_of_a_cluster(

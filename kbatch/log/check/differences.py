@@ -92,7 +92,8 @@ class ComparedLog:
     losses : list of Loss
         Byte ranges that were skipped because of damage; each reason begins with the file.
     start_offset, end_offset : int or None
-        The first offset of the log, and the one after its last record, with ``extent="common"``.
+        With ``extent="common"``, the first offset of the log, and the one after its last record; under read_committed
+        the last stable offset.
     digest : str or None
         With ``digests=True``, 32 hexadecimal digits over offset, timestamp, key, value and headers of the records that
         were read. They depend on neither batches nor codecs, and are the same on every machine.
