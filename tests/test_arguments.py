@@ -61,6 +61,7 @@ NOT_CHECKED = {
             "kbatch.Consumer",
             "kbatch.live.ConsumerMetrics",
             "kbatch.live.PartitionLeader",
+            "kbatch.live.ReadOrigin",
             "kbatch.live.ServerAddress",
             "kbatch.live.TopicMetadata",
             "kbatch.Loss",

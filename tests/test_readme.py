@@ -23,6 +23,7 @@ from scripted_groups import GroupCluster
 from scripted_registry import ScriptedRegistry, framed
 from trips import trip_partitions
 
+import kbatch
 from kbatch.cli import main
 from kbatch.cli.running import make_parser
 from kbatch.sinks import metrics
@@ -70,8 +71,8 @@ def needs_spark(block: Block) -> bool:
     return "spark" in block.text or block.page.name.startswith("spark")
 
 
-def orders_cluster(has_payments: bool, has_trips: bool) -> GroupCluster:
-    """Return the cluster on localhost:9092 of the pages."""
+def orders_cluster(has_payments: bool, has_trips: bool, has_history: bool) -> GroupCluster:
+    """Return the cluster on localhost:9092 of the pages; for a history, with a topic of the golden logs."""
     partitions = [ScriptedPartition(), ScriptedPartition()]
     for number, values in enumerate([(9.5, 4.5, 6.0), (3.0, 4.0)]):
         first = 1 + 3 * number
@@ -85,6 +86,10 @@ def orders_cluster(has_payments: bool, has_trips: bool) -> GroupCluster:
         )
     if has_trips:
         topics["trips"] = trip_partitions()
+    if has_history:
+        data = b"".join(path.read_bytes() for path in sorted((ROOT / "tests/golden/logs/codec-none-0").glob("*.log")))
+        spans = [(int(row["position"]), int(row["position"] + row["size"])) for row in kbatch.scan(data)]
+        topics["codec_none"] = [ScriptedPartition([data[start:end] for start, end in spans])]
     cluster = GroupCluster(**topics)
     # Every password and every token is right.
     cluster.password = b""
@@ -109,7 +114,8 @@ def answered(registry: ScriptedRegistry, url: str) -> tuple[int, str, bytes]:
 def run(found: list[Block], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run the Python blocks; a `text` block that follows one of them is what it prints."""
     monkeypatch.chdir(ROOT)
-    cluster = orders_cluster(*(any(name in block.text for block in found) for name in ("payments", "trips")))
+    names = ("payments", "trips", "history=")
+    cluster = orders_cluster(*(any(name in block.text for block in found) for name in names))
     monkeypatch.setattr("kbatch.live.cluster.connect_socket", cluster.connect)
     registry = payments_registry()
     monkeypatch.setattr(SchemaRegistry, "_response", lambda self, url: answered(registry, url))

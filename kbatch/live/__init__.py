@@ -8,6 +8,7 @@ from kbatch.live.broker_errors import AuthenticationError, BrokerConnectionError
 from kbatch.live.cluster import Cluster, PartitionLeader, TopicMetadata
 from kbatch.live.cluster_source import ClusterSource
 from kbatch.live.counters import ConsumerMetrics
+from kbatch.live.origins import ReadOrigin
 from kbatch.live.settings import ClientSettings, ServerAddress
 from kbatch.live.tokens import BearerToken, TokenProvider
 from kbatch.live.transport import Transport, TransportFactory, connect_socket
@@ -22,6 +23,7 @@ __all__ = [
     "ClusterSource",
     "ConsumerMetrics",
     "PartitionLeader",
+    "ReadOrigin",
     "ServerAddress",
     "TokenProvider",
     "TopicMetadata",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -11,6 +12,7 @@ from typing import Any, Self
 from kbatch.arguments import check_types
 from kbatch.batches.framing import max_entry_size, scan_part
 from kbatch.bounds import Bound
+from kbatch.errors import LogDirectoryError
 from kbatch.live.cluster import Cluster, PartitionKey
 from kbatch.live.counters import ReadCounters
 from kbatch.live.fetch_state import RESPONSES, FetchedBatches, FetchLimits, PartitionFetch
@@ -20,12 +22,15 @@ from kbatch.live.live_partitions import LivePartition, chosen_partitions, resolv
 from kbatch.live.live_read import LiveRead, ReadPolicy
 from kbatch.live.live_sampling import sample_partitions
 from kbatch.live.live_tables import LiveTables
+from kbatch.live.origins import OriginCounters, ReadOrigin
 from kbatch.live.settings import ClientSettings
 from kbatch.live.transport import TransportFactory, check_transport
 from kbatch.log.counting import adjacent_spans, decided_by_headers
+from kbatch.log.discovery import root_list
 from kbatch.log.read_arguments import ReadArguments
 from kbatch.log.selection import Selection
 from kbatch.log.source import Excludes, RangeRequest, ReadAhead
+from kbatch.log.store.storage import locate
 from kbatch.options import On
 from kbatch.quantities import largest, smallest
 from kbatch.read.decode_options import DecodeOptions
@@ -57,8 +62,21 @@ class ClusterSource:
     Parameters
     ----------
     settings : ClientSettings
+    history : str or path, or iterable of them, optional
+        Copies of the logs, by path or URL: log directories of brokers, backups, and tiered storage. Closed segments are
+        read from there, and only the rest is fetched. Segments that are missing, damaged, or not of the cluster's log
+        are fetched too, with a RuntimeWarning. See the page "Backfill from tier or disk".
+    include_expired : bool
+        Whether records of the history are returned that the cluster has deleted, before its log start offset.
+    storage_options : mapping of str to str, optional
+        For URLs of the history; see `kbatch.log.store.storage.filesystem`.
     transport : TransportFactory, optional
         Opens connections; by default, sockets.
+
+    Raises
+    ------
+    LogDirectoryError
+        If a local path of the history does not exist.
 
     Examples
     --------
@@ -71,17 +89,55 @@ class ClusterSource:
     1200
     """
 
-    def __init__(self, settings: ClientSettings, *, transport: TransportFactory | None = None) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        history: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+        include_expired: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+        transport: TransportFactory | None = None,
+    ) -> None:
         check_types(ClusterSource.__init__, locals())
         check_transport(transport)
         self._settings = settings
         self._transport = transport
+        self._history = _history_paths(history, storage_options)
+        if not self._history and (include_expired or storage_options is not None):
+            name = "include_expired" if include_expired else "storage_options"
+            raise ValueError(f"{name} belongs to history, which is not given")
+        self._include_expired = include_expired
+        self._storage_options = dict(storage_options or {})
+        self._origins = OriginCounters()
 
     def __repr__(self) -> str:
         return f"<ClusterSource: {self.describe()}>"
 
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The paths and URLs of the history."""
+        return self._history
+
+    @property
+    def include_expired(self) -> bool:
+        """Whether records are returned that the cluster has deleted."""
+        return self._include_expired
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """The options of the URLs of the history."""
+        return dict(self._storage_options)
+
+    @property
+    def origins(self) -> tuple[ReadOrigin, ...]:
+        """What all reads of this source with a history have returned so far, by path of the history and cluster.
+
+        Reads ahead of a consumer that stops are included.
+        """
+        return self._origins.origins()
+
     def open(self, arguments: ReadArguments) -> _OpenCluster:
-        """Return the cluster for one request of records; scans call it."""
+        """Return the cluster for one request of records, without the history, which scans add; scans call it."""
         check_types(ClusterSource.open, locals())
         return _OpenCluster(self._connected(), arguments)
 
@@ -89,18 +145,46 @@ class ClusterSource:
         """Return the cluster; the caller closes it."""
         return Cluster(self._settings, transport=self._transport)
 
-    def describe(self) -> str:
-        """Return the URL, without settings."""
+    @property
+    def url(self) -> str:
+        """The URL of the cluster, without settings."""
         return f"kafka://{','.join(map(str, self._settings.bootstrap_servers))}"
+
+    def describe(self) -> str:
+        """Return the URL, without settings, and the paths of the history."""
+        return f"{self.url} with history {', '.join(self._history)}" if self._history else self.url
+
+
+def _history_paths(
+    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None, options: Mapping[str, str] | None
+) -> tuple[str, ...]:
+    paths = [] if given is None else [os.fspath(path) for path in root_list(given, "history")]
+    for path in paths:
+        storage, text = locate(path, options)
+        if not storage.remote and storage.find(text) is None:
+            raise LogDirectoryError(f"{text}: no such directory, given as history", source=text)
+    return tuple(dict.fromkeys(paths))
 
 
 @dataclass(frozen=True)
 class PlannedOffsets:
-    """The offsets that a scan reads of a partition; `stop` is exclusive."""
+    """The offsets that a scan reads of a partition; `stop` is exclusive.
+
+    Attributes
+    ----------
+    request : RangeRequest
+    start, stop : int
+    is_after_files : bool
+        Whether the records before it were read from files, so that none may be missing between them.
+    last_epoch : int
+        The leader epoch of the batch before it in these files, or -1.
+    """
 
     request: RangeRequest
     start: int
     stop: int
+    is_after_files: bool = False
+    last_epoch: int = -1
 
     @property
     def log(self) -> LivePartition:
@@ -117,7 +201,8 @@ class PlannedOffsets:
             log.metadata.id,
             start,
             stop,
-            may_begin_later=start <= log.start_offset,
+            last_epoch=self.last_epoch if start == self.start else -1,
+            may_begin_later=start <= log.start_offset and not self.is_after_files,
             soft_bytes=size,
         )
 
@@ -354,6 +439,10 @@ class _OpenCluster:
             place = places[id(part.request)]
             found[place] = (found[place] or 0) + self._count_of(part, batches)
         return found
+
+    def count_of(self, planned: PlannedOffsets) -> int:
+        """Count the records of some offsets by the headers of batches; see `counts`."""
+        return sum(self._count_of(part, batches) for part, batches in self._batches([planned]))
 
     def _count_of(self, planned: PlannedOffsets, batches: FetchedBatches) -> int:
         """Return the number of records of a response; batches of which the header is not enough are decoded."""

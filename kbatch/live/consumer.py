@@ -66,6 +66,7 @@ _CONSUME_HINTS = {
     **{
         "consumer_group": "use group",
         "isolation_level": "use isolation",
+        "history": 'kbatch.scan_logs("kafka://...", history=...) takes it',
     },
     **{"servers": "use bootstrap_servers", "security": "use security_protocol"},
 }

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.framing import byte_array, scan_part
-from kbatch.live.broker_errors import refusal_error
-from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionKey, TopicMetadata
+from kbatch.live.broker_errors import BrokerError, refusal_error
+from kbatch.live.cluster import EARLIEST, LATEST, Cluster, EpochEnd, PartitionKey, TopicMetadata, may_pass
 from kbatch.log.log_bounds import LogBound, start_of, stop_of
 from kbatch.log.selection import LogChooser, Selection
 from kbatch.log.source import Excludes
@@ -72,15 +72,47 @@ class LivePartition:
         ------
         BrokerError, AuthenticationError
         """
+        return byte_array(self._fetched(offset, size, action).records or b"")
+
+    def _fetched(self, offset: int, size: int, action: str, *, isolation: int = 0) -> Any:
         cls: Any = message_class("FetchRequest")
         part = cls.FetchPartition(partition=self.number, fetch_offset=offset, partition_max_bytes=size)
         topic = cls.FetchTopic(topic=self.metadata.name, topic_id=self.metadata.id, partitions=[part])
-        message = cls(max_bytes=size, min_bytes=0, topics=[topic])
+        message = cls(max_bytes=size, min_bytes=0, isolation_level=isolation, topics=[topic])
         response, broker = self.cluster._ask_leader((self.metadata.name, self.number), message)
         found = response.responses[0].partitions[0]
         if found.error_code:
             raise refusal_error(found.error_code, action, broker=broker, topic=self.topic, partition=self.number)
-        return byte_array(found.records or b"")
+        return found
+
+    def aborted_at(self, offset: int) -> list[tuple[int, int]]:
+        """Return producer id and first offset of the aborted transactions that reach an offset or a later one.
+
+        All are listed that begin before the end of the batch at this offset, which must be below the last stable
+        offset; others may be listed too.
+
+        Raises
+        ------
+        BrokerError, AuthenticationError
+        """
+        found = self._fetched(offset, _HEADER_BYTES, "fetch of the list of aborted transactions", isolation=1)
+        return [(each.producer_id, each.first_offset) for each in found.aborted_transactions or ()]
+
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """Return the last leader epoch up to `epoch` that the leader has, and its end; None if it is unknown.
+
+        Raises
+        ------
+        BrokerError, AuthenticationError
+        """
+        key = (self.metadata.name, self.number)
+        try:
+            return self.cluster._epoch_end(key, self.metadata.partitions[self.number], epoch)
+        except BrokerError as error:
+            if not may_pass(error):
+                raise
+        [topic] = self.cluster.topics([self.metadata.name])
+        return self.cluster._epoch_end(key, topic.partitions[self.number], epoch)
 
 
 def chosen_partitions(

@@ -17,7 +17,7 @@ from kbatch.log.segment import Segment, check_order, last_offset
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 
-__all__ = ["adjacent_spans", "counted_options", "decided_by_headers", "records_counted"]
+__all__ = ["SegmentCount", "adjacent_spans", "counted_options", "decided_by_headers", "records_counted"]
 
 
 def counted_options(options: DecodeOptions) -> DecodeOptions:
@@ -44,7 +44,7 @@ def records_counted(selection: LogSelection) -> int:
         decode = options if withheld is None else replace(options, withheld=withheld.of_segment(segment.path))
         if selection.rows.columns:
             decode = replace(decode, columns=_with_columns(decode.columns, selection.rows.columns))
-        counting = _SegmentCount(segment, decode, selection)
+        counting = SegmentCount(segment, decode, selection.rows, selection.max_bytes)
         count += counting.count(*selection.span(number))
         if counting.reached is not None:
             reached, before = counting.reached, segment.path
@@ -64,8 +64,17 @@ def _rows_of(tables: Iterable[RecordTable]) -> int:
     return count
 
 
-class _SegmentCount:
-    """Counts the records of one segment.
+class SegmentCount:
+    """Counts the records of one segment by headers where they suffice; damage is an error.
+
+    Parameters
+    ----------
+    segment : Segment
+    options : DecodeOptions
+    rows : RowFilter
+        The choice of records by time and key, whose columns `options` has.
+    max_bytes : int
+        Limit on a table of batches that are decoded.
 
     Attributes
     ----------
@@ -73,12 +82,12 @@ class _SegmentCount:
         The last offset of the batches.
     """
 
-    def __init__(self, segment: Segment, options: DecodeOptions, selection: LogSelection) -> None:
+    def __init__(self, segment: Segment, options: DecodeOptions, rows: RowFilter, max_bytes: int) -> None:
         self.reached: int | None = None
         self._segment = segment
         self._options = options
-        self._max_bytes = selection.max_bytes
-        self._rows = selection.rows
+        self._max_bytes = max_bytes
+        self._rows = rows
         self._max_size = max_entry_size(options.limits)
 
     def count(self, start: int, end: int) -> int:

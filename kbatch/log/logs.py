@@ -28,7 +28,7 @@ from kbatch.log.log_tables import TablesOfLog
 from kbatch.log.ranges import count_back, end_offset_after, first_offset, first_offset_since
 from kbatch.log.segment import Segment, check_order, last_offset, listed_segments
 from kbatch.log.store.listing import ListedDirectory, find_file, list_path
-from kbatch.log.store.names import is_remote_name, name_of_log
+from kbatch.log.store.names import is_remote_name, name_of_log, tiered_topic_id
 from kbatch.log.store.segment_file import Tail
 from kbatch.log.store.storage import Entry, Storage, locate
 from kbatch.quantities import TimeLike, parse_time
@@ -37,6 +37,9 @@ from kbatch.records.display import shown_time
 from kbatch.transactions import Transactions
 
 __all__ = ["Log"]
+
+# The suffix of the file with the leader epochs of a segment in tiered storage.
+_TIERED_EPOCHS = ".leader_epoch_checkpoint"
 
 
 class Log(TablesOfLog):
@@ -207,6 +210,8 @@ class Log(TablesOfLog):
     def leader_epochs(self) -> npt.NDArray[np.void]:
         """The start offset of each leader epoch, from the ``leader-epoch-checkpoint``; empty without that file.
 
+        In tiered storage, each segment may have a file of the epochs up to it; that of the last segment is read.
+
         Returns
         -------
         ndarray of LEADER_EPOCH_DTYPE, shape (epochs,)
@@ -216,18 +221,26 @@ class Log(TablesOfLog):
         LogDirectoryError
             As for `kbatch.log.read_leader_epochs`.
         """
-        path = find_file(self._storage, self._directory, self._listing, LEADER_EPOCH_CHECKPOINT)
+        last = self.segments[-1]
+        if is_remote_name(os.path.basename(last.path)):
+            path = last.sibling(_TIERED_EPOCHS) if last.has(_TIERED_EPOCHS) else None
+        else:
+            path = find_file(self._storage, self._directory, self._listing, LEADER_EPOCH_CHECKPOINT)
         return np.empty(0, LEADER_EPOCH_DTYPE) if path is None else read_leader_epochs(path, storage=self._storage)
 
     @property
     def topic_id(self) -> uuid.UUID | None:
         """The topic's id from ``partition.metadata``; None without that file, which brokers write since Kafka 2.8.
 
+        In tiered storage it is part of the name of the directory.
+
         Raises
         ------
         LogDirectoryError
             As for `kbatch.log.read_partition_metadata`.
         """
+        if is_remote_name(os.path.basename(self.segments[0].path)):
+            return tiered_topic_id(self._directory)
         return topic_id_of(self._storage, self._directory, self._listing)
 
     @property

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +13,12 @@ import numpy.typing as npt
 from kbatch.arguments import check_types
 from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import first_offsets
-from kbatch.errors import LogDirectoryError, UnsupportedFormatError
+from kbatch.errors import LogDirectoryError
 from kbatch.escaping import counted
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BatchStatus
-from kbatch.json_text import parse_json
 from kbatch.log.files.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
 from kbatch.log.files.producer_snapshot import read_producer_snapshot
+from kbatch.log.files.segment_manifest import SegmentManifest, read_segment_manifest
 from kbatch.log.files.transaction_index import read_transaction_index
 from kbatch.log.store.listing import ListedDirectory, no_segments
 from kbatch.log.store.names import is_remote_name, parse_segment_name, segment_names
@@ -35,7 +37,8 @@ __all__ = [
     "planned_segment",
 ]
 
-_MAX_MANIFEST_BYTES = 16 << 20
+# Manifests of remote segments that are read at the same time.
+_MANIFESTS_AT_ONCE = 16
 
 
 class Segment:
@@ -61,7 +64,8 @@ class Segment:
     base_offset : int or None
         From the file's name (DSK-R1); no batch of the segment begins before it. None if the name has no offset.
     size : int
-        Bytes of the file when the object was created. Batches appended later are not seen.
+        Bytes of the file when the object was created. Batches appended later are not seen. Of a segment that was
+        compressed for tiered storage, the bytes before that.
     live : bool
 
     References
@@ -77,8 +81,8 @@ class Segment:
     """
 
     __slots__ = (
-        "_is_readable",
         "_listing",
+        "_manifest",
         "_offsets",
         "_swapped",
         "_times",
@@ -101,6 +105,7 @@ class Segment:
         check_types(Segment.__init__, locals())
         storage, text = locate(path, storage_options)
         self._init(storage, text, live, swapped, size, None)
+        _read_manifests(storage, [self])
 
     @classmethod
     def listed(
@@ -136,7 +141,8 @@ class Segment:
         # Remote index files are read once: the segment keeps the contents that they had at the first read.
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
-        self._is_readable = not is_remote_name(os.path.basename(path))
+        # Only segments in tiered storage have one; () if it was not looked up yet.
+        self._manifest: SegmentManifest | tuple[()] | None = () if is_remote_name(os.path.basename(path)) else None
         self.live = live
         if size is None:
             try:
@@ -159,28 +165,31 @@ class Segment:
 
     def open(self) -> SegmentFile:
         """Open the file, to be used in a ``with`` block."""
-        if not self._is_readable:
-            self._check_manifest()
-        return SegmentFile(self.path, self.size, self.live, self.storage)
+        manifest = self.manifest
+        if manifest is None:
+            return SegmentFile(self.path, self.size, self.live, self.storage)
+        manifest.check_readable(self.path)
+        return SegmentFile(self.path, self.size, self.live, self.storage, manifest.layout)
 
-    def _check_manifest(self) -> None:
-        """Raise if the segment's manifest states that the file is compressed or encrypted."""
-        path = self.sibling(".rsm-manifest")
-        if self._has(path):
-            try:
-                manifest = parse_json(self.storage.read(path, _MAX_MANIFEST_BYTES)[0])
-                done = [name for name in ("compression", "encryption") if manifest.get(name)]
-            except FileNotFoundError:
-                done = []
-            except (OSError, ValueError, AttributeError) as error:
-                raise LogDirectoryError(f"{path}: can't be read as a manifest: {error}", source=path) from error
-            if done:
-                raise UnsupportedFormatError(
-                    f"{self.path}: uploaded with {' and '.join(done)} according to its .rsm-manifest, so it does not "
-                    "contain the segment's bytes; read the topic through a broker, or upload without these",
-                    source=self.path,
-                )
-        self._is_readable = True
+    @property
+    def manifest(self) -> SegmentManifest | None:
+        """The ``.rsm-manifest`` of a segment in tiered storage; None without that file.
+
+        Raises
+        ------
+        LogDirectoryError
+            If it can't be read or is malformed.
+        """
+        if isinstance(self._manifest, tuple):
+            found = None
+            path = self.sibling(".rsm-manifest")
+            if self._has(path):
+                with contextlib.suppress(FileNotFoundError):
+                    found = read_segment_manifest(path, self.storage)
+            if found is not None and found.layout is not None and not found.is_encrypted:
+                self.size = found.layout.size
+            self._manifest = found
+        return self._manifest
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes of the file from `start` up to `stop`, or up to its end.
@@ -509,8 +518,25 @@ def listed_segments(storage: Storage, directory: str, listing: Mapping[str, Entr
             raise error
         raise LogDirectoryError(f"{directory}: {text}", source=directory)
     last = len(chosen) - 1
-    return [
+    segments = [
         # Segments in tiered storage were closed before their upload.
         Segment.listed(storage, directory, name, listing, live=i == last and not is_remote_name(name), swapped=swapped)
         for i, (_, name, swapped) in enumerate(chosen)
     ]
+    _read_manifests(storage, [each for each in segments if each._manifest == () and each.has(".rsm-manifest")])
+    return segments
+
+
+def _read_manifests(storage: Storage, segments: Sequence[Segment]) -> None:
+    """Read the manifests of segments, which have their sizes. An error is raised when the segment is opened."""
+
+    def read(segment: Segment) -> None:
+        with contextlib.suppress(LogDirectoryError):
+            _ = segment.manifest
+
+    if not storage.remote:
+        for segment in segments:
+            read(segment)
+    elif segments:
+        with ThreadPoolExecutor(_MANIFESTS_AT_ONCE, "kbatch-list") as pool:
+            list(pool.map(read, segments))

@@ -210,15 +210,14 @@ def divide_splits(found: Iterable[tuple[Log, Sequence[Split]]], options: ReadOpt
     return [Task(parts) for parts in _divide(units, options)]
 
 
-def growing_parts(log: Log, split: Split, size: int, most: int, *, from_end: bool = False) -> Iterator[Split]:
-    """Yield the parts of a split: about `size` bytes, then four times as many, and so on, up to `most`.
+def growing_parts(segment: Segment, split: Split, size: int, most: int, *, from_end: bool = False) -> Iterator[Split]:
+    """Yield the parts of a split of a segment: about `size` bytes, then four times as many, and so on, up to `most`.
 
     Parts are cut at batches, and are larger where damage hides them. They are in order, or in the opposite order
     `from_end`, which follows headers of a file without an index each time.
     """
-    segments = {segment.path: segment for segment in log.segments}
     cutter = _Cutter(open_cost=0)
-    unit = _Unit([split], split.bytes, segment=segments[split.path])
+    unit = _Unit([split], split.bytes, segment=segment)
     while unit.size > size + size // 2:
         halves = cutter.cut(unit, unit.size - size if from_end else size, size // 2)
         if halves is None:

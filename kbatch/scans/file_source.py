@@ -184,8 +184,9 @@ class _OpenFiles:
                 if each.splits:
                     yield each, Task(each.splits)
                 continue
+            segments = {segment.path: segment for segment in each.log.segments}
             for split in reversed(each.splits) if reverse else each.splits:
-                for part in growing_parts(each.log, split, size, TASK_BYTES, from_end=reverse):
+                for part in growing_parts(segments[split.path], split, size, TASK_BYTES, from_end=reverse):
                     yield each, Task([part])
                     size = min(4 * size, TASK_BYTES)
 

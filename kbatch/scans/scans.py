@@ -195,6 +195,8 @@ def scan_logs(
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    history: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+    include_expired: bool = False,
     **options: Unpack[ViewOptions],
 ) -> Scan:
     """Return the records of logs as a lazy table.
@@ -217,6 +219,11 @@ def scan_logs(
     config : str, path or mapping, optional
         For a cluster, the settings of Kafka's clients as for `kbatch.consume`: a file such as ``client.properties``, or
         a mapping. `kbatch.live.ClusterSource` takes them as keyword arguments.
+    history : str or path, or iterable of them, optional
+        For a cluster, copies of its logs: log directories of brokers, backups, and tiered storage, by path or URL.
+        Closed segments are read from there, and only the rest is fetched, as for `kbatch.live.ClusterSource`.
+    include_expired : bool
+        Whether records of the history are returned that the cluster has deleted.
     threads : int, default 0
         The number of threads that decode; 0 is the number of processors. A scan holds at most ``threads + 2`` tables of
         ``max_bytes`` each, and the batches that are made of them.
@@ -256,7 +263,8 @@ def scan_logs(
         topics=topics,
         partitions=partition_numbers(partitions),
     )
-    reading = Reading(scanned_source(source, storage_options, config), selection, arguments)
+    chosen = scanned_source(source, storage_options, config, history=history, include_expired=include_expired)
+    reading = Reading(chosen, selection, arguments)
     if not formats.parsed:
         return Scan(reading, RecordView.of(columns, VIEW_COLUMNS).columns)
     values = TypedValues(formats, reading.sampled, reading.topics)

@@ -68,6 +68,23 @@ JVM = [
 ]
 
 
+# A broker whose jars have `LocalTieredStorage`.
+TIERED_POM = POM.with_name("tiered.xml")
+
+
+def tiered_settings(directory: Path) -> dict[str, str]:
+    """Return the settings of a broker with tiered storage below a directory, in ``kafka-tiered-storage``."""
+    return SETTINGS | {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+        "rsm.config.dir": os.fspath(directory),
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+        "remote.log.manager.task.interval.ms": "500",
+    }
+
+
 class Unavailable(Exception):
     """No broker can run on this machine; the message names the missing program and how to get it."""
 

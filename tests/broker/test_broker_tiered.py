@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ try:
 
     from broker.clients import librdkafka, plain, send
     from broker.scenario import ROLL
-    from broker.server import POM, SETTINGS, Broker, Unavailable
+    from broker.server import TIERED_POM, Broker, Unavailable, tiered_settings
 except ImportError as error:
     pytest.skip(f"a client of Kafka is missing: {error}", allow_module_level=True)
 
@@ -31,17 +30,8 @@ TOPIC = "orders-2"
 def tier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The root of tiered storage, and the log directory that its segments were uploaded from."""
     directory = tmp_path_factory.mktemp("tiered")
-    settings = SETTINGS | {
-        "remote.log.storage.system.enable": "true",
-        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
-        "rsm.config.dir": os.fspath(directory / "tier"),
-        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
-        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
-        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
-        "remote.log.manager.task.interval.ms": "500",
-    }
     try:
-        broker = Broker(directory, settings=settings, pom=POM.with_name("tiered.xml"))
+        broker = Broker(directory, settings=tiered_settings(directory / "tier"), pom=TIERED_POM)
     except Unavailable as error:
         pytest.skip(str(error))
     root = directory / "tier" / "kafka-tiered-storage"

@@ -326,12 +326,11 @@ def test_directories_that_resemble_tiered_storage_are_not_tiered(tmp_path: Path)
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
-        ({"version": "1", "compression": True}, "compression"),
         ({"version": "1", "compression": False, "encryption": {"dataKey": "x", "aad": "y"}}, "encryption"),
         ({"version": "1", "compression": False}, None),
     ],
 )
-def test_transformed_chunks_are_refused(tmp_path: Path, manifest: dict[str, Any], message: str | None) -> None:
+def test_encrypted_chunks_are_refused(tmp_path: Path, manifest: dict[str, Any], message: str | None) -> None:
     tiered(tmp_path, "aiven")
     for file in list(tmp_path.rglob("*.log")):
         file.with_suffix(".rsm-manifest").write_text(json.dumps(manifest))

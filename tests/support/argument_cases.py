@@ -178,7 +178,13 @@ def _live_cases() -> None:
         topics=lambda: "orders",
     )
     _case("kbatch.live.Cluster", kbatch.live.Cluster, settings=lambda: settings, transport=live["transport"])
-    _case("kbatch.live.ClusterSource", kbatch.live.ClusterSource, settings=lambda: settings)
+    _case(
+        "kbatch.live.ClusterSource",
+        kbatch.live.ClusterSource,
+        settings=lambda: settings,
+        history=lambda: ["."],
+        storage_options=dict,
+    )
     _method(
         "kbatch.live.ClusterSource.open",
         lambda: kbatch.live.ClusterSource(settings),

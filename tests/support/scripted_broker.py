@@ -219,15 +219,13 @@ class ScriptedCluster:
         topic = message.topics[0]
         part = topic.partitions[0]
         log = self.topics[topic.topic][part.partition]
-        end = log.start
+        end, epoch = log.start, part.leader_epoch
         for batch in log.batches:
             rows = kbatch.scan(batch)
             if rows["partition_leader_epoch"][-1] <= part.leader_epoch:
-                end = int(rows["last_offset"][-1]) + 1
+                end, epoch = int(rows["last_offset"][-1]) + 1, int(rows["partition_leader_epoch"][-1])
         code = 0 if (log.leader, log.epoch) == (broker, part.current_leader_epoch) else 6
-        found = cls.EpochEndOffset(
-            partition=part.partition, error_code=code, leader_epoch=part.leader_epoch, end_offset=end
-        )
+        found = cls.EpochEndOffset(partition=part.partition, error_code=code, leader_epoch=epoch, end_offset=end)
         return cls(topics=[cls.OffsetForLeaderTopicResult(topic=topic.topic, partitions=[found])])
 
     def _fetch(self, broker: int, message: Any, version: int) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import uuid
 from collections.abc import Mapping
@@ -12,6 +10,7 @@ from typing import NamedTuple
 from kbatch.arguments import check_types
 from kbatch.log.files.contents import SPACES, integer, malformed, text_lines
 from kbatch.log.store.listing import find_file
+from kbatch.log.store.names import parse_kafka_uuid
 from kbatch.log.store.storage import Entry, Storage
 from kbatch.settings_text import parse_properties
 
@@ -72,13 +71,10 @@ def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | 
     version = integer(path, 1, fields[0], 32)
     if version < 0:
         raise malformed(path, 1, "a version of 0 or later", lines)
-    try:
-        id_bytes = base64.b64decode(fields[1].rstrip("=") + "==", altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        id_bytes = b""
-    if len(id_bytes) != 16 or not any(id_bytes):
+    topic_id = parse_kafka_uuid(fields[1])
+    if topic_id is None:
         raise malformed(path, 2, "the 22 characters of a topic's id", lines)
-    return PartitionMetadata(version, uuid.UUID(bytes=id_bytes))
+    return PartitionMetadata(version, topic_id)
 
 
 def topic_id_of(storage: Storage, directory: str, listing: Mapping[str, Entry] | None = None) -> uuid.UUID | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
+import uuid
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -16,9 +19,11 @@ __all__ = [
     "is_remote_name",
     "name_of_log",
     "parse_directory_name",
+    "parse_kafka_uuid",
     "parse_segment_name",
     "parse_topic_id_name",
     "segment_names",
+    "tiered_topic_id",
 ]
 
 # The topics in which Kafka itself stores its state.
@@ -38,6 +43,7 @@ _MARKS = ("-delete", "-future", "-stray")
 _SEGMENT = re.compile(r"(\d{20})(?:-[\w-]+)?\.log")
 # Kafka prints ids in URL-safe base64; the 22nd character holds only two bits.
 _ID = r"[A-Za-z0-9_-]{21}[AQgw]"
+_ID_LENGTH = 22
 # Kafka's LocalTieredStorage and Aiven's plugin pad the offset to 20 digits; both spellings are read.
 _TIERED = re.compile(rf"(0|[1-9]\d{{0,18}}|\d{{20}})-{_ID}\.log", re.ASCII)
 _LOCAL_TIERED_DIRECTORY = re.compile(rf"([a-zA-Z0-9._-]+)-(\d{{1,10}})-{_ID}", re.ASCII)
@@ -128,6 +134,35 @@ def parse_topic_id_name(name: str) -> str | None:
     """
     match = _TOPIC_ID.fullmatch(name)
     return None if match is None else match[1]
+
+
+def parse_kafka_uuid(text: str) -> uuid.UUID | None:
+    """Return the UUID that Kafka writes as 22 characters of URL-safe base64; None for another text and for zeros.
+
+    Examples
+    --------
+    >>> parse_kafka_uuid("MWJ6FHTfRYy67jzwZdeqSQ")
+    UUID('31627a14-74df-458c-baee-3cf065d7aa49')
+    """
+    try:
+        found = base64.b64decode(text.rstrip("=") + "==", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return uuid.UUID(bytes=found) if len(found) == 16 and any(found) else None
+
+
+def tiered_topic_id(directory: str) -> uuid.UUID | None:
+    """Return the topic's id in the path of a topic-partition in tiered storage; None for other paths.
+
+    Examples
+    --------
+    >>> tiered_topic_id("/tier/t-MWJ6FHTfRYy67jzwZdeqSQ/7") == tiered_topic_id("/tier/t-7-MWJ6FHTfRYy67jzwZdeqSQ")
+    True
+    """
+    parent, _, name = directory.rpartition("/")
+    if _PARTITION.fullmatch(name):
+        name = parent.rpartition("/")[2]
+    return parse_kafka_uuid(name[-_ID_LENGTH:]) if _TOPIC_ID.fullmatch(name) else None
 
 
 def name_of_log(directory: str, segments: Iterable[str]) -> DirectoryName:

@@ -12,6 +12,8 @@ from kbatch.batches.framing import byte_array, entry_size, foreign_reason, scan_
 from kbatch.errors import Finding, LogDirectoryError
 from kbatch.escaping import counted
 from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
+from kbatch.log.store.chunked_file import ChunkedFile, ChunkLayout
+from kbatch.log.store.local_files import LocalFile
 from kbatch.log.store.storage import RemoteFile, Storage
 
 if TYPE_CHECKING:
@@ -67,15 +69,28 @@ class SegmentFile:
     Windows are copies and remain valid after the file is closed.
     """
 
-    def __init__(self, path: str, size: int, live: bool, storage: Storage) -> None:
+    def __init__(self, path: str, size: int, live: bool, storage: Storage, layout: ChunkLayout | None = None) -> None:
         self.path = path
         self.size = size
         self.live = live
         self._zeros: tuple[int, int] | None = None
+        self._file: LocalFile | RemoteFile
         try:
-            self._file = storage.open(path, size)
+            if layout is None or not layout.is_compressed:
+                self._file = storage.open(path, size if layout is None else None)
+                stored = self._file.size
+            else:
+                self._file = ChunkedFile(path, storage, layout)
+                stored = self._file.stored_size
         except OSError as error:
             raise unreadable(path, error) from error
+        if layout is not None and stored != layout.stored_size:
+            self._file.close()
+            raise LogDirectoryError(
+                f"{path}: has {counted(stored, 'byte')}, but {layout.stored_size:,} according to its .rsm-manifest: "
+                "the object was cut, or belongs to another upload",
+                source=path,
+            )
         if self._file.size < size:
             self._file.close()
             raise _shrunk(path)

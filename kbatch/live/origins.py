@@ -1,0 +1,45 @@
+"""What a source of a cluster with its history has read, and from where."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+__all__ = ["OriginCounters", "ReadOrigin"]
+
+
+class ReadOrigin(NamedTuple):
+    """What was read from one place.
+
+    Attributes
+    ----------
+    source : str
+        A path or URL of the history, or the URL of the cluster.
+    records : int
+        The records that were returned.
+    bytes : int
+        The bytes of their batches.
+    """
+
+    source: str
+    records: int
+    bytes: int
+
+
+class OriginCounters:
+    """Counts of several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, tuple[int, int]] = {}
+
+    def add(self, source: str, records: int, size: int) -> None:
+        """Add records and bytes of a place."""
+        with self._lock:
+            before = self._counts.get(source, (0, 0))
+            self._counts[source] = before[0] + records, before[1] + size
+
+    def origins(self) -> tuple[ReadOrigin, ...]:
+        """Return the counts by place."""
+        with self._lock:
+            return tuple(ReadOrigin(source, *counts) for source, counts in sorted(self._counts.items()))
