@@ -19,7 +19,7 @@ from kbatch.log.store.storage import Storage
 
 __all__ = ["SegmentManifest", "read_segment_manifest"]
 
-_MAX_BYTES = 16 << 20
+_MANIFEST_LIMIT = 16 << 20
 # The limit of the plugin on the sizes of the chunks, which are binary data in the text of the manifest.
 _MAX_CHUNK_INDEX = 10 << 20
 
@@ -66,7 +66,7 @@ def read_segment_manifest(path: str, storage: Storage) -> SegmentManifest:
         If it can't be read or is malformed.
     """
     try:
-        content = parse_json(storage.read(path, _MAX_BYTES)[0])
+        content = parse_json(storage.read(path, _MANIFEST_LIMIT)[0])
         return _manifest_of(content)
     except FileNotFoundError:
         raise
