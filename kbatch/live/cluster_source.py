@@ -69,7 +69,7 @@ class ClusterSource:
     include_expired : bool
         Whether records of the history are returned that the cluster has deleted, before its log start offset.
     storage_options : mapping of str to str, optional
-        For URLs of the history; see `kbatch.log.store.storage.filesystem`.
+        For URLs of the history, as for `kbatch.find_logs`.
     transport : TransportFactory, optional
         Opens connections; by default, sockets.
 
