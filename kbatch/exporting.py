@@ -1,4 +1,4 @@
-"""`kbatch.export` and `kbatch.follow`: log directories to Parquet files or tables, by the chosen engine.
+"""`kbatch.export` and `kbatch.follow`: logs or live topics to Parquet files or tables, by the chosen engine.
 
 `kbatch.sinks.export_run` has the steps of a run.
 """
@@ -20,6 +20,7 @@ from kbatch.bounds import BoundArguments, given_bounds
 from kbatch.extras import require
 from kbatch.keywords import describes
 from kbatch.log.key_lookup import IndexLike
+from kbatch.log.source import LogSource
 from kbatch.options import CodecLevel, CodecName, Crc, EngineName, Isolation, OnError, OptionError, Overflow, as_named
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import OnGap, ReadOptions, split_policies
@@ -113,9 +114,10 @@ class ExportOptions(BoundArguments, ValueArguments, total=False):
 
 @suggests_names(_HINTS)
 def export(
-    logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    logdir: str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     engine: EngineName = "auto",
     threads: int | None = None,
     master: str | None = None,
@@ -129,16 +131,20 @@ def export(
     metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[ExportOptions],
 ) -> ExportSummary:
-    """Write the records of log directories as Parquet, partitioned by topic and partition.
+    """Write the records of log directories or of a live cluster as Parquet, partitioned by topic and partition.
 
     Parameters
     ----------
-    logdir : str or path, or iterable of them
-        A broker's log directory, a topic-partition directory, or one ``.log`` file in such a directory.
+    logdir : str or path, iterable of them, or ClusterSource
+        A broker's log directory, a topic-partition directory, or one ``.log`` file in such a directory. Or a live
+        cluster: ``kafka://HOST:PORT[,HOST:PORT]``, or a `kbatch.live.ClusterSource`. Its topics are exported up to the
+        ends that they have when the export begins.
     out : str or path
         A directory, or a URL such as ``s3://bucket/directory``. If it has the data of earlier exports, `mode` decides:
         by default the export continues after them, whichever engine they used. If it fails or is interrupted,
         everything that it has written is removed.
+    config : str, path or mapping, optional
+        For a cluster: the settings of Kafka's clients, as for `kbatch.consume`.
     engine : {"auto", "local", "spark"}
         What runs the tasks: threads of this process, or Spark. Rows, files, commits and the summary are the same.
         ``"auto"`` takes Spark if `master` is given, if a session is active, or if the logs have 1 TiB or more and
@@ -181,6 +187,9 @@ def export(
     LogDirectoryError
         If no log exists, `out` cannot be written, another export is writing to it, or a log has changed since the last
         export (deleted, truncated or created again); raised before the engine is started.
+    BrokerError, AuthenticationError
+        As for `kbatch.consume`, from a cluster. Retries within ``default.api.timeout.ms`` outlast restarts of brokers
+        and changes of leaders.
     CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, ...
         For damage, with ``on_error="raise"``. Everything written is removed.
     MissingDependencyError, SparkStartError
@@ -246,14 +255,16 @@ def export(
         progress=progress,
         mark_seen=mark_seen,
         metrics=metrics,
+        config=config,
     )
 
 
 @suggests_names(_HINTS)
 def follow(
-    logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    logdir: str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     commit_interval: float | str = 300.0,
     commit_bytes: int | str = 1 << 30,
     available_now: bool = False,
@@ -270,7 +281,7 @@ def follow(
     metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[ExportOptions],
 ) -> FollowSummary:
-    """Export log directories that a broker is writing to, continuously: one commit after the other.
+    """Export log directories that a broker is writing to, or a live cluster, continuously: commit after commit.
 
     Each commit is an export that continues (`export`), so that every record is written once, however often the process
     is stopped or killed, and an `export` may take over. The function returns only with `available_now`; an interrupt
@@ -278,8 +289,8 @@ def follow(
 
     Parameters
     ----------
-    logdir, out, engine, threads, master, conf, table, catalog, transform, storage_options
-        As for `export`. The directories must be on a local or mounted file system. The engine runs until the end.
+    logdir, out, config, engine, threads, master, conf, table, catalog, transform, storage_options
+        As for `export`. Directories must be on a local or mounted file system. The engine runs until the end.
     commit_interval : float or str
         Commit when a record has waited for these seconds, or a time such as ``"30s"``. What waits at the start is
         committed at once. Each commit writes at least a file for each topic-partition with new records.
@@ -332,7 +343,7 @@ def follow(
     choose = engine_choice(engine, threads=threads, master=master, conf=conf)
     follower: Follower = as_named(
         lambda: Follower(
-            ExportSetup.of(logdir, out, reading, writing, table, catalog, transform),
+            ExportSetup.of(logdir, out, reading, writing, table, catalog, transform, config),
             choose,
             following,
             on_commit=on_commit,

@@ -1,4 +1,4 @@
-"""``kbatch export LOGDIR OUT``: write a broker's log directory as Parquet or Arrow files, or as a table."""
+"""``kbatch export LOGDIR OUT``: write log directories or live topics as Parquet or Arrow files, or as a table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from kbatch.cli.broker_flags import CLIENT_SETTINGS, KAFKA_URL, add_broker_flags, given_settings, live_brokers
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, NAME_AND_VALUE, STORAGE, add_flags, given_options, given_storage, given_values, usage
 from kbatch.cli.open_transactions import open_transaction_lines
@@ -44,7 +45,7 @@ from kbatch.plan.read_options import Bound, ReadOptions, TopicPolicy, split_poli
 from kbatch.sinks.write_options import WriteOptions
 
 if TYPE_CHECKING:
-    from kbatch.sinks.exports import Engine
+    from kbatch.sinks.exports import Engine, ExportedLogs
     from kbatch.sinks.summary import ExportSummary, PartitionSummary
     from kbatch.transactions import OpenTransaction
 
@@ -54,6 +55,7 @@ __all__ = [
     "add_parser",
     "chosen_engine",
     "export_options",
+    "export_source",
     "read_options",
     "run",
     "summary_document",
@@ -97,7 +99,8 @@ _READ_FLAGS = {each.name: _with_topics(each) for each in options_of(ReadOptions)
 _DESCRIPTION = """\
 Read the topic-partition directories under each LOGDIR (a broker's log directory, a copy of it, or one such directory)
 and write their records to OUT, partitioned by topic and partition. Records become visible only after the export has
-succeeded; in an object store, OUT/_manifest.json lists the files that count.
+succeeded; in an object store, OUT/_manifest.json lists the files that count. In place of LOGDIR, kafka://HOST:PORT is a
+live cluster, whose topics are exported up to the ends that they have when the command begins.
 
 If OUT exists, the export continues: it writes only the records that earlier exports to OUT have not written, so that
 the same command twice writes nothing the second time. --mode overwrite replaces the data. An export that was killed is
@@ -118,6 +121,7 @@ examples:
   kbatch export --report /lake/raw
   kbatch export /backup/kafka /lake/orders --topic orders --times 2026-03-01:2026-03-02 --values json --by-day
   kbatch export /var/lib/kafka/data /lake/table --format delta
+  kbatch export kafka://localhost:9092 /lake/raw --topic orders --config client.properties
   kbatch export s3://backup/kafka s3://lake/raw --isolation read_committed --on-error skip
   kbatch export /var/lib/kafka/data /lake/raw --on-error clicks=skip --allow-missing-offsets clicks=true
 """
@@ -128,7 +132,8 @@ _EPILOG = f"""\
 --times:
   As in Spark's Kafka source, a partition is read from its first record with the time FROM or a later one, up to its
   first record with the time TO or a later one. Records in between are exported whatever their timestamps.
-"""
+
+{CLIENT_SETTINGS}"""
 
 
 _STATUSES = {
@@ -197,7 +202,7 @@ def add_parser(commands: Any) -> None:
         commands,
         "export",
         run,
-        help="log directories to Parquet or tables, in this process or on Spark",
+        help="log directories or live topics to Parquet or tables, in this process or on Spark",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         statuses=_STATUSES,
@@ -206,7 +211,8 @@ def add_parser(commands: Any) -> None:
         "logdirs",
         metavar="LOGDIR",
         nargs="+",
-        help="log directory, or one topic-partition of it; several for a broker with several log.dirs",
+        help="log directory, or one topic-partition of it; several for a broker with several log.dirs; or "
+        "kafka://HOST:PORT",
     )
     parser.add_argument(
         "out",
@@ -226,7 +232,7 @@ def add_parser(commands: Any) -> None:
 def add_export_flags(parser: argparse.ArgumentParser, leave_out: Collection[str] = ()) -> None:
     """Add the flags of the records, the files and the engine of an export, without the options in `leave_out`."""
     own = {each.name: each for each in options_of(ExportFlags)}
-    titles = ("which records", "damage", "formats of keys and values", "files", "running")
+    titles = ("which records", "damage", "formats of keys and values", "files", "running", "cluster")
     groups = {title: parser.add_argument_group(title) for title in titles}
     add_selection(groups["which records"], "topics", "partitions", "offsets", "times", "isolation", "key")
     for title, names in _GROUPS.items():
@@ -237,6 +243,7 @@ def add_export_flags(parser: argparse.ArgumentParser, leave_out: Collection[str]
     add_flags(
         groups["running"], [*(own[name] for name in ("engine", "threads", "master", "conf", "metrics")), *STORAGE]
     )
+    add_broker_flags(groups["cluster"], without_servers=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -249,9 +256,10 @@ def run(arguments: argparse.Namespace) -> int:
     with usage():
         reading, writing = export_options(arguments)
         choose = chosen_engine(flags)
-    with ProgressLine("planning ...") as line:
+    source, name = export_source(arguments, reading)
+    with ProgressLine("planning ...", name=name) as line:
         summary = run_export(
-            arguments.logdirs,
+            source,
             arguments.out,
             choose,
             reading,
@@ -269,6 +277,18 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stdout.flush()
     summary.mark_seen()
     return summary.exit_status
+
+
+def export_source(arguments: argparse.Namespace, reading: ReadOptions) -> tuple[ExportedLogs, str]:
+    """Return what the command exports, and the name of a cluster and its topics for the line of progress."""
+    url = live_brokers(arguments.logdirs, arguments)
+    if url is None:
+        return arguments.logdirs, ""
+    from kbatch.live import ClusterSource
+
+    source = ClusterSource(given_settings(arguments, url))
+    topics = reading.topics or reading.assign or ([reading.topic_pattern] if reading.topic_pattern else [])
+    return source, " ".join(filter(None, [source.describe(), ", ".join(topics)]))
 
 
 def summary_document(command: str, summary: ExportSummary, **more: Any) -> dict[str, Any]:
@@ -357,6 +377,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         f"{summary.out}",
         *_action_lines(summary),
         "",
+        *_source_lines(summary),
         f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
         *_control_lines(summary),
         f"  written    {format_size(summary.file_bytes)} of {'Arrow' if summary.format == 'arrow' else 'Parquet'}",
@@ -410,6 +431,16 @@ def summary_lines(summary: ExportSummary) -> list[str]:
     for each in summary.unseen_reports:
         lines += report_lines(SimpleNamespace(**each), summary.out)
     return lines
+
+
+def _source_lines(summary: ExportSummary) -> list[str]:
+    """Return the cluster and its topics."""
+    if not summary.logdir.startswith(KAFKA_URL):
+        return []
+    from kbatch.log.topics import first_names
+
+    topics = list(dict.fromkeys(part.topic for part in summary.partitions))
+    return [f"  source     {summary.logdir}, {counted(len(topics), 'topic')}: {first_names(topics)}"]
 
 
 def _open_of(part: PartitionSummary) -> tuple[str, list[OpenTransaction], int]:
@@ -518,6 +549,15 @@ def _omitted_lines(summary: ExportSummary, limit: int = 20) -> list[str]:
             f"  withheld   {format_size(size)} in {counted(batches, 'batch')} of {len(rest):,} more topic-partitions; "
             f"{summary.out}/{summary.manifest} lists all"
         )
+    unstable = [part for part in summary.partitions if part.withheld_offsets]
+    for part in unstable[:limit]:
+        first = (part.end_offset or 0) - part.withheld_offsets
+        lines.append(
+            f"  withheld   {part.topic}-{part.partition}: {counted(part.withheld_offsets, 'offset')} from the last "
+            f"stable offset {first} on, since transactions are open"
+        )
+    if len(unstable) > limit:
+        lines.append(f"  withheld   of {len(unstable) - limit:,} more topic-partitions too")
     if summary.transactions_table is not None:
         count = counted(summary.withheld_transactions, "transaction")
         lines.append(f"  undecided  {count}: {summary.out}/{summary.transactions_table}")

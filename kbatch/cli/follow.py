@@ -1,4 +1,4 @@
-"""``kbatch follow LOGDIR OUT``: export log directories that a broker is writing to, continuously."""
+"""``kbatch follow LOGDIR OUT``: export log directories or live topics continuously."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ import argparse
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from kbatch.cli.broker_flags import CLIENT_SETTINGS
 from kbatch.cli.command_parser import add_command
-from kbatch.cli.export import ExportFlags, add_export_flags, chosen_engine, export_options, summary_document
+from kbatch.cli.export import (
+    ExportFlags,
+    add_export_flags,
+    chosen_engine,
+    export_options,
+    export_source,
+    summary_document,
+)
 from kbatch.cli.flags import JSON, add_flags, given_options, usage
 from kbatch.cli.reports import report_lines
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_json, print_lines
@@ -22,9 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 _DESCRIPTION = """\
-Export what is in the topic-partition directories under each LOGDIR, and then what a broker appends to them: one commit
-after the other, each of which is an export that continues (kbatch help export). Every record is written once, however
-often the command is stopped or killed; start it again with the same arguments.
+Export what is in the topic-partition directories under each LOGDIR, or in the topics of a live cluster
+(kafka://HOST:PORT), and then what is appended to them: one commit after the other, each of which is an export that
+continues (kbatch help export). Every record is written once, however often the command is stopped or killed; start it
+again with the same arguments.
 
 It commits when a record has waited for the time of --commit-interval, or when the bytes of --commit-size wait. A commit
 reads about as many bytes at most, from the oldest segments on, so that a long history takes several commits. Each
@@ -43,6 +52,7 @@ examples:
   kbatch follow /var/lib/kafka/data /lake/table --format delta --commit-interval 1m --metrics /var/lib/node/kbatch.prom
   kbatch follow /var/lib/kafka/data /lake/raw --available-now
   kbatch verify /lake/raw --against /var/lib/kafka/data
+  kbatch follow kafka://localhost:9092 /lake/orders --topic orders --format delta --config client.properties
 """
 
 _STATUSES = {
@@ -64,8 +74,9 @@ def add_parser(commands: Any) -> None:
         commands,
         "follow",
         run,
-        help="log directories to Parquet or tables, continuously",
+        help="log directories or live topics to Parquet or tables, continuously",
         description=_DESCRIPTION,
+        epilog=CLIENT_SETTINGS,
         statuses=_STATUSES,
     )
     parser.add_argument(
@@ -73,7 +84,7 @@ def add_parser(commands: Any) -> None:
         metavar="LOGDIR",
         nargs="+",
         help="log directory, or one topic-partition of it, of a local or mounted file system; several for a broker "
-        "with several log.dirs",
+        "with several log.dirs; or kafka://HOST:PORT",
     )
     parser.add_argument(
         "out", metavar="OUT", help="directory to create or to continue, or a URL such as s3://bucket/directory"
@@ -94,8 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
         reading, writing = export_options(arguments)
         choose = chosen_engine(flags)
     metrics = None if flags.metrics is None else MetricsFile(flags.metrics, arguments.out)
-    setup = ExportSetup.of(arguments.logdirs, arguments.out, reading, writing, flags.table, flags.catalog, None)
-    with ProgressLine("planning ...") as line:
+    source, name = export_source(arguments, reading)
+    setup = ExportSetup.of(source, arguments.out, reading, writing, flags.table, flags.catalog, None)
+    with ProgressLine("planning ...", name=name) as line:
         commits = _CommitLines(line, as_json=arguments.json)
         with usage():
             follower: Follower = as_named(

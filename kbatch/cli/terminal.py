@@ -153,12 +153,17 @@ class ProgressLine:
         Whether to write on a terminal at all.
     text : callable, optional
         Returns the text, from another thread, at each change.
+    name : str
+        What the line is about; it begins the text.
     """
 
     # The line that is shown, which other output clears.
     _active: ProgressLine | None = None
 
-    def __init__(self, first: str = "", *, is_wanted: bool = True, text: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self, first: str = "", *, is_wanted: bool = True, text: Callable[[], str] | None = None, name: str = ""
+    ) -> None:
+        self._name = f"{name}: " if name else ""
         self._shown = is_wanted and sys.stderr is not None and sys.stderr.isatty()
         # Returns the text for a number of seconds since it was set.
         self._state: Callable[[float], str] = lambda seconds: _waiting(first, seconds)
@@ -203,7 +208,7 @@ class ProgressLine:
         if self._began is None:
             self._began = now
         began = self._began
-        self._set(lambda seconds: _bytes_text(done, total, records, now - began, seconds))
+        self._set(lambda seconds: _bytes_text(done, total, records, now - began, seconds, len(self._name)))
 
     @property
     def is_shown(self) -> bool:
@@ -246,7 +251,7 @@ class ProgressLine:
     def _draw(self, text: str) -> None:
         if self._shown:
             with self._lock:
-                text = _cut_to_words(printable(text))
+                text = _cut_to_words(printable(f"{self._name}{text}" if text else ""))
                 print(f"\r{text:<{self._width}}", end="" if text else "\r", file=sys.stderr, flush=True)
                 self._width = len(text)
 
@@ -269,8 +274,8 @@ def _waiting(text: str, seconds: float) -> str:
     return f"{text} {int(seconds)} s" if text and seconds >= 1 else text
 
 
-def _bytes_text(done: int, total: int, records: int | None, before: float, waited: float) -> str:
-    """Return the text of `ProgressLine.show_bytes`, some seconds after it was called."""
+def _bytes_text(done: int, total: int, records: int | None, before: float, waited: float, indent: int = 0) -> str:
+    """Return the text of `ProgressLine.show_bytes` after some columns, some seconds after it was called."""
     seconds = before + waited
     parts = [f"{format_size(done)} of {format_size(total)}"]
     if records is not None:
@@ -281,12 +286,12 @@ def _bytes_text(done: int, total: int, records: int | None, before: float, waite
             parts.append(f"{_duration(round(seconds * (total - done) / done))} left")
     elif seconds >= 1:
         parts.append(f"{int(seconds)} s")
-    return _with_bar(done, total, parts)
+    return _with_bar(done, total, parts, indent)
 
 
-def _with_bar(done: int, total: int, parts: list[str]) -> str:
-    """Return a bar and as many of the texts as fit, with two columns for the spinner."""
-    columns = _progress_columns() - 2
+def _with_bar(done: int, total: int, parts: list[str], indent: int) -> str:
+    """Return a bar and as many of the texts as fit after some columns, with two columns for the spinner."""
+    columns = _progress_columns() - 2 - indent
     while len(parts) > 1 and len(", ".join(parts)) + 13 > columns:
         parts = parts[:-1]
     text = ", ".join(parts)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kbatch.cli.broker_flags import CLIENT_SETTINGS, add_broker_flags, live_brokers
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_storage
 from kbatch.cli.open_transactions import open_text
@@ -40,7 +41,7 @@ note.
 """
 
 
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   kbatch verify /var/lib/kafka/data
   kbatch verify data/orders-0 || echo damaged
@@ -48,8 +49,9 @@ examples:
   kbatch verify --sequences data/orders-0
   kbatch verify --json data/orders-0 | jq '.logs[].findings[]'
   kbatch verify /lake/raw --against /var/lib/kafka/data
+  kbatch verify /lake/raw --against kafka://localhost:9092 --config client.properties
 
-"""
+{CLIENT_SETTINGS}"""
 
 
 _STATUSES = {
@@ -72,7 +74,7 @@ class VerifyFlags:
     against: tuple[str, ...] = option(
         ValueKind(lambda text: (text,), "/var/lib/kafka/data", metavar="LOGDIR", repeated=True), (), flag="--against",
         help="PATH is the output of kbatch export or follow: check that it has every record of the logs in LOGDIR "
-        "once; may be given more than once",
+        "once; may be given more than once. Or kafka://HOST:PORT, for the topics of a cluster",
     )  # fmt: skip
     table: str | None = option(
         replace(TEXT, metavar="DB.T"),
@@ -106,6 +108,7 @@ def add_parser(commands: Any) -> None:
     )
     add_flags(parser, [*options_of(VerifyFlags), *STORAGE, *JSON])
     add_selection(parser, "topics", "partitions", reason="whole files are checked")
+    add_broker_flags(parser, without_servers=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -113,10 +116,11 @@ def run(arguments: argparse.Namespace) -> int:
     from kbatch.cli.inputs import find_inputs
 
     flags = given_options(VerifyFlags, arguments)
+    url = live_brokers(flags.against, arguments)
     if flags.against or flags.table or flags.catalog:
         from kbatch.cli.verify_output import verify_output
 
-        return verify_output(arguments, flags.against, flags.table, flags.catalog)
+        return verify_output(arguments, flags.against, flags.table, flags.catalog, url)
     sequences = flags.sequences
     selection, given = given_selection(arguments), given_storage(arguments)
     reports = []

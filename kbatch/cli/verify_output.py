@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kbatch.cli.broker_flags import given_settings
 from kbatch.cli.flags import UsageError, given_storage
 from kbatch.cli.selection_flags import given_selection
 from kbatch.cli.styles import styled
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["verify_output"]
 
 
-def verify_output(arguments: argparse.Namespace, against: Sequence[str], table: str | None, catalog: str | None) -> int:
-    """Verify one output; return the exit status."""
+def verify_output(
+    arguments: argparse.Namespace, against: Sequence[str], table: str | None, catalog: str | None, url: str | None
+) -> int:
+    """Verify one output, against directories or the cluster of a URL; return the exit status."""
     selection = given_selection(arguments)
     if not against:
         raise UsageError("--table and --catalog go with --against")
@@ -28,14 +31,19 @@ def verify_output(arguments: argparse.Namespace, against: Sequence[str], table: 
         raise UsageError("--against excludes --sequences, --topic and --partition: the whole output is checked")
     from kbatch.sinks.export_verification import verify_export
 
-    with ProgressLine("planning ...") as line:
+    source: Any = against
+    if url is not None:
+        from kbatch.live import ClusterSource
+
+        source = ClusterSource(given_settings(arguments, url))
+    with ProgressLine("planning ...", name=url or "") as line:
 
         def on_finding(finding: ExportFinding) -> None:
             print_lines(_line_of(finding))
 
         result = verify_export(
             arguments.paths[0],
-            against,
+            source,
             table=table,
             catalog=catalog,
             storage_options=given_storage(arguments),

@@ -102,15 +102,19 @@ class DataLoss:
             broker = fetch.lost.broker
         place = fetch.name if broker is None else f"broker {broker}, {fetch.name}"
         if self.fails:
-            option = "fail_on_data_loss=False" if fetch.planned_epoch is None else "failOnDataLoss=false"
             raise BrokerError(
-                f"{place}: {reason}; begin a new read, or go on with the records that remain by {option}",
+                f"{place}: {reason}; {self._advice(fetch)}",
                 broker=broker,
                 topic=fetch.topic,
                 partition=fetch.partition,
                 code=code,
             )
         return place
+
+    def _advice(self, fetch: PartitionFetch) -> str:
+        """Return what a user can do about an error."""
+        option = "fail_on_data_loss=False" if fetch.planned_epoch is None else "failOnDataLoss=false"
+        return f"begin a new read, or go on with the records that remain by {option}"
 
     def note(self, missing: MissingOffsets) -> None:
         """List and count offsets that are gone, and warn."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ from kbatch.log.row_filter import RowFilter
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 
-__all__ = ["LiveRange", "range_tables"]
+__all__ = ["LiveRange", "RangesInTurn", "range_tables", "tables_in_turn"]
 
 # The size of the first response, which may have all records of a small range; each further one has four times as many
 # bytes, up to the largest.
@@ -124,19 +125,7 @@ def range_tables(
     limits = FetchLimits.of(cluster.settings, _LARGEST_RESPONSE)
     read = LiveRead(cluster, [fetch for fetch, _ in fetches.values()], limits, options, policy)
     try:
-        for batches in read.batches():
-            if batches.fetch.is_stopped:
-                continue
-            each = fetches[id(batches.fetch)][1]
-            batches = _within(batches, each.stop)
-            for table in fetched_tables(batches, options, max_bytes):
-                is_last = options.on_error == "stop" and bool(table.losses)
-                yield each, rows.chosen(table)
-                del table
-                if is_last:
-                    batches.fetch.is_stopped = True
-                    break
-            del batches
+        yield from _range_decoded(read, lambda fetch: fetches[id(fetch)][1], options, rows, max_bytes)
     except BrokerError as error:
         if fails or error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
             raise
@@ -148,6 +137,88 @@ def range_tables(
         read.close()
         if missing is not None:
             missing += loss.missing
+
+
+class RangesInTurn:
+    """Adds ranges to a read one after the other, so that their tables do not alternate.
+
+    It is the `kbatch.live.live_read.PartitionChanges` of `tables_in_turn`.
+
+    Parameters
+    ----------
+    ranges : iterable of LiveRange
+
+    Attributes
+    ----------
+    current : LiveRange
+        The range that is read.
+    """
+
+    follows = False
+
+    def __init__(self, ranges: Iterable[LiveRange]) -> None:
+        self._rest = deque(ranges)
+        self.current = self._rest[0]
+        self._read: LiveRead | None = None
+        self._is_stopped = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no range is left after those that were added."""
+        return not self._rest
+
+    def stop(self) -> None:
+        """End the read with an error within a moment; another thread may call this."""
+        self._is_stopped = True
+        if self._read is not None:
+            self._read.wake()
+
+    def poll(self, read: LiveRead) -> None:
+        """Add the next range if the one before is read to its end."""
+        self._read = read
+        if self._is_stopped:
+            raise ValueError("the read was stopped")
+        if not read.unfinished and self._rest:
+            self.current = self._rest.popleft()
+            read.add([self.current.fetch()])
+
+
+def tables_in_turn(
+    cluster: Cluster, turns: RangesInTurn, options: DecodeOptions, loss: DataLoss, *, rows: RowFilter, max_bytes: int
+) -> Iterator[tuple[LiveRange, RecordTable]]:
+    """Fetch and decode ranges of offsets one after the other; arguments and errors are as for `range_tables`.
+
+    `loss` decides what it means if records of a range are gone.
+    """
+    policy = ReadPolicy(BatchGathering(LiveOptions(), 1), loss, ReadCounters())
+    read = LiveRead(cluster, [], FetchLimits.of(cluster.settings, _LARGEST_RESPONSE), options, policy, turns)
+    try:
+        yield from _range_decoded(read, lambda fetch: turns.current, options, rows, max_bytes)
+    finally:
+        read.close()
+
+
+def _range_decoded(
+    read: LiveRead,
+    range_of: Callable[[PartitionFetch], LiveRange],
+    options: DecodeOptions,
+    rows: RowFilter,
+    max_bytes: int,
+) -> Iterator[tuple[LiveRange, RecordTable]]:
+    """Yield the tables of a read, each with its range."""
+    for batches in read.batches():
+        if batches.fetch.is_stopped:
+            continue
+        each = range_of(batches.fetch)
+        batches = _within(batches, each.stop)
+        for table in fetched_tables(batches, options, max_bytes):
+            is_last = options.on_error == "stop" and bool(table.losses)
+            yield each, rows.chosen(table)
+            del table
+            if is_last:
+                batches.fetch.is_stopped = True
+                break
+        del batches
 
 
 def _within(batches: FetchedBatches, stop: int) -> FetchedBatches:

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.trigger_limits import bytes_from
-from kbatch.plan.watching import LogState, TopicPartition, open_log
+from kbatch.plan.watching import TopicPartition, open_log
 
-__all__ = ["Backlog", "Lag"]
+__all__ = ["Backlog", "BytesAfter", "FollowedState", "Lag"]
+
+
+class FollowedState(Protocol):
+    """A log at the last poll: a directory (`kbatch.plan.watching.LogState`), or a partition of a cluster."""
+
+    @property
+    def path(self) -> str:
+        """The directory, or a name."""
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record that can be read."""
+
+    @property
+    def topic_id(self) -> str | None:
+        """The topic's id, if it is known."""
+
+
+# Returns the bytes of a log, given its state, from an offset on.
+BytesAfter: TypeAlias = Callable[[Any, int], int]
 
 
 class Lag(NamedTuple):
@@ -64,19 +88,22 @@ class Backlog:
     Parameters
     ----------
     options : ReadOptions
+    bytes_after : BytesAfter, optional
+        Estimates bytes. By default, those of files are counted.
 
     Attributes
     ----------
-    states : dict of (topic, partition) to LogState
+    states : dict of (topic, partition) to FollowedState
         At the last poll.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, bytes_after: BytesAfter | None = None) -> None:
         self._options = options
+        self._bytes_after = bytes_after
         self._logs: dict[TopicPartition, _Followed] = {}
-        self.states: dict[TopicPartition, LogState] = {}
+        self.states: dict[TopicPartition, Any] = {}
 
-    def update(self, states: Mapping[TopicPartition, LogState]) -> None:
+    def update(self, states: Mapping[TopicPartition, FollowedState]) -> None:
         """Take over the states of a poll."""
         self.states = dict(states)
         self._logs = {key: log for key, log in self._logs.items() if key in states}
@@ -86,7 +113,10 @@ class Backlog:
                 log = self._logs[key] = _Followed(state.start_offset, state.topic_id)
             self._count(log, state)
 
-    def _count(self, log: _Followed, state: LogState) -> None:
+    def _count(self, log: _Followed, state: Any) -> None:
+        if self._bytes_after is not None:
+            log.size = self._bytes_after(state, log.next_offset)
+            return
         if state.end_offset <= log.next_offset:
             log.size, log.last, log.counted = 0, state.last, state.position
         elif state.last == log.last and state.position >= log.counted:
@@ -144,16 +174,16 @@ class Backlog:
         """Return the end of each log."""
         return {key: state.end_offset for key, state in self.states.items()}
 
-    def paths(self, keys: Iterable[TopicPartition]) -> list[str]:
-        """Return the directories of logs."""
-        return [self.states[key].path for key in sorted(keys)]
+    def states_of(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, FollowedState]:
+        """Return the states of some logs."""
+        return {key: self.states[key] for key in keys}
 
 
-def _mark(state: LogState) -> _Mark:
+def _mark(state: FollowedState) -> _Mark:
     return state.path, state.start_offset, state.end_offset, state.topic_id
 
 
-def _is_behind(log: _Followed, state: LogState) -> bool:
+def _is_behind(log: _Followed, state: FollowedState) -> bool:
     """Whether there is something to read, or the log has changed in a way that a run has to examine."""
     is_other = None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id
     return state.end_offset != log.next_offset or is_other

@@ -100,14 +100,17 @@ class LogRead(NamedTuple):
     transactions : Transactions or None
         Under read_committed.
     splits : list of Split
-        One for each segment with such offsets.
+        One for each segment with such offsets; of a partition of a cluster, its range of offsets.
+    withheld : int
+        Under read_committed, of a partition of a cluster: the offsets from the last stable one on that were asked for.
     """
 
     start: int | None
     stop: int | None
     missing: list[MissingOffsets]
     transactions: Transactions | None
-    splits: list[Split]
+    splits: list[Any]
+    withheld: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,14 @@ from kbatch.log.ranges import seek, segments_within
 from kbatch.log.row_filter import RowFilter
 from kbatch.plan.following import check_markers
 from kbatch.plan.read_options import ReadOptions
+from kbatch.quantities import smallest
 from kbatch.transactions import Transactions, Withheld
 
 __all__ = [
     "Split",
     "Task",
     "divide_logs",
+    "divide_parts",
     "divide_splits",
     "good_row",
     "growing_parts",
@@ -138,6 +140,15 @@ class Split:
         """The estimated number of records."""
         return None if self.density is None else round(self.density * self.bytes)
 
+    @property
+    def limit(self) -> int | None:
+        """The offset from which on the next run reads the batches again, or None."""
+        return smallest(self.stop_offset, self.stable_offset)
+
+    def bytes_after(self, before: Split | None) -> int:
+        """Return the bytes of a file between two parts of it, which the key index excludes."""
+        return 0 if before is None or before.path != self.path else max(0, self.start - before.end)
+
 
 def log_splits(
     log: Log,
@@ -241,6 +252,11 @@ def indexed_splits(log: Log, splits: Iterable[Split], index: KeyIndex, rows: Row
 def divide_logs(items: Iterable[WorkT], logs: Iterable[Log], options: ReadOptions) -> list[list[WorkT]]:
     """Divide whole logs among tasks; there is one item for each log."""
     return _divide([_Unit([item], log.size) for item, log in zip(items, logs, strict=True)], options)
+
+
+def divide_parts(parts: Iterable[PartT], options: ReadOptions) -> list[list[PartT]]:
+    """Divide parts among tasks, none of which is cut."""
+    return _divide([_Unit([part], part.bytes) for part in parts], options)
 
 
 @dataclass(slots=True)

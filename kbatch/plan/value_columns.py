@@ -5,14 +5,14 @@ Tasks use this module, so it does not import pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from kbatch.log import Log
 from kbatch.log.sampling import sample_logs, topics_of
-from kbatch.options import On
+from kbatch.options import Crc, On
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.spark_types import SparkParser, spark_type
 from kbatch.records.kafka_columns import spark_schema
@@ -22,17 +22,24 @@ from kbatch.values.merged_types import with_new_fields
 from kbatch.values.parsed import Parser
 from kbatch.values.typed_columns import DOC, ValueColumns, taken_names
 
-__all__ = ["parsers_of", "value_columns"]
+__all__ = ["Sampler", "parsers_of", "value_columns"]
+
+# Returns keys or values of logs; the arguments are those of `kbatch.log.sampling.sample_logs`.
+Sampler: TypeAlias = Callable[[Sequence[Any], On, Crc, Sequence[int | None] | None], list[bytes]]
 
 
 def parsers_of(
-    values: ValueOptions, logs: Sequence[Log], options: ReadOptions, known: Mapping[On, pa.DataType] | None = None
+    values: ValueOptions,
+    logs: Sequence[Any],
+    options: ReadOptions,
+    known: Mapping[On, pa.DataType] | None = None,
+    sampled: Sampler = sample_logs,
 ) -> dict[On, Parser]:
     """Return the parsers of the options, of values with Spark's types.
 
     A schema of json that is not given has a type in `known`, or is inferred from a sample of the logs.
     """
-    made = values.parsers(lambda on: sample_logs(logs, on, options.crc), known, lambda: topics_of(logs))
+    made = values.parsers(lambda on: sampled(logs, on, options.crc, None), known, lambda: topics_of(logs))
     return {on: SparkParser(parser) for on, parser in made.items()}
 
 
@@ -88,12 +95,13 @@ def _flat_columns(earlier: pa.Schema) -> dict[str, str]:
 
 def value_columns(
     values: ValueOptions,
-    logs: Sequence[Log],
+    logs: Sequence[Any],
     options: ReadOptions,
     *,
     flatten: bool = False,
     earlier: pa.Schema | None = None,
     starts: Sequence[int | None] | None = None,
+    sampled: Sampler = sample_logs,
 ) -> ValueColumns | None:
     """Return the transform of the export; None if neither keys nor values are parsed.
 
@@ -103,20 +111,25 @@ def value_columns(
     known = {} if earlier is None else _earlier_types(values, earlier, flatten)
     flat = _flat_columns(earlier) if flatten and earlier is not None else {}
     if earlier is not None and known:
-        columns = ValueColumns(parsers_of(values, logs, options, known), flatten=flatten, flat=flat)
+        columns = ValueColumns(parsers_of(values, logs, options, known, sampled), flatten=flatten, flat=flat)
         if _has_sides(columns, earlier, known):
             if starts is not None:
-                new = {on: _with_new_fields(kind, on, logs, options, starts) for on, kind in known.items()}
-                columns = replace(columns, parsers=parsers_of(values, logs, options, new))
+                new = {on: _with_new_fields(kind, on, logs, options, starts, sampled) for on, kind in known.items()}
+                columns = replace(columns, parsers=parsers_of(values, logs, options, new, sampled))
             return columns
-    parsers = parsers_of(values, logs, options)
+    parsers = parsers_of(values, logs, options, sampled=sampled)
     return ValueColumns(parsers, flatten=flatten, flat=flat) if parsers else None
 
 
 def _with_new_fields(
-    known: pa.DataType, on: On, logs: Sequence[Log], options: ReadOptions, starts: Sequence[int | None]
+    known: pa.DataType,
+    on: On,
+    logs: Sequence[Any],
+    options: ReadOptions,
+    starts: Sequence[int | None],
+    sampled: Sampler,
 ) -> pa.DataType:
     """Return the type of an earlier export with the fields that a sample of the new records has."""
     new = [(log, start) for log, start in zip(logs, starts, strict=True) if start is None or start < log.end_offset]
-    sample = sample_logs([log for log, _ in new], on, options.crc, [start for _, start in new])
+    sample = sampled([log for log, _ in new], on, options.crc, [start for _, start in new])
     return with_new_fields(known, infer_fields(sample), MAX_FIELDS)

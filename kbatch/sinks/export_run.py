@@ -6,6 +6,7 @@ the files of the tasks' reports together with the positions of the logs.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import time
@@ -23,10 +24,10 @@ from kbatch.errors import LogDirectoryError
 from kbatch.log import Log
 from kbatch.log.missing import MissingOffsets, report_data_loss, warn_missing
 from kbatch.plan.arrow_batches import Transform
-from kbatch.plan.planner import LogRange, LogRead, Mapper, plan_reads, plans_fast
-from kbatch.plan.positions import LogChange, Position, Positions, continued_starts
+from kbatch.plan.planner import LogRange, LogRead, Mapper
+from kbatch.plan.positions import LogChange, Position, Positions
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.split import Split, Task, divide_splits
+from kbatch.plan.split import Task
 from kbatch.plan.tasks import task_options
 from kbatch.plan.transaction_rows import pending_table
 from kbatch.plan.value_columns import value_columns
@@ -36,6 +37,7 @@ from kbatch.sinks.directories import DirectoryTarget, StoreTarget
 from kbatch.sinks.file_names import LOSSES, TRANSACTIONS
 from kbatch.sinks.offset_ranges import CommitOffsets, OffsetRange
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.run_input import DirectoryInput, RunInput
 from kbatch.sinks.run_record import RunRecord, RunReport
 from kbatch.sinks.schema_changes import SchemaChange
 from kbatch.sinks.sizing import task_bytes
@@ -57,7 +59,7 @@ _PendingLogs = dict[int, tuple[Log, Transactions, LogRange]]
 
 # Called with the logs, and the offset at which each continues, or None: returns where the run begins and ends in each;
 # None is where the options say.
-Limit: TypeAlias = Callable[[Sequence[Log], Sequence[int | None]], Sequence[tuple[int | None, int | None]]]
+Limit: TypeAlias = Callable[[Sequence[Any], Sequence[int | None]], Sequence[tuple[int | None, int | None]]]
 
 
 class Executor(Protocol):
@@ -76,7 +78,7 @@ class Executor(Protocol):
     def mapper(self) -> Mapper | None:
         """Plans logs in parallel, if they are many or large."""
 
-    def run(self, job: ExportJob, tasks: Sequence[Task[Split]], progress: Progress | None) -> Iterator[TaskReport]:
+    def run(self, job: ExportJob, tasks: Sequence[Task[Any]], progress: Progress | None) -> Iterator[TaskReport]:
         """Run the job for each task to its end; return the reports in the order of the tasks."""
 
 
@@ -148,8 +150,8 @@ class ExportRun:
     logdir : str
         What the summary names as the source.
     target : RunTarget
-    logs : sequence of Log
-        With topic and partition.
+    logs : sequence
+        Of `source`, with topic and partition.
     options : ReadOptions
     writing : WriteOptions
     transform : Transform or None
@@ -160,6 +162,8 @@ class ExportRun:
         For a run that does not read all that is there.
     within : RunLock, optional
         A lock of the output that the caller holds over several runs.
+    source : RunInput, optional
+        Default is log directories.
 
     Raises
     ------
@@ -172,7 +176,7 @@ class ExportRun:
         self,
         logdir: str,
         target: RunTarget,
-        logs: Sequence[Log],
+        logs: Sequence[Any],
         options: ReadOptions,
         writing: WriteOptions,
         transform: Transform | None,
@@ -180,8 +184,10 @@ class ExportRun:
         *,
         limit: Limit | None = None,
         within: RunLock | None = None,
+        source: RunInput | None = None,
     ) -> None:
         self._logdir = logdir
+        self._source: RunInput = DirectoryInput([logdir], options) if source is None else source
         self._engine = engine
         self._target = target
         self._logs = logs
@@ -277,7 +283,7 @@ class ExportRun:
                 source=out,
             )
         self._before = state.positions
-        self._starts, self._changes = continued_starts(self._logs, self._before)
+        self._starts, self._changes = self._source.continued(self._logs, self._before)
         for change in self._changes:
             report_data_loss(change.reason, fails=self._options._for_topic(change.topic).fail_on_data_loss)
 
@@ -293,6 +299,7 @@ class ExportRun:
                 flatten=writing.flatten,
                 earlier=None if replaces else target.data_schema(),
                 starts=self._begins if writing.new_fields == "add" else None,
+                sampled=self._source.sampled,
             )
         self._schema_changes = target.check_columns(self.schema, by_day=writing.by_day, replace=replaces)
 
@@ -302,33 +309,35 @@ class ExportRun:
         Then `run` needs no executor.
         """
         self._began = time.monotonic()
-        if plans_fast(self._logs, self._options, self._begins):
-            reads = plan_reads(self._logs, self._options, self._begins, stops=self._stops)
-            self._reads = [
-                read._replace(splits=[]) if _is_at_end(log, read) else read
-                for log, read in zip(self._logs, reads, strict=True)
-            ]
+        if self._source.plans_fast(self._logs, self._options, self._begins):
+            self._reads = self._source.plan(self._logs, self._options, self._begins, self._stops)
         self._planned = time.monotonic()
         return self._reads is not None and not any(read.splits for read in self._reads)
 
     def run(self, executor: Executor | None, progress: Progress | None) -> None:
         """Plan, run the tasks, and write the side tables; `commit` is the next step."""
         self._start_seconds = time.monotonic() - self._planned
-        job = ExportJob(task_options(self._options), self._target.names(), self._writing, self._transform)
+        source = self._source
+        job = ExportJob(
+            task_options(self._options), self._target.names(), self._writing, self._transform, reader=source.reader
+        )
         logs, options, reads = self._logs, self._options, self._reads or []
         if executor is not None:
-            size = sum(split.bytes for read in reads for split in read.splits) if reads else None
-            options = replace(options, split_bytes=task_bytes(executor.cores, logs, job, size))
+            size = sum(log.size for log in logs)
+            if reads:
+                size = sum(split.bytes for read in reads for split in read.splits)
+            share = task_bytes(executor.cores, functools.partial(source.samples, logs), job, size)
+            options = replace(options, split_bytes=share)
             if self._reads is None:
-                reads = plan_reads(logs, options, self._begins, stops=self._stops, mapper=executor.mapper)
+                reads = source.plan(logs, options, self._begins, self._stops, executor.mapper)
         self._missing += [each for read in reads for each in read.missing]
-        tasks = divide_splits([(log, read.splits) for log, read in zip(logs, reads, strict=True)], options)
+        tasks = source.divide(logs, reads, options)
         plan_seconds = self._seconds
         # Logs and splits take as much memory as all else of the run. Without them there is room for what the reports
         # contain, and for the commit of a table, which needs most.
         facts, held = LogFacts(logs), _pending_logs(logs, reads)
         begins = [_read_begin(log, read) for log, read in zip(logs, reads, strict=True)]
-        transactions = [read.transactions for read in reads]
+        transactions, withheld = [read.transactions for read in reads], [read.withheld for read in reads]
         self._logs, self._reads = (), None
         del logs, reads
         reports: Iterable[TaskReport] = ()
@@ -338,7 +347,7 @@ class ExportRun:
         del tasks
         task_seconds = self._seconds - plan_seconds
         files = _Outcome(facts, self._before, self._changes)
-        totals = sum_reports(facts, transactions, files.kept(reports), self._starts)
+        totals = sum_reports(facts, transactions, files.kept(reports), self._starts, withheld)
         seconds = {"plan_seconds": round(plan_seconds, 3), "task_seconds": round(task_seconds, 3)}
         commit, summary = self._collect(held, files, totals, seconds)
         self._outcome = replace(commit, offsets=self._offsets(begins, files, totals)), summary
@@ -349,7 +358,7 @@ class ExportRun:
         return time.monotonic() - self._began - self._start_seconds
 
     def _run_tasks(
-        self, executor: Executor, job: ExportJob, tasks: Sequence[Task[Split]], progress: Progress | None
+        self, executor: Executor, job: ExportJob, tasks: Sequence[Task[Any]], progress: Progress | None
     ) -> Iterator[TaskReport]:
         assert self._work is not None
         if progress is None or not self._target.out.local:
@@ -404,6 +413,7 @@ class ExportRun:
             withheld_transactions=side,
             transactions_table=names.side + TRANSACTIONS if side else None,
             partitions=totals.partitions,
+            withheld_offsets=sum(part.withheld_offsets for part in totals.partitions),
             files=[file.name for file in outcome.files],
             manifest=self._target.manifest,
             start_seconds=round(self._start_seconds, 3),
@@ -498,17 +508,12 @@ def _pending_logs(logs: Sequence[Log], reads: Sequence[LogRead]) -> _PendingLogs
     }
 
 
-def _read_begin(log: Log, read: LogRead) -> int:
+def _read_begin(log: Any, read: LogRead) -> int:
     """Return the offset at which a read begins."""
     return (log.segments[0].base_offset or 0) if read.start is None else read.start
 
 
-def _is_at_end(log: Log, read: LogRead) -> bool:
-    """Whether a read begins at the end of a log, where only zeros or an incomplete batch may follow."""
-    return read.start is not None and read.start >= log.end_offset and log.incomplete_tail.kind != "damaged"
-
-
-def _log_name(log: Log) -> LogName:
+def _log_name(log: Any) -> LogName:
     assert log.topic is not None
     assert log.partition is not None
     return LogName(log.topic, log.partition, None if log.topic_id is None else str(log.topic_id))

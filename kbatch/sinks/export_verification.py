@@ -6,6 +6,7 @@ with the column ``offset`` of the data files.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +18,23 @@ import numpy.typing as npt
 from kbatch.arguments import check_types
 from kbatch.escaping import counted
 from kbatch.format import INT64_MAX
-from kbatch.log import Log, find_logs
+from kbatch.log import find_logs
 from kbatch.log.discovery import root_list
+from kbatch.log.source import LogSource
 from kbatch.log.store.storage import is_url
 from kbatch.quantities import smallest
 from kbatch.records.display import changed_repr
+from kbatch.sinks.exports import exported_cluster
 from kbatch.sinks.file_names import run_of
-from kbatch.sinks.offset_windows import LogOffsets, OffsetArray, Window, WrittenOffsets, windows
+from kbatch.sinks.offset_windows import (
+    FileOffsets,
+    LogOffsets,
+    OffsetArray,
+    VerifiedLog,
+    Window,
+    WrittenOffsets,
+    windows,
+)
 from kbatch.sinks.output_offsets import CoveredRange, ExportOutput, open_output, row_groups
 from kbatch.sinks.outputs import open_place
 
@@ -151,8 +162,9 @@ class ExportVerification:
 
 def verify_export(
     out: str | os.PathLike[str],
-    against: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    against: str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]],
     *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     table: str | None = None,
     catalog: str | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -168,8 +180,10 @@ def verify_export(
     ----------
     out : str or path
         A directory or URL of Parquet or Arrow files, a Delta table, or the directory of an Iceberg table's files.
-    against : str or path, or iterable of them
-        The log directories that were exported, or copies of them.
+    against : str or path, iterable of them, or ClusterSource
+        The log directories that were exported, or copies of them; or a cluster, as for `export`.
+    config : str, path or mapping, optional
+        For a cluster: the settings of Kafka's clients, as for `kbatch.consume`.
     table, catalog : str, optional
         For an Iceberg table, as for `export`.
     storage_options : mapping of str to str, optional
@@ -187,6 +201,8 @@ def verify_export(
     ------
     LogDirectoryError
         If `out` is not the output of an export or a file of it cannot be read, or there are no logs.
+    BrokerError, AuthenticationError
+        As for `kbatch.consume`, from a cluster.
     MissingDependencyError
         If pyarrow or the library of the table is not installed.
 
@@ -208,10 +224,39 @@ def verify_export(
     check_types(verify_export, locals())
     place = open_place(os.fspath(out), dict(storage_options or {}))
     output = open_output(place, table, catalog)
+    names = sorted(output.covered.keys() | output.files.keys())
+    with contextlib.ExitStack() as stack:
+        logs = _opened_logs(against, config, storage_options, names, stack)
+        return _verified(output, place.url, names, logs, on_finding, progress)
+
+
+def _opened_logs(
+    against: Any,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    storage_options: Mapping[str, str] | None,
+    names: Sequence[tuple[str, int]],
+    stack: contextlib.ExitStack,
+) -> dict[tuple[str, int], VerifiedLog]:
+    """Return the logs by topic and partition; `stack` closes what is opened."""
+    source = exported_cluster(against, config, "against")
+    if source is not None:
+        from kbatch.sinks.cluster_input import opened_partitions
+
+        return opened_partitions(source, names, stack)
     roots = [os.fspath(each) for each in root_list(against, "against")]
     found = find_logs(roots, storage_options=storage_options if any(map(is_url, roots)) else None)
-    logs = {(log.topic or "", log.partition or 0): log for log in found}
-    names = sorted(output.covered.keys() | output.files.keys())
+    return {(log.topic or "", log.partition or 0): FileOffsets(log) for log in found}
+
+
+def _verified(
+    output: ExportOutput,
+    out: str,
+    names: Sequence[tuple[str, int]],
+    logs: Mapping[tuple[str, int], VerifiedLog],
+    on_finding: Callable[[ExportFinding], None] | None,
+    progress: Callable[[int, int], None] | None,
+) -> ExportVerification:
+    """Compare each topic-partition."""
     total = sum(logs[name].size for name in names if name in logs)
     read = 0
 
@@ -221,7 +266,7 @@ def verify_export(
         if progress is not None:
             progress(min(read, total), total)
 
-    result = ExportVerification(place.url)
+    result = ExportVerification(out)
     for name in names:
         part = _PartitionCheck(output, name, logs.get(name), count).run()
         result.partitions.append(part)
@@ -284,13 +329,13 @@ class _PartitionCheck:
     ----------
     output : ExportOutput
     name : (topic, partition)
-    log : Log or None
+    log : VerifiedLog or None
     progress : callable
         Called with the bytes of the log that were read.
     """
 
     def __init__(
-        self, output: ExportOutput, name: tuple[str, int], log: Log | None, progress: Callable[[int], None]
+        self, output: ExportOutput, name: tuple[str, int], log: VerifiedLog | None, progress: Callable[[int], None]
     ) -> None:
         self._output = output
         self._name = name
@@ -310,9 +355,9 @@ class _PartitionCheck:
         self._rows = np.zeros(len(self._live), np.int64)
         self._missing = np.zeros(len(self._live), np.int64)
 
-    def _expected_ranges(self, log: Log) -> Iterator[tuple[int, int, Any, bool]]:
+    def _expected_ranges(self, log: VerifiedLog) -> Iterator[tuple[int, int, Any, bool]]:
         """Yield the ranges of the log to compare: those that commits cover, and what they leave out between them."""
-        first, end = log.segments[0].base_offset or 0, log.end_offset
+        first, end = log.first_offset, log.end_offset
         reached: int | None = None
         for each in self._live:
             start = each.start
@@ -445,12 +490,12 @@ class _PartitionCheck:
                 total=extra,
             )
 
-    def _add_ends(self, log: Log | None, start: int, end: int) -> None:
+    def _add_ends(self, log: VerifiedLog | None, start: int, end: int) -> None:
         part = self._part
         if log is None:
             part.add("gone", "there is no log: only the number of records, and doubled ones, were checked")
             return
-        first, log_end = log.segments[0].base_offset or 0, log.end_offset
+        first, log_end = log.first_offset, log.end_offset
         if first > start:
             text = f"offsets {start} to {min(first, end) - 1} are not in the log any more"
             part.add("gone", text, first=start, last=min(first, end) - 1)

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kbatch.batches.framing import scan_part
-from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.interrupts import INTERRUPTED, HeldInterrupts
-from kbatch.log import Log
 from kbatch.log.discovery import root_list
-from kbatch.log.selection import choose_logs, map_logs
+from kbatch.log.source import LogSource
+from kbatch.log.store.storage import is_cluster_url
+from kbatch.options import OptionError
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import ReadOptions
+from kbatch.scans.given_sources import cluster_source
 from kbatch.sinks.commits import RunTarget
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.export_run import Executor, ExportRun, Limit, open_target
 from kbatch.sinks.metrics import MetricsFile
 from kbatch.sinks.outputs import OutputPlace, open_place
+from kbatch.sinks.run_input import DirectoryInput, RunInput
 from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.table_target import check_parent
 from kbatch.sinks.working import RunLock
 from kbatch.sinks.write_options import WriteOptions
 
-__all__ = ["Engine", "ExportSetup", "run_export"]
+if TYPE_CHECKING:
+    from kbatch.live import ClusterSource
+
+__all__ = ["ClientConfig", "Engine", "ExportSetup", "ExportedLogs", "exported_cluster", "run_export", "run_input"]
+
+# What an export reads: log directories, or a cluster by its URL or its source.
+ExportedLogs: TypeAlias = "str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]]"
+# The settings of the client of a cluster.
+ClientConfig: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class ExportSetup:
 
     Attributes
     ----------
-    logdirs : tuple of str
+    source : RunInput
     place : OutputPlace
     reading : ReadOptions
     writing : WriteOptions
@@ -60,7 +70,7 @@ class ExportSetup:
     transform : Transform or None
     """
 
-    logdirs: tuple[str, ...]
+    source: RunInput
     place: OutputPlace
     reading: ReadOptions
     writing: WriteOptions
@@ -71,18 +81,19 @@ class ExportSetup:
     @classmethod
     def of(
         cls,
-        logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        logdir: ExportedLogs,
         out: str | os.PathLike[str],
         reading: ReadOptions,
         writing: WriteOptions,
         table: str | None,
         catalog: str | None,
         transform: Transform | None,
+        config: ClientConfig | None = None,
     ) -> ExportSetup:
         """Return the setup of arguments, which are checked."""
         _check_options(reading, writing, transform, has_table=table is not None or catalog is not None)
-        logdirs = tuple(os.fspath(each) for each in root_list(logdir, "logdir"))
-        return cls(logdirs, open_place(os.fspath(out), writing.storage), reading, writing, table, catalog, transform)
+        source = run_input(logdir, reading, config)
+        return cls(source, open_place(os.fspath(out), writing.storage), reading, writing, table, catalog, transform)
 
     def target(self) -> RunTarget:
         """Return the output of a new run."""
@@ -90,40 +101,80 @@ class ExportSetup:
         check_parent(self.place)
         return target
 
-    def logs(self) -> list[Log]:
-        """Return the logs that the options choose, after a look at the first batch of each."""
-        logs = choose_logs(self.logdirs, self.reading.selection, self.reading.storage)
-        if not logs:
-            raise LogDirectoryError(
-                f"{', '.join(self.logdirs)}: the options exclude all of the topic-partitions", source=self.logdirs[0]
-            )
-        for log in logs:
-            if log.topic is None:
-                raise LogDirectoryError(
-                    f"{log.path}: its directory is not named 'topic-partition', so the topic is unknown",
-                    source=log.path,
-                )
-        _check_first_batches([log for log in logs if self.reading._for_topic(log.topic).on_error == "raise"])
-        return logs
-
     def run(
         self,
         target: RunTarget,
-        logs: Sequence[Log],
+        logs: Sequence[Any],
         engine: Engine,
         *,
         limit: Limit | None = None,
         within: RunLock | None = None,
     ) -> ExportRun:
         """Return a run that exports some logs; `limit` and `within` are as for `ExportRun`."""
-        name, source = (engine.name, engine.reason), ",".join(self.logdirs)
         return ExportRun(
-            source, target, logs, self.reading, self.writing, self.transform, name, limit=limit, within=within
+            self.source.name,
+            target,
+            logs,
+            self.reading,
+            self.writing,
+            self.transform,
+            (engine.name, engine.reason),
+            limit=limit,
+            within=within,
+            source=self.source,
         )
 
 
+def run_input(logdir: ExportedLogs, reading: ReadOptions, config: ClientConfig | None = None) -> RunInput:
+    """Return what an export reads. Modules of live topics are imported only for a cluster."""
+    source = exported_cluster(logdir, config, "logdir")
+    if source is None:
+        given: Any = logdir
+        return DirectoryInput([os.fspath(each) for each in root_list(given, "logdir")], reading)
+    from kbatch.sinks.cluster_input import ClusterInput
+
+    _check_for_cluster(reading)
+    return ClusterInput(source._settings, source._transport, reading)
+
+
+def exported_cluster(given: Any, config: ClientConfig | None, name: str) -> ClusterSource | None:
+    """Return the cluster that an argument means; None for paths.
+
+    Raises
+    ------
+    TypeError
+        For something else.
+    ValueError
+        For a cluster with other paths, and settings without a cluster.
+    """
+    is_source = isinstance(given, LogSource)
+    if isinstance(given, bytes) or not (is_source or isinstance(given, str | os.PathLike | Iterable)):
+        raise TypeError(f"{name} must be one or several paths, or a ClusterSource, got {type(given).__name__}")
+    paths = [] if is_source else [os.fspath(each) for each in root_list(given, name)]
+    urls = [path for path in paths if is_cluster_url(path)]
+    if urls and len(paths) > 1:
+        raise ValueError(
+            f"{name}: a cluster excludes other paths; several brokers of it are kafka://HOST:PORT,HOST:PORT"
+        )
+    if not is_source:
+        return cluster_source(urls[0] if urls else "", None, config)
+    from kbatch.live import ClusterSource
+
+    if not isinstance(given, ClusterSource):
+        raise TypeError(f"{name} must be paths or a ClusterSource, got {type(given).__name__}")
+    if config is not None:
+        raise ValueError("config and a ClusterSource exclude each other: the source has its settings")
+    return given
+
+
+def _check_for_cluster(reading: ReadOptions) -> None:
+    """Raise for options that need the files of logs."""
+    if reading.index:
+        raise OptionError("{index} is of log directories; brokers have no index of keys")
+
+
 def run_export(
-    logdir: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    logdir: ExportedLogs,
     out: str | os.PathLike[str],
     engine: Callable[[int], Engine],
     reading: ReadOptions,
@@ -135,12 +186,14 @@ def run_export(
     progress: Progress | None = None,
     mark_seen: bool = True,
     metrics: str | os.PathLike[str] | None = None,
+    config: ClientConfig | None = None,
 ) -> ExportSummary:
     """Export as `kbatch.export` does. `engine` is called with the bytes of the logs, and returns the engine."""
     file = None if metrics is None else MetricsFile(os.fspath(metrics), os.fspath(out))
     try:
-        setup = ExportSetup.of(logdir, out, reading, writing, table, catalog, transform)
-        summary = _committed_run(setup, engine, progress)
+        setup = ExportSetup.of(logdir, out, reading, writing, table, catalog, transform, config)
+        with contextlib.closing(setup.source):
+            summary = _committed_run(setup, engine, progress)
     except BaseException as error:
         if file is not None:
             file.write(None, INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
@@ -155,7 +208,7 @@ def run_export(
 def _committed_run(setup: ExportSetup, engine: Callable[[int], Engine], progress: Progress | None) -> ExportSummary:
     """Run an export to the end of its commit."""
     target = setup.target()
-    logs = setup.logs()
+    logs = setup.source.logs()
     chosen = engine(sum(log.size for log in logs))
     run = setup.run(target, logs, chosen)
     # The run releases them before it commits.
@@ -187,17 +240,3 @@ def _check_options(
         raise ValueError("new_fields=bad is for schemas that are inferred: values or keys in json, without a schema")
     if writing.flatten and not options.values.parsed:
         raise ValueError("flatten needs a format of keys or values, such as json")
-
-
-def _check_first_batches(logs: Sequence[Log]) -> None:
-    """Raise before Spark is started if the first batch of a log cannot be read."""
-
-    def check(log: Log) -> None:
-        segment = log.segments[0]
-        scan = scan_part(segment.window(0, min(segment.size, 1 << 16)), max_batches=1)
-        if scan.finding is not None:
-            with segment.open() as file:
-                if file.tail_at(0).kind == "damaged" or not segment.live:
-                    raise finding_to_error(scan.finding, source=segment.path, position=0)
-
-    map_logs(logs, check, logs)

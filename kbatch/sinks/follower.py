@@ -10,19 +10,16 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kbatch.bounds import Bound
-from kbatch.errors import LogDirectoryError
+from kbatch.errors import KbatchError
 from kbatch.interrupts import INTERRUPTED, HeldInterrupts
-from kbatch.log import Log
-from kbatch.log.missing import is_gone, retry_if_gone
 from kbatch.options import OptionError
 from kbatch.plan.backlog import Backlog, Lag
-from kbatch.plan.planner import resolved_starts
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.trigger_limits import bytes_from, offset_after_bytes, shares
-from kbatch.plan.watching import TopicPartition, WatchedLogs, open_log
+from kbatch.plan.trigger_limits import shares
+from kbatch.plan.watching import TopicPartition
 from kbatch.sinks.export_run import Executor
 from kbatch.sinks.exports import Engine, ExportSetup
 from kbatch.sinks.follow_options import FollowOptions
@@ -39,7 +36,7 @@ __all__ = ["FollowProgress", "FollowSummary", "Follower", "OnCommit", "OnProgres
 MAX_PAUSE = 1.0
 POLLS_PER_INTERVAL = 10
 POLL_SHARE = 9.0
-# Runs in sequence that may fail because a file of a log was deleted while they read it.
+# Runs in sequence that may fail because a log changed while they read it.
 MAX_GONE = 3
 
 
@@ -144,12 +141,12 @@ class Follower:
         self._on_commit = on_commit
         self._progress = progress
         self._metrics = metrics
-        self._watched = WatchedLogs(setup.logdirs, setup.reading)
-        self._backlog = Backlog(setup.reading)
+        self._source = setup.source
+        self._backlog = Backlog(setup.reading, setup.source.bytes_after)
         self._engine: Engine | None = None
         self._executor: Executor | None = None
         self._lock: RunLock | None = None
-        # Runs in sequence that failed because a file of a log was gone.
+        # Runs in sequence that failed because a log changed.
         self._gone = 0
         self._stack = contextlib.ExitStack()
         # Where the reads of logs begin that have no position yet, and where the ones of the running run begin and end.
@@ -160,7 +157,7 @@ class Follower:
     def run(self) -> FollowSummary:
         """Commit until the process is interrupted, or with ``available_now`` everything is committed."""
         try:
-            with self._stack:
+            with contextlib.closing(self._source), self._stack:
                 self._follow()
         except BaseException as error:
             if self._metrics is not None:
@@ -174,7 +171,7 @@ class Follower:
         ends = self._backlog.ends()
         # Since when the oldest record waits. Those from before the start have waited for an unknown time.
         since: float | None = float("-inf")
-        if self._run(self._setup.logs()):
+        if self._run(self._source.logs()):
             since = polled
         self._setup = replace(self._setup, reading=_without_start(self._setup.reading))
         while True:
@@ -184,8 +181,7 @@ class Follower:
             waiting = self._backlog.waiting()
             since = None if not waiting else polled if since is None else since
             if since is not None and self._is_due(sum(waiting.values()), polled - since):
-                logs = [open_log(path, self._setup.reading.storage) for path in self._backlog.paths(waiting)]
-                if self._run([log for log in logs if log is not None]):
+                if self._run(self._source.reopened(self._backlog.states_of(waiting))):
                     since = polled
             else:
                 self._wait(polled)
@@ -193,7 +189,7 @@ class Follower:
     def _poll(self) -> float:
         """Look at the logs; return when that began."""
         began = time.monotonic()
-        self._backlog.update(retry_if_gone(self._watched.poll))
+        self._backlog.update(self._source.poll())
         self._show()
         return began
 
@@ -212,24 +208,24 @@ class Follower:
 
     # -- one run
 
-    def _run(self, logs: Sequence[Log]) -> bool:
+    def _run(self, logs: Sequence[Any]) -> bool:
         """Export and commit what the logs have; return whether it is all of what they had at the last poll.
 
-        It is not if a file was deleted meanwhile, by the log cleaner or by retention: the next run sees which.
+        It is not if a log changed meanwhile, by the log cleaner, by retention or by an election: the next run sees how.
         """
         if not logs:
             return True
         try:
             self._commit(logs)
-        except LogDirectoryError as error:
+        except KbatchError as error:
             self._gone += 1
-            if self._gone > MAX_GONE or not is_gone(error):
+            if self._gone > MAX_GONE or not self._source.may_pass(error):
                 raise
             return False
         self._gone = 0
         return all(stop >= self._backlog.states[key].end_offset for key, (_, stop) in self._bounds.items())
 
-    def _commit(self, logs: Sequence[Log]) -> None:
+    def _commit(self, logs: Sequence[Any]) -> None:
         target = self._setup.target()
         if self._engine is None:
             self._engine = self._engine_of(sum(log.size for log in logs))
@@ -257,25 +253,25 @@ class Follower:
         self._stack.callback(forget_unfinished, lock)
         self._stack.callback(lock.release)
 
-    def _limit(self, logs: Sequence[Log], starts: Sequence[int | None]) -> list[tuple[int | None, int | None]]:
+    def _limit(self, logs: Sequence[Any], starts: Sequence[int | None]) -> list[tuple[int | None, int | None]]:
         """Return where a run begins and ends in each log: at about the bytes of one commit, in proportion."""
         backlog, keys = self._backlog, [(log.topic or "", log.partition or 0) for log in logs]
         given = [self._begins.get(key) if start is None else start for key, start in zip(keys, starts, strict=True)]
-        begins = resolved_starts(logs, self._setup.reading, given)
+        begins = self._source.begins(logs, self._setup.reading, given)
         self._begins |= zip(keys, begins, strict=True)
         self._bounds = {}
         sizes: dict[TopicPartition, int] = {}
         for key, log, begin in zip(keys, logs, begins, strict=True):
             state = backlog.states.get(key)
             if state is not None and begin < state.end_offset and backlog.may_be_limited(key):
-                sizes[key] = bytes_from(log, begin, state)
+                sizes[key] = self._source.bytes_from(log, begin, state)
         parts = shares(sizes, self._options.commit_bytes)
         bounds: list[tuple[int | None, int | None]] = []
         for key, log, begin, start in zip(keys, logs, begins, given, strict=True):
             state = backlog.states.get(key)
             stop = begin if state is None else state.end_offset
             if key in sizes and parts[key] < sizes[key]:
-                stop = min(stop, offset_after_bytes(log, begin, parts[key]))
+                stop = min(stop, self._source.offset_after(log, begin, parts[key]))
             if state is not None:
                 self._bounds[key] = (begin, stop)
             bounds.append((start, stop))
@@ -287,6 +283,7 @@ class Follower:
             if key in self._bounds:
                 begin, stop = self._bounds[key]
                 reached = begin if part.next_offset is None else max(begin, part.next_offset)
+                self._source.learn(part.topic, part.log_bytes, reached - begin)
                 self._backlog.advance(key, reached, before=begin, stop=stop)
 
     def _report(self, summary: ExportSummary) -> None:

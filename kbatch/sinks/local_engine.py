@@ -6,10 +6,11 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any
 
 from kbatch.interrupts import HeldInterrupts
 from kbatch.plan.planner import Mapper
-from kbatch.plan.split import Split, Task
+from kbatch.plan.split import Task
 from kbatch.sinks.counts import Counts, Progress
 from kbatch.sinks.task import ExportJob, TaskReport, reports_of
 
@@ -40,7 +41,7 @@ class LocalExecutor:
     def __init__(self, threads: int | None = None) -> None:
         self.cores = available_cores() if threads is None else threads
 
-    def run(self, job: ExportJob, tasks: Sequence[Task[Split]], progress: Progress | None) -> Iterator[TaskReport]:
+    def run(self, job: ExportJob, tasks: Sequence[Task[Any]], progress: Progress | None) -> Iterator[TaskReport]:
         """Run the job for each task; return the reports in the order of the tasks.
 
         After an error or an interrupt the running tasks end at their next table, and no other task is started.
@@ -50,15 +51,16 @@ class LocalExecutor:
         with HeldInterrupts() as held, ThreadPoolExecutor(self.cores, "kbatch-export") as pool:
             threads = [pool.submit(work.run) for _ in range(min(self.cores, len(tasks)))]
             try:
-                while any(not thread.done() for thread in threads):
-                    done, _ = wait(threads, POLL_SECONDS, FIRST_EXCEPTION)
+                is_done = False
+                while not is_done:
+                    done, rest = wait(threads, POLL_SECONDS, FIRST_EXCEPTION)
                     held.check()
                     if progress is not None:
                         progress(min(work.counts.read_bytes, total), total, work.counts.records)
-                    if any(thread.exception() is not None for thread in done):
-                        break
+                    is_done = not rest or any(thread.exception() is not None for thread in done)
             finally:
                 work.stop()
+                job.stop()
         for thread in threads:
             thread.result()
         return reports_of(report for reports in work.reports for report in reports)
@@ -72,7 +74,7 @@ def available_cores() -> int:
 class _Work:
     """The tasks that threads take one after the other, what they have counted, and their reports."""
 
-    def __init__(self, job: ExportJob, tasks: Sequence[Task[Split]]) -> None:
+    def __init__(self, job: ExportJob, tasks: Sequence[Task[Any]]) -> None:
         self.counts = Counts()
         # As JSON, which takes less memory than the objects.
         self.reports: list[list[str]] = [[] for _ in tasks]
@@ -90,10 +92,13 @@ class _Work:
         except _StoppedError:
             pass
         except BaseException:
-            self.stop()
-            raise
+            with self._lock:
+                is_first, self._is_stopped = not self._is_stopped, True
+            # Reads that were stopped because of another error end with errors of their own.
+            if is_first:
+                raise
 
-    def _next(self) -> tuple[int, Task[Split]] | None:
+    def _next(self) -> tuple[int, Task[Any]] | None:
         with self._lock:
             return None if self._is_stopped else next(self._tasks, None)
 

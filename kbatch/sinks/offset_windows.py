@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,9 @@ from kbatch.log import Log
 from kbatch.options import Isolation
 from kbatch.sinks.output_offsets import RowGroup, read_offsets
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.table import RecordTable
 
-__all__ = ["LogOffsets", "OffsetArray", "Window", "WrittenOffsets", "windows"]
+__all__ = ["FileOffsets", "LogOffsets", "OffsetArray", "VerifiedLog", "Window", "WrittenOffsets", "windows"]
 
 # The number of offsets of a window, of the files or of the log; a row group is read at once, and may have more.
 WINDOW_ROWS = 1 << 20
@@ -22,12 +23,76 @@ WINDOW_ROWS = 1 << 20
 OffsetArray: TypeAlias = npt.NDArray[np.int64]
 
 
+class VerifiedLog(Protocol):
+    """A log whose offsets are compared with those of an output.
+
+    Attributes
+    ----------
+    first_offset, end_offset : int
+    size : int
+        In bytes.
+    """
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record."""
+
+    @property
+    def size(self) -> int:
+        """The bytes."""
+
+    def tables(self, start: int, stop: int, isolation: Isolation, *, include_control: bool) -> Iterator[RecordTable]:
+        """Yield the tables of a range with the column ``offset``; damage is skipped."""
+
+
+class FileOffsets:
+    """A log of files; a `VerifiedLog`.
+
+    Parameters
+    ----------
+    log : Log
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    @property
+    def first_offset(self) -> int:
+        """The base offset of the first segment."""
+        return self._log.segments[0].base_offset or 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last complete batch."""
+        return self._log.end_offset
+
+    @property
+    def size(self) -> int:
+        """The bytes of all segments."""
+        return self._log.size
+
+    def tables(self, start: int, stop: int, isolation: Isolation, *, include_control: bool) -> Iterator[RecordTable]:
+        """Yield the tables of a range."""
+        yield from self._log.tables(
+            start_offset=start,
+            stop_offset=stop,
+            isolation=isolation,
+            include_control=include_control,
+            on_error="skip",
+            columns=("offset",),
+        )
+
+
 class LogOffsets:
     """The offsets of a log's records in ranges, in order, a part at a time.
 
     Parameters
     ----------
-    log : Log or None
+    log : VerifiedLog or None
     ranges : sequence of (start, stop, isolation, has_control)
         In order, apart from each other.
     progress : callable, optional
@@ -41,7 +106,7 @@ class LogOffsets:
 
     def __init__(
         self,
-        log: Log | None,
+        log: VerifiedLog | None,
         ranges: Sequence[tuple[int, int, Isolation, bool]],
         progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -56,15 +121,7 @@ class LogOffsets:
     def _read(self) -> Iterator[OffsetArray]:
         for start, stop, isolation, has_control in self._ranges:
             assert self._log is not None
-            tables = self._log.tables(
-                start_offset=start,
-                stop_offset=stop,
-                isolation=isolation,
-                include_control=has_control,
-                on_error="skip",
-                columns=("offset",),
-            )
-            for table in tables:
+            for table in self._log.tables(start, stop, isolation, include_control=has_control):
                 self.lost_bytes += int(table.losses.lengths.sum())
                 if self._progress is not None:
                     self._progress(table.consumed)

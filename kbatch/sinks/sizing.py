@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,7 +18,7 @@ from kbatch.records.kafka_columns import spark_batches
 from kbatch.sinks.files import file_size
 from kbatch.sinks.task import ExportJob
 
-__all__ = ["output_ratio", "task_bytes"]
+__all__ = ["log_samples", "output_ratio", "task_bytes"]
 
 # Each task has about 0.1 s of overhead, so small logs are not cut into smaller splits than this.
 MIN_SPLIT_BYTES = 16 << 20
@@ -28,19 +29,18 @@ SIZING_PLACES = 8
 SIZING_BYTES = 1 << 20
 
 
-def task_bytes(cores: int, logs: Sequence[Log], job: ExportJob, size: int | None = None) -> int:
+def task_bytes(cores: int, samples: Callable[[], Iterator[tuple[Any, bool]]], job: ExportJob, size: int) -> int:
     """Return the bytes of the logs that a task reads: enough for a file of the target size, and all cores busy.
 
-    `size` is the number of bytes that all tasks read, by default all of the logs.
+    `samples` returns those of `log_samples`, and `size` is the number of bytes that all tasks read.
     A size that the options give is the maximum. Otherwise, each core gets the same number of tasks, which write three
     quarters of a file to one and a half.
     """
     limit = job.options.split_bytes
-    size = sum(log.size for log in logs) if size is None else size
     # The same number of tasks for each core: three equal tasks on two cores would take as long as four.
     turns = -(-size // (cores * limit))
     if limit == DEFAULT_SPLIT_BYTES and turns > 1:
-        ratio = output_ratio(logs, job)
+        ratio = output_ratio(samples(), job)
         if ratio is not None:
             limit = int(min(max(limit, job.writing.file_bytes / ratio), MAX_SPLIT_BYTES))
         turns = (size + cores * limit // 2) // (cores * limit)
@@ -49,20 +49,26 @@ def task_bytes(cores: int, logs: Sequence[Log], job: ExportJob, size: int | None
     return min(limit, max(share, MIN_SPLIT_BYTES))
 
 
-def output_ratio(logs: Sequence[Log], job: ExportJob) -> float | None:
-    """Return the bytes of the output per byte of the logs, from samples spread over the logs.
-
-    None if no sample can be decoded; the tasks report the reason.
-    """
-    read = 0
-    batches: list[pa.RecordBatch] = []
+def log_samples(logs: Sequence[Log]) -> Iterator[tuple[Any, bool]]:
+    """Yield bytes from places spread over the logs, and whether a batch begins there."""
     size = sum(log.size for log in logs)
     targets = [size * (2 * place + 1) // (2 * SIZING_PLACES) for place in range(SIZING_PLACES if size else 0)]
     # Samples that overlap would look more compressible than the logs are.
     length = min(SIZING_BYTES, size // SIZING_PLACES)
     for segment, position, is_batch in places_at(logs, targets):
         with contextlib.suppress(KbatchError, OSError, ValueError):
-            data = segment.window(position, min(segment.size, position + length))
+            yield segment.window(position, min(segment.size, position + length)), is_batch
+
+
+def output_ratio(samples: Iterator[tuple[Any, bool]], job: ExportJob) -> float | None:
+    """Return the bytes of the output per byte of the logs, by the samples of `log_samples`.
+
+    None if no sample can be decoded; the tasks report the reason.
+    """
+    read = 0
+    batches: list[pa.RecordBatch] = []
+    for data, is_batch in samples:
+        with contextlib.suppress(KbatchError, OSError, ValueError):
             table = decode(
                 data,
                 crc="skip",

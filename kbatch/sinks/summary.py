@@ -72,7 +72,9 @@ class PartitionSummary:
     gap_offsets : int
         Offsets that are missing between two segments for an unknown reason.
     end_offset : int or None
-        The offset after the last complete batch of the log when it was listed.
+        The offset after the last complete batch of the log when it was listed; of a cluster, the high watermark.
+    withheld_offsets : int
+        Under read_committed, of a cluster: the offsets from the last stable one on.
 
     Examples
     --------
@@ -109,6 +111,7 @@ class PartitionSummary:
     gap_offsets: int = 0
     end_offset: int | None = None
     control_records: int = 0
+    withheld_offsets: int = 0
 
     @property
     def lag_offsets(self) -> int:
@@ -181,6 +184,9 @@ undecided_bytes : int
     transactions_table : str or None
         The directory that lists them, likewise, with the columns of the data source's table ``transactions``. None if
         nothing was withheld.
+    withheld_offsets : int
+        Under read_committed, of a cluster: the offsets from the last stable ones on, which belong to open transactions
+        or follow them.
     partitions : list of PartitionSummary
     files : list of str
         The data files, relative to `out`.
@@ -258,6 +264,7 @@ undecided_bytes : int
     schema_changes: list[dict[str, Any]] = field(default_factory=list)
     control_records: int = 0
     include_control: bool = False
+    withheld_offsets: int = 0
 
     def __post_init__(self) -> None:
         # Not a field: it is no part of the result.
@@ -285,7 +292,7 @@ undecided_bytes : int
     @property
     def withheld(self) -> bool:
         """Whether read_committed withheld records of open or undecided transactions."""
-        return self.withheld_transactions > 0 or self.undecided_batches > 0
+        return self.withheld_transactions > 0 or self.undecided_batches > 0 or self.withheld_offsets > 0
 
     @property
     def bad(self) -> int:
@@ -337,7 +344,7 @@ class LogFacts:
     topic_ids : list of str or None
     """
 
-    def __init__(self, logs: Sequence[Log]) -> None:
+    def __init__(self, logs: Sequence[Any]) -> None:
         topics: dict[str, str] = {}
         ids: dict[str, str] = {}
         self._topics: list[str] = []
@@ -350,7 +357,7 @@ class LogFacts:
             self.topic_ids.append(None if topic_id is None else ids.setdefault(topic_id, topic_id))
         self._partitions = np.fromiter((log.partition for log in logs), np.int64, len(logs))
         tails = (log.incomplete_tail for log in logs)
-        self._ends = np.fromiter((log.end_offset for log in logs), np.int64, len(logs))
+        self._ends = np.fromiter((_end_of(log) for log in logs), np.int64, len(logs))
         self._unfinished = np.fromiter((tail.size * (tail.kind == "partial") for tail in tails), np.int64, len(logs))
 
     @property
@@ -365,15 +372,17 @@ class LogFacts:
         starts: Sequence[int | None],
         ends: dict[tuple[str, int], int | None],
         followed: dict[tuple[str, int], TaskTransactions],
+        withheld: Sequence[int],
     ) -> Iterator[PartitionSummary]:
         """Yield the summaries of the logs; those whose counts are missing were not read.
 
         `followed` has the transactions in what was read, of logs whose `transactions` are None.
         """
-        rows = zip(self.names, self._unfinished.tolist(), self._ends.tolist(), transactions, starts, strict=True)
+        tails = zip(self._unfinished.tolist(), self._ends.tolist(), withheld, strict=True)
+        rows = zip(self.names, tails, transactions, starts, strict=True)
         # One list for all: 100,000 partitions would have 11 MB of empty ones.
         none: list[dict[str, int]] = []
-        for name, unfinished, end, known, start in rows:
+        for name, (unfinished, end, withheld_offsets), known, start in rows:
             read = counts.pop(name, Counts())
             part = PartitionSummary(
                 *name,
@@ -383,6 +392,7 @@ class LogFacts:
                 next_offset=ends[name],
                 unfinished_bytes=unfinished,
                 end_offset=end,
+                withheld_offsets=withheld_offsets,
                 open_transactions=none,
                 undecided_transactions=none,
             )
@@ -403,6 +413,11 @@ class LogFacts:
             yield part
 
 
+def _end_of(log: Any) -> int:
+    """Return the end of a log, which may be after the last stable offset."""
+    return int(log.end_offset if isinstance(log, Log) else log.high_watermark)
+
+
 class RunTotals(NamedTuple):
     """The sums of all reports of a run: counts, and what the summary lists under the same names."""
 
@@ -417,6 +432,7 @@ def sum_reports(
     transactions: Sequence[Transactions | None],
     reports: Iterable[TaskReport],
     starts: Sequence[int | None],
+    withheld: Sequence[int],
 ) -> RunTotals:
     """Add up the reports of the tasks, which come in the order of each log, from the offsets at which the run began."""
     ends = dict(zip(logs.names, starts, strict=True))
@@ -442,4 +458,4 @@ def sum_reports(
     names = ("column", "kind", "field", "reason", "occurrences", "topic", "partition", "offset")
     listed = [dict(zip(names, (*key, count, *place), strict=True)) for key, (count, place) in deviations.found.items()]
     total = sum(counts.values(), Counts())
-    return RunTotals(total, list(logs.summaries(counts, transactions, starts, ends, followed)), gaps, listed)
+    return RunTotals(total, list(logs.summaries(counts, transactions, starts, ends, followed, withheld)), gaps, listed)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,6 @@ from kbatch.plan.positions import known_epoch, record_checksum
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split
 from kbatch.plan.tasks import task_tables
-from kbatch.quantities import smallest
 from kbatch.records.display import changed_fields
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
 from kbatch.sinks.counts import Counts, TaskCounter
@@ -45,7 +44,7 @@ from kbatch.table import RecordTable
 from kbatch.transactions import are_control
 from kbatch.values.typed_columns import ValueColumns, ValueCounts
 
-__all__ = ["ExportJob", "TaskReport", "output_schema", "reports_of", "written_columns"]
+__all__ = ["ExportJob", "TaskReader", "TaskReport", "output_schema", "reports_of", "written_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +228,18 @@ class _LogShare:
         return math.inf if done <= 0 else max(0.0, self.size - done) / done
 
 
+class TaskReader(Protocol):
+    """Reads the parts of tasks. It is pickled with the job."""
+
+    def tables(
+        self, parts: Any, options: ReadOptions, columns: tuple[str, ...] | None, gaps: list[SegmentGap]
+    ) -> Iterator[tuple[Any, RecordTable]]:
+        """Yield the tables of a task, as `kbatch.plan.tasks.task_tables`."""
+
+    def stop(self) -> None:
+        """End the reads of this process within a moment; another thread calls this."""
+
+
 @dataclass(frozen=True)
 class ExportJob:
     """The function that runs tasks. It is pickled for all of them, so it holds plain values only, and no splits.
@@ -244,6 +255,8 @@ class ExportJob:
     limits : FileLimits
     counters : str or None
         The directory of the counts of running tasks (`TaskCounter`).
+    reader : TaskReader or None
+        Reads the parts of tasks if they are not splits of files.
     """
 
     options: ReadOptions
@@ -252,6 +265,7 @@ class ExportJob:
     transform: Transform | None = None
     limits: FileLimits = field(default_factory=FileLimits)
     counters: str | None = None
+    reader: TaskReader | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -286,6 +300,11 @@ class ExportJob:
             files = ", ".join(sorted({split.path for split in splits})[:3])
             raise KbatchError(f"while exporting {files}: {type(error).__name__}: {one_line(error)}") from error
 
+    def stop(self) -> None:
+        """End the reads of tasks of this process that wait for a broker; another thread calls this."""
+        if self.reader is not None:
+            self.reader.stop()
+
     def _export(self, task: int, splits: Sequence[Split], count: Callable[[Counts], None]) -> list[TaskReport]:
         place = self.names.place
         if place.local and not place.exists():
@@ -296,7 +315,8 @@ class ExportJob:
             )
         reports: list[TaskReport] = []
         gaps: list[SegmentGap] = []
-        tables = task_tables(splits, self.options, self.columns, gaps)
+        read: Any = task_tables if self.reader is None else self.reader.tables
+        tables: Iterable[tuple[Any, RecordTable]] = read(splits, self.options, self.columns, gaps)
         for log, of_log in groupby(tables, lambda each: each[0].log):
             losses = _LossFile(self.names.place, self.names.losses_file(task, len(reports) + 1))
             chosen = [each for each in splits if each.log == log]
@@ -317,7 +337,7 @@ class ExportJob:
         assert topic is not None
         assert partition is not None
         report, values = TaskReport(task, topic, partition), ValueCounts()
-        reading = _LogShare(sum(each.end - each.start for each in splits))
+        reading = _LogShare(sum(each.bytes for each in splits))
         before: Split | None = None
         with (
             DataFiles(
@@ -329,11 +349,10 @@ class ExportJob:
                 for gap in gaps:
                     report = report.with_gap(gap)
                 gaps.clear()
-                limit = smallest(split.stop_offset, split.stable_offset)
-                excluded = _bytes_between(before, split)
+                excluded = split.bytes_after(before)
                 before = split
                 accepted = self.options.crc == "mark"
-                report = report.with_table(table, bad_crc_accepted=accepted, limit=limit, follows=not excluded)
+                report = report.with_table(table, bad_crc_accepted=accepted, limit=split.limit, follows=not excluded)
                 losses.write(split, table)
                 self._write(files, values, table, reading)
                 reading.done += excluded + table.consumed
@@ -362,11 +381,6 @@ class ExportJob:
                 )
             left = reading.left(table.consumed * rows / len(table))
             files.write(written, batch.column("offset"), batch.column("timestamp"), left)
-
-
-def _bytes_between(before: Split | None, part: Split) -> int:
-    """Return the bytes of a file between two parts of it, which the key index excludes."""
-    return 0 if before is None or before.path != part.path else max(0, part.start - before.end)
 
 
 def output_schema(options: ReadOptions, writing: WriteOptions, transform: Transform | None) -> pa.Schema:

@@ -179,6 +179,9 @@ def test_after_an_error_no_other_task_is_started(monkeypatch: pytest.MonkeyPatch
                 count(local_engine.Counts(records=1))
             return []
 
+        def stop(self) -> None:
+            pass
+
     job: Any = Job()
     with pytest.raises(kbatch.KbatchError, match="broken"):
         list(LocalExecutor(2).run(job, [Task() for _ in range(100)], None))

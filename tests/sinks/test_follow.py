@@ -29,7 +29,7 @@ from transaction_logs import data, marker, txn  # noqa: E402
 from kbatch import exporting  # noqa: E402
 from kbatch.bounds import Bound  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
-from kbatch.sinks import follower, offset_ranges, working  # noqa: E402
+from kbatch.sinks import follower, offset_ranges, run_input, working  # noqa: E402
 from kbatch.sinks.export_run import ExportRun  # noqa: E402
 from kbatch.sinks.local_engine import LocalExecutor  # noqa: E402
 from kbatch.sinks.offset_ranges import CommitOffsets, OffsetRange  # noqa: E402
@@ -187,13 +187,13 @@ def test_logs_without_anything_new_are_not_opened(tmp_path: Path, monkeypatch: p
     for log in logs:
         log.append()
     opened: list[str] = []
-    original = follower.open_log
+    original = run_input.open_log
 
     def open_log(path: str, *arguments: Any) -> Any:
         opened.append(os.path.basename(path))
         return original(path, *arguments)
 
-    monkeypatch.setattr(follower, "open_log", open_log)
+    monkeypatch.setattr(run_input, "open_log", open_log)
     growing = Growing(tmp_path / "logs", tmp_path / "out", monkeypatch, commit_interval=0)
     growing.run(None, logs[2].append, None, None)
     assert opened == ["t-2"]

@@ -129,7 +129,7 @@ def test_a_sample_estimates_the_size_of_the_output(root: Path, tmp_path: Path) -
     for compression in ("none", "zstd"):
         job = ExportJob(ReadOptions(), names(tmp_path), WriteOptions(compression=compression))
         written = sum(run(root, tmp_path / compression, compression=compression))
-        ratio = sizing.output_ratio(logs, job)
+        ratio = sizing.output_ratio(sizing.log_samples(logs), job)
         assert ratio is not None
         assert abs(ratio * size - written) < 0.15 * written
 
@@ -139,7 +139,7 @@ def test_a_log_that_cannot_be_decoded_has_no_estimate(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"\x05" * 5000)
     job = ExportJob(ReadOptions(), names(tmp_path), WriteOptions())
-    assert sizing.output_ratio([Log(tmp_path / "t-0")], job) is None
+    assert sizing.output_ratio(sizing.log_samples([Log(tmp_path / "t-0")]), job) is None
 
 
 @pytest.mark.parametrize(("ratio", "cores", "expected"), [(0.5, 2, 10), (0.25, 2, 6), (0.5, 4, 12), (1.0, 1, 20)])
@@ -147,25 +147,18 @@ def test_a_task_reads_the_bytes_of_one_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ratio: float, cores: int, expected: int
 ) -> None:
     """By default, tasks write about a file of the target size each, and each core gets the same number of tasks."""
-
-    class Sized:
-        size = 20 * (256 << 20)
-
-    monkeypatch.setattr(sizing, "output_ratio", lambda logs, job: ratio)
-    logs: Any = [Sized()]
-    size = sizing.task_bytes(cores, logs, ExportJob(ReadOptions(), names(tmp_path)))
-    assert round(Sized.size / size) == expected
+    total = 20 * (256 << 20)
+    monkeypatch.setattr(sizing, "output_ratio", lambda samples, job: ratio)
+    size = sizing.task_bytes(cores, lambda: iter(()), ExportJob(ReadOptions(), names(tmp_path)), total)
+    assert round(total / size) == expected
     given = ExportJob(ReadOptions(split_bytes=10_000_000), names(tmp_path))
-    assert 9_900_000 < sizing.task_bytes(cores, logs, given) <= 10_000_000
+    assert 9_900_000 < sizing.task_bytes(cores, lambda: iter(()), given, total) <= 10_000_000
 
 
-def test_a_small_log_keeps_all_cores_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Sized:
-        size = 200 << 20
-
-    monkeypatch.setattr(sizing, "output_ratio", lambda logs, job: pytest.fail("a small log needs no sample"))
-    logs: Any = [Sized()]
-    assert sizing.task_bytes(4, logs, ExportJob(ReadOptions(), names(tmp_path))) == (50 << 20) + 1
+def test_a_small_log_keeps_all_cores_busy(tmp_path: Path) -> None:
+    job = ExportJob(ReadOptions(), names(tmp_path))
+    size = sizing.task_bytes(4, lambda: pytest.fail("a small log needs no sample"), job, 200 << 20)
+    assert size == (50 << 20) + 1
 
 
 def test_splits_are_packed_into_tasks_by_bytes(tmp_path: Path) -> None:

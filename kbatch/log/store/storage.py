@@ -415,7 +415,7 @@ def locate(path: str | os.PathLike[str], options: Mapping[str, str] | None = Non
         raise LogDirectoryError(f"the path {text!r} {problem}", source=text)
     if is_cluster_url(text):
         raise LogDirectoryError(
-            "a kafka:// URL names a cluster, which kbatch.consume and kbatch.scan_logs read, the latter as its only "
+            "a kafka:// URL names a cluster, which kbatch.consume, scan_logs, export and follow read, as their only "
             "source; here a log directory, a topic-partition directory or a '.log' file is needed"
         )
     if is_url(text):

@@ -1,0 +1,221 @@
+"""The ranges of offsets of a cluster that a task of an export reads, and their tables."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby, pairwise
+from typing import Any
+
+from kbatch.error_codes import ErrorCode
+from kbatch.format import Limits
+from kbatch.live.cluster import Cluster
+from kbatch.live.counters import ReadCounters
+from kbatch.live.data_loss import DataLoss
+from kbatch.live.fetch_state import PartitionFetch
+from kbatch.live.live_ranges import LiveRange, RangesInTurn, tables_in_turn
+from kbatch.live.settings import ClientSettings
+from kbatch.live.transport import TransportFactory
+from kbatch.log.gaps import SegmentGap
+from kbatch.log.missing import MissingOffsets, report_data_loss
+from kbatch.log.reading import TABLE_BYTES
+from kbatch.log.row_filter import RowFilter, key_bytes
+from kbatch.plan.read_options import ReadOptions
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.records.data import decoded_columns
+from kbatch.records.loss_list import Loss
+from kbatch.table import RecordTable
+
+__all__ = ["ClusterRange", "ClusterReader"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRange(LiveRange):
+    """A range of offsets with an estimate of its bytes; a part of a task, as `kbatch.plan.split.Split`.
+
+    Attributes
+    ----------
+    density : float
+        The estimated bytes per offset.
+    """
+
+    density: float = 0.0
+
+    @classmethod
+    def of(cls, planned: LiveRange, density: float) -> ClusterRange:
+        """Return a range with an estimate."""
+        return cls(**{each.name: getattr(planned, each.name) for each in fields(planned)}, density=density)
+
+    @property
+    def log(self) -> str:
+        """The name of the partition, which identifies the log."""
+        return self.path
+
+    @property
+    def bytes(self) -> int:
+        """The estimated bytes."""
+        return round(self.records * self.density)
+
+    @property
+    def limit(self) -> int:
+        """The offset from which on batches do not belong to the range."""
+        return self.stop
+
+    def bytes_after(self, before: object) -> int:
+        """Return the bytes between the part before and this one that are not read."""
+        return 0
+
+    def cut(self, offsets: Sequence[int]) -> list[ClusterRange]:
+        """Return the parts of the range between these offsets."""
+        return [
+            replace(self, start=start, stop=stop, may_begin_later=self.may_begin_later and start == self.start)
+            for start, stop in pairwise([self.start, *offsets, self.stop])
+        ]
+
+    @staticmethod
+    def joined(parts: Iterable[ClusterRange]) -> list[ClusterRange]:
+        """Join neighbours that follow each other."""
+        found: list[ClusterRange] = []
+        for each in parts:
+            if found and found[-1].path == each.path and found[-1].stop == each.start:
+                found[-1] = replace(found[-1], stop=each.stop)
+            else:
+                found.append(each)
+        return found
+
+
+class _RunLoss(DataLoss):
+    """What a run reports as missing: records that retention deletes before they are read.
+
+    After a truncation, or if the topic was made again, the run fails: the next one compares the positions with the log.
+    """
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__(fails, ReadCounters(), lambda key, offset: None)
+
+    def end(
+        self, fetch: PartitionFetch, reason: str, code: ErrorCode | None, stop: int, broker: str | None = None
+    ) -> None:
+        self.fails = True
+        super().end(fetch, reason, code, stop, broker)
+
+    def _advice(self, fetch: PartitionFetch) -> str:
+        return (
+            "start the export again, which compares its positions with the topic; --allow-missing-offsets "
+            "(fail_on_data_loss=False) exports the records that remain"
+        )
+
+    def note(self, missing: MissingOffsets) -> None:
+        self.missing.append(missing)
+        report_data_loss(missing.reason, fails=False)
+
+
+class ClusterReader:
+    """Reads the ranges of tasks, each with connections of its own. It is pickled without those.
+
+    Parameters
+    ----------
+    settings : ClientSettings
+    transport : TransportFactory, optional
+        Opens connections; by default, sockets.
+    """
+
+    def __init__(self, settings: ClientSettings, transport: TransportFactory | None = None) -> None:
+        self._settings = settings
+        self._transport = transport
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[RangesInTurn] = set()
+        self._is_stopped = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_settings": self._settings, "_transport": self._transport}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def stop(self) -> None:
+        """End the reads of all tasks of this process within a moment; another thread calls this."""
+        with self._lock:
+            self._is_stopped = True
+            for turns in self._running:
+                turns.stop()
+
+    def tables(
+        self,
+        parts: Sequence[ClusterRange],
+        options: ReadOptions,
+        columns: tuple[str, ...] | None = None,
+        gaps: list[SegmentGap] | None = None,
+    ) -> Iterator[tuple[ClusterRange, RecordTable]]:
+        """Fetch and decode the ranges of a task, as `kbatch.plan.tasks.task_tables` reads splits of files.
+
+        Raises
+        ------
+        BrokerError, AuthenticationError
+            Also if records are gone, unless retention has deleted them and the options allow that.
+        KbatchError
+            For damage.
+        """
+        with Cluster(self._settings, transport=self._transport) as cluster:
+            # The address is right: the read was planned with it.
+            cluster._was_reached = True
+            # Topics with the same options are read together.
+            for of_topic, of_options in groupby(parts, lambda each: options._for_topic(each.topic)):
+                yield from self._tables(cluster, list(of_options), of_topic, columns, [] if gaps is None else gaps)
+
+    def _tables(
+        self,
+        cluster: Cluster,
+        parts: Sequence[ClusterRange],
+        options: ReadOptions,
+        columns: tuple[str, ...] | None,
+        gaps: list[SegmentGap],
+    ) -> Iterator[tuple[ClusterRange, RecordTable]]:
+        rows = RowFilter(keys=key_bytes(options.key))
+        decoding = DecodeOptions(
+            isolation=options.isolation,
+            include_control=options.include_control,
+            crc=options.crc,
+            on_error=options.on_error,
+            limits=Limits(max_decompressed_bytes=options.max_decompressed_bytes),
+            columns=None if columns is None else decoded_columns(tuple(dict.fromkeys((*columns, *rows.columns)))),
+        )
+        loss = _RunLoss(options.fail_on_data_loss or options.on_gap == "raise")
+        turns = RangesInTurn(parts)
+        with self._lock:
+            self._running.add(turns)
+            if self._is_stopped:
+                turns.stop()
+        try:
+            for each, table in tables_in_turn(cluster, turns, decoding, loss, rows=rows, max_bytes=TABLE_BYTES):
+                assert isinstance(each, ClusterRange)
+                yield from _missing_tables(parts, loss, decoding, gaps)
+                yield each, table
+                del table
+            yield from _missing_tables(parts, loss, decoding, gaps)
+        finally:
+            with self._lock:
+                self._running.discard(turns)
+
+
+def _missing_tables(
+    parts: Sequence[ClusterRange], loss: DataLoss, options: DecodeOptions, gaps: list[SegmentGap]
+) -> Iterator[tuple[ClusterRange, RecordTable]]:
+    """Yield an empty table for each range of offsets that was deleted before it was read."""
+    while loss.missing:
+        missing = loss.missing.pop(0)
+        last = missing.first_offset if missing.last_offset is None else missing.last_offset
+        part = next(
+            each
+            for each in parts
+            if (each.topic, each.partition) == (missing.topic, missing.partition)
+            and each.start <= missing.first_offset < each.stop
+        )
+        gaps.append(SegmentGap(missing.first_offset, last, part.path, part.path, 0, compacted=False))
+        lost = Loss(0, 0, missing.reason, missing.first_offset)
+        yield part, RecordTable._empty(options.table_columns, consumed=0, losses=[lost], source=part.path)

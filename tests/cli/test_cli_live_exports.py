@@ -1,0 +1,99 @@
+"""`kbatch export`, `kbatch follow` and `kbatch verify --against` of a cluster: what they print, and exit statuses."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_logs import LOGS
+from scripted_broker import ScriptedCluster, ScriptedPartition
+
+from kbatch.cli import main
+
+pytest.importorskip("pyarrow")
+
+URL = "kafka://localhost"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
+    made = ScriptedCluster(orders=[ScriptedPartition(), ScriptedPartition()], clicks=[ScriptedPartition()])
+    for partition in (*made.topics["orders"], *made.topics["clicks"]):
+        partition.write([b"a", b"b", b"c"])
+    monkeypatch.setattr("kbatch.live.cluster.connect_socket", made.connect)
+    return made
+
+
+@pytest.fixture
+def run(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> Run:
+    def made(*arguments: Any) -> tuple[int, str, str]:
+        try:
+            status = main(list(map(str, arguments)))
+        except SystemExit as end:
+            status = int(end.code or 0)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return made
+
+
+def test_the_summary_names_the_cluster_and_its_topics(run: Run, tmp_path: Path) -> None:
+    status, text, _ = run("export", URL, tmp_path / "out")
+    assert status == 0
+    assert text.startswith("9 records of 3 topic-partitions in 3 files")
+    assert "  source     kafka://localhost:9092, 2 topics: clicks, orders\n" in text
+    status, text, _ = run("export", URL, tmp_path / "out", "--json")
+    assert (json.loads(text)["action"], json.loads(text)["logdir"]) == ("unchanged", "kafka://localhost:9092")
+
+
+def test_an_export_follows_and_is_verified(cluster: ScriptedCluster, run: Run, tmp_path: Path) -> None:
+    run("export", URL, tmp_path / "out", "--topic", "orders")
+    cluster.topics["orders"][1].write([b"d"])
+    status, text, _ = run("follow", URL, tmp_path / "out", "--topic", "orders", "--available-now")
+    assert (status, text) == (0, f"1 record in 1 commit: {tmp_path}/out; 0 offsets (0 bytes) behind\n")
+    status, text, _ = run("verify", tmp_path / "out", "--against", URL)
+    assert (status, text) == (0, f"{tmp_path}/out: ok (2 topic-partitions, 7 records, 7 records of the logs)\n")
+    del cluster.topics["orders"]
+    status, text, _ = run("verify", tmp_path / "out", "--against", URL)
+    assert "there is no log" in text
+
+
+def test_offsets_from_the_last_stable_one_on_are_withheld(cluster: ScriptedCluster, run: Run, tmp_path: Path) -> None:
+    cluster.topics["orders"][0].stable = 1
+    status, text, _ = run("export", URL, tmp_path / "out", "--isolation", "read_committed")
+    assert status == 4
+    assert "withheld   orders-0: 2 offsets from the last stable offset 1 on, since transactions are open" in text
+
+
+def test_a_topic_that_was_created_again_is_one_line(cluster: ScriptedCluster, run: Run, tmp_path: Path) -> None:
+    run("export", URL, tmp_path / "out")
+    cluster.ids["orders"] = uuid.uuid4()
+    status, _, text = run("export", URL, tmp_path / "out", "--topic", "orders")
+    assert status == 1
+    assert len(text.splitlines()) == 1
+    assert "--allow-missing-offsets" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", URL, "x", "out"], "a cluster (kafka://HOST:PORT) is read without other paths"),
+        (["follow", URL, "x", "out"], "a cluster (kafka://HOST:PORT) is read without other paths"),
+        (["export", "--config", "x", str(LOGS), "out"], "--config belongs to a cluster"),
+        (["follow", "--setting", "a=b", str(LOGS), "out"], "--setting belongs to a cluster"),
+        (["verify", "--config", "x", "out"], "--config belongs to a cluster"),
+        (["verify", "out", "--against", URL, "--against", "x"], "a cluster (kafka://HOST:PORT) is read without other"),
+        (["export", URL, "out", "--setting", "sasl.password=x"], "other users can see command lines"),
+        (["export", "kafka://me:secret@host", "out"], "a kafka URL is kafka://HOST:PORT[,HOST:PORT]"),
+    ],
+)
+def test_wrong_usage_is_reported(run: Run, arguments: list[str], message: str) -> None:
+    status, _, text = run(*arguments)
+    assert status == 2
+    assert message in text
+    assert "secret" not in text
