@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 from kbatch.arguments import is_integer
 from kbatch.errors import LogDirectoryError
 from kbatch.format import INT32_MAX
 
-__all__ = ["as_list", "parse_properties", "setting_value"]
+__all__ = ["ClientConfig", "as_list", "parse_properties", "setting_value"]
+
+# The settings of Kafka's clients: a file of them, or their names and values.
+ClientConfig: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 
 _WORDS = {"true": True, "false": False}
 

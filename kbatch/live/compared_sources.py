@@ -23,12 +23,12 @@ from kbatch.log.source import LogSource, OpenSource, RangeRequest
 from kbatch.log.store.storage import is_cluster_url
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.options import Isolation
+from kbatch.settings_text import ClientConfig
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction
 
 __all__ = [
     "BoundedPair",
-    "ClientConfig",
     "ComparedLogs",
     "ComparedSide",
     "TopicNames",
@@ -38,7 +38,6 @@ __all__ = [
 ]
 
 ComparedLogs: TypeAlias = "Log | LogList | LogSource | Sequence[Log] | str | os.PathLike[str]"
-ClientConfig: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | None"
 Bounds: TypeAlias = tuple[LogBound, LogBound]
 
 
@@ -203,7 +202,7 @@ def open_sides(
     given: tuple[ComparedLogs, ComparedLogs],
     names: TopicNames,
     arguments: ReadArguments,
-    configs: tuple[ClientConfig, ClientConfig],
+    configs: tuple[ClientConfig | None, ClientConfig | None],
     storage_options: Mapping[str, str] | None,
     closing: ExitStack,
 ) -> list[ComparedSide]:
@@ -231,7 +230,9 @@ def open_sides(
     return sides
 
 
-def _clusters(given: Sequence[ComparedLogs], configs: tuple[ClientConfig, ClientConfig]) -> list[LogSource | None]:
+def _clusters(
+    given: Sequence[ComparedLogs], configs: tuple[ClientConfig | None, ClientConfig | None]
+) -> list[LogSource | None]:
     """Return the cluster of each side; the settings of the only one may be those of the first side."""
     is_live = [isinstance(each, LogSource) or (isinstance(each, str) and is_cluster_url(each)) for each in given]
     config, other_config = configs
@@ -250,7 +251,7 @@ def _clusters(given: Sequence[ComparedLogs], configs: tuple[ClientConfig, Client
     return clusters
 
 
-def cluster_of(given: object, config: ClientConfig) -> ClusterSource:
+def cluster_of(given: object, config: ClientConfig | None) -> ClusterSource:
     """Return the cluster of a URL with settings, or a `ClusterSource` as it is.
 
     Raises
@@ -261,6 +262,8 @@ def cluster_of(given: object, config: ClientConfig) -> ClusterSource:
     if isinstance(given, ClusterSource):
         if config is not None:
             raise ValueError("config has no effect: a ClusterSource has its settings")
+        if given.history:
+            raise ValueError("a ClusterSource with a history is for kbatch.scan_logs; here all records are fetched")
         return given
     if not isinstance(given, str) or not is_cluster_url(given):
         raise TypeError(f"a cluster must be kafka://HOST:PORT[,HOST:PORT] or a ClusterSource, got {given!r}")

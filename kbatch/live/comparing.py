@@ -8,12 +8,13 @@ from contextlib import ExitStack
 from typing_extensions import Unpack
 
 from kbatch.arguments import check_types, suggests_names
-from kbatch.live.compared_sources import ClientConfig, ComparedLogs, TopicNames, open_sides, paired_logs
+from kbatch.live.compared_sources import ComparedLogs, TopicNames, open_sides, paired_logs
 from kbatch.log.check.comparison import COMPARED_COLUMNS, compare_inputs
 from kbatch.log.check.differences import Comparison, PartitionComparison
 from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
 from kbatch.log.topics import TopicChoice
 from kbatch.options import ComparedExtent, Match
+from kbatch.settings_text import ClientConfig
 
 __all__ = ["compare_logs"]
 
@@ -29,8 +30,8 @@ def compare_logs(
     topics: TopicChoice | None = None,
     partitions: Iterable[int] | None = None,
     other_topic: str | None = None,
-    config: ClientConfig = None,
-    other_config: ClientConfig = None,
+    config: ClientConfig | None = None,
+    other_config: ClientConfig | None = None,
     storage_options: Mapping[str, str] | None = None,
     progress: Callable[[int], None] | None = None,
     on_partition: Callable[[PartitionComparison], None] | None = None,

@@ -16,7 +16,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
 from kbatch.live.cluster import PartitionLeader
 from kbatch.live.cluster_source import ClusterSource, PlannedOffsets
-from kbatch.live.compared_sources import ClientConfig, TopicNames, cluster_of
+from kbatch.live.compared_sources import TopicNames, cluster_of
 from kbatch.live.fetch_state import FetchedBatches
 from kbatch.live.live_partitions import LivePartition
 from kbatch.log.log_bounds import LogBound
@@ -30,6 +30,7 @@ from kbatch.log.write.log_appender import AppendedLog, LogAppender
 from kbatch.quantities import INT32_MAX, SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.in_memory import decode_part
+from kbatch.settings_text import ClientConfig
 
 __all__ = ["backup_topics"]
 
@@ -42,7 +43,7 @@ def backup_topics(
     *,
     topics: TopicChoice,
     partitions: Iterable[int] | None = None,
-    config: ClientConfig = None,
+    config: ClientConfig | None = None,
     segment_bytes: SizeLike = 1 << 30,
     index_interval_bytes: SizeLike = 4096,
     progress: Callable[[int, int], None] | None = None,

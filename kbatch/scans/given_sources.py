@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from kbatch.log.source import LogSource, SourceLike, source_of
 from kbatch.log.store.storage import is_cluster_url
 from kbatch.scans.file_source import FileSource
+from kbatch.settings_text import ClientConfig
 
 if TYPE_CHECKING:
     from kbatch.live import ClusterSource
@@ -22,7 +23,7 @@ HistoryLike: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[st
 def cluster_source(
     given: SourceLike,
     storage_options: Mapping[str, str] | None,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    config: ClientConfig | None,
     *,
     history: HistoryLike = None,
     include_expired: bool = False,
@@ -53,7 +54,7 @@ def cluster_source(
 def scanned_source(
     given: SourceLike,
     storage_options: Mapping[str, str] | None,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    config: ClientConfig | None,
     *,
     history: HistoryLike = None,
     include_expired: bool = False,

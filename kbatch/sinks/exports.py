@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +17,7 @@ from kbatch.options import OptionError
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import ReadOptions
 from kbatch.scans.given_sources import cluster_source
+from kbatch.settings_text import ClientConfig
 from kbatch.sinks.commits import RunTarget
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.export_run import Executor, ExportRun, Limit, open_target
@@ -31,12 +32,11 @@ from kbatch.sinks.write_options import WriteOptions
 if TYPE_CHECKING:
     from kbatch.live import ClusterSource
 
-__all__ = ["ClientConfig", "Engine", "ExportSetup", "ExportedLogs", "exported_cluster", "run_export", "run_input"]
+__all__ = ["Engine", "ExportSetup", "ExportedLogs", "exported_cluster", "run_export", "run_input"]
 
 # What an export reads: log directories, or a cluster by its URL or its source.
 ExportedLogs: TypeAlias = "str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]]"
 # The settings of the client of a cluster.
-ClientConfig: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,8 @@ def exported_cluster(given: Any, config: ClientConfig | None, name: str) -> Clus
         raise TypeError(f"{name} must be paths or a ClusterSource, got {type(given).__name__}")
     if config is not None:
         raise ValueError("config and a ClusterSource exclude each other: the source has its settings")
+    if given.history:
+        raise ValueError("a ClusterSource with a history is for kbatch.scan_logs; exports fetch all records")
     return given
 
 

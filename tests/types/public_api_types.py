@@ -255,6 +255,12 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     assert_type(logs["orders"], kbatch.log.LogList)
     assert_type(logs["orders", 0], kbatch.Log)
     logs["orders", "0"]  # type: ignore[index]
+    statistics = kbatch.log.log_statistics(kbatch.Log(path))
+    assert_type(kbatch.log.log_statistics(kbatch.Log(path)), kbatch.log.LogStatistics)
+    assert_type(
+        kbatch.log.sum_statistics([("orders", statistics)]),
+        tuple[list[kbatch.log.StatisticsSums], kbatch.log.StatisticsSums],
+    )
     compared = kbatch.log.compare_logs(path, logs, match="key")
     assert_type(kbatch.log.compare_logs(path, logs), kbatch.log.Comparison)
     assert_type(kbatch.log.backup_topics("kafka://localhost", path, topics="a"), list[kbatch.log.Written])
