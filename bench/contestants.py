@@ -1,7 +1,7 @@
-"""The contestants of `bench.spark`: ways to read the records of a topic on Spark, to count them or to write Parquet.
+"""The contestants of `bench.spark`: ways to read the records of a topic, to count them or to write Parquet.
 
-All contestants read the same topic: Spark's own Kafka source from the broker, the others from the broker's log
-directory. Each returns a DataFrame with the columns of `COLUMNS`, which is processed in the same way for all.
+All contestants read the same topic, from the broker or from its log directory. Those on Spark return a DataFrame with
+the columns of `COLUMNS`, which is processed in the same way for all; exports write Parquet themselves.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ __all__ = [
     "CONTESTANTS",
     "EXPORT",
     "KAFKA",
+    "LIVE_LOCAL",
+    "LIVE_SPARK",
     "Contestant",
     "Input",
     "Sums",
@@ -86,6 +88,14 @@ def kbatch_frame(spark: Any, given: Input) -> Any:
     return spark.read.format("kbatch").option("assign", assignment(given)).load(given.logs)
 
 
+def live_frame(spark: Any, given: Input) -> Any:
+    from kbatch.spark import register
+
+    register(spark)
+    reader = spark.read.format("kbatch").option("kafka.bootstrap.servers", given.bootstrap)
+    return reader.option("assign", assignment(given)).load()
+
+
 def kafka_frame(spark: Any, given: Input) -> Any:
     """Read with Spark's own source, with larger limits for polls and fetches, which make it faster."""
     return (
@@ -129,11 +139,23 @@ def aiokafka_frame(spark: Any, given: Input) -> Any:
     return spark.createDataFrame(rdd, COLUMNS, verifySchema=False)
 
 
-def export(spark: Any, given: Input, out: str) -> None:
+def exported(given: Input, source: str, engine: str, out: str) -> None:
     import kbatch
 
     assign = {given.topic: list(given.partitions)}
-    kbatch.export(given.logs, out, engine="spark", assign=assign, compression=COMPRESSION)
+    kbatch.export(source, out, engine=engine, assign=assign, compression=COMPRESSION)
+
+
+def export(given: Input, out: str) -> None:
+    exported(given, given.logs, "spark", out)
+
+
+def live_export(given: Input, out: str) -> None:
+    exported(given, f"kafka://{given.bootstrap}", "spark", out)
+
+
+def local_live_export(given: Input, out: str) -> None:
+    exported(given, f"kafka://{given.bootstrap}", "local", out)
 
 
 def count(frame: Any, out: str) -> int:
@@ -154,7 +176,9 @@ class Contestant:
     Attributes
     ----------
     frame : callable or None
-        Returns the DataFrame for the sinks; None for the export, which has no DataFrame.
+        Returns the DataFrame for the sinks; None for an export, which has no DataFrame.
+    export : callable or None
+        Writes Parquet; None for a DataFrame.
     sinks : tuple of str
     slow : bool
         The contestant takes minutes, so it runs in the first round only and on an eighth of the records.
@@ -162,7 +186,8 @@ class Contestant:
         The contestant reads from the broker; the others read its files while it is down.
     """
 
-    frame: Callable[[Any, Input], Any] | None
+    frame: Callable[[Any, Input], Any] | None = None
+    export: Callable[[Input, str], None] | None = None
     sinks: tuple[str, ...] = ("count", "parquet")
     slow: bool = False
     broker: bool = False
@@ -173,7 +198,11 @@ class Contestant:
         for sink in self.sinks:
             out = str(scratch / sink)
             start = time.perf_counter()
-            counted = export(spark, given, out) if self.frame is None else SINKS[sink](self.frame(spark, given), out)
+            counted = None
+            if self.frame is not None:
+                counted = SINKS[sink](self.frame(spark, given), out)
+            elif self.export is not None:
+                self.export(given, out)
             seconds[sink] = time.perf_counter() - start
             if counted is not None and counted != given.sums.records:
                 raise AssertionError(f"counted {counted} records, the topic has {given.sums.records}")
@@ -186,9 +215,13 @@ class Contestant:
 
 
 EXPORT, KAFKA = "kbatch export", "Spark's Kafka source"
+LIVE_SPARK, LIVE_LOCAL = "kbatch export from the broker, Spark", "kbatch export from the broker, local"
 CONTESTANTS = {
-    EXPORT: Contestant(None, ("parquet",)),
+    EXPORT: Contestant(export=export, sinks=("parquet",)),
     "kbatch data source": Contestant(kbatch_frame),
     KAFKA: Contestant(kafka_frame, broker=True),
+    LIVE_SPARK: Contestant(export=live_export, sinks=("parquet",), broker=True),
+    LIVE_LOCAL: Contestant(export=local_live_export, sinks=("parquet",), broker=True),
+    "kbatch data source from the broker": Contestant(live_frame, broker=True),
     "mapPartitions with aiokafka": Contestant(aiokafka_frame, slow=True),
 }
