@@ -140,13 +140,13 @@ def admin(bootstrap: str) -> Any:
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
 
-def create_topic(bootstrap: str, name: str, partitions: int) -> None:
+def create_topic(bootstrap: str, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
     from confluent_kafka.admin import NewTopic
 
     from tests.broker.reading import wait_for_leaders
 
     client = admin(bootstrap)
-    for future in client.create_topics([NewTopic(name, partitions, 1)]).values():
+    for future in client.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))]).values():
         future.result(60)
     wait_for_leaders(bootstrap, [(name, partition) for partition in range(partitions)])
 
@@ -157,14 +157,21 @@ def delete_topics(bootstrap: str, names: Iterable[str]) -> None:
         future.result(60)
 
 
-def write_topic(bootstrap: str, name: str, what: Corpus, partitions: int, copies: int = 1) -> Topic:
+def write_topic(
+    bootstrap: str,
+    name: str,
+    what: Corpus,
+    partitions: int,
+    copies: int = 1,
+    config: Mapping[str, str] | None = None,
+) -> Topic:
     """Write the batches of a corpus to the partitions of a new topic, once or several times.
 
     The broker assigns consecutive offsets, so the sum of offsets differs from the corpus.
     """
     import kbatch
 
-    create_topic(bootstrap, name, partitions)
+    create_topic(bootstrap, name, partitions, config)
     batches = kbatch.scan(what.data)
     shares = np.array_split(np.arange(len(batches)), partitions)
 
