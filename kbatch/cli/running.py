@@ -50,6 +50,11 @@ exit status:
 
 # How an error about damage ends in commands that have the flag.
 _SKIPPING = "; --on-error skip continues after it and lists what is lost (docs/how-to/salvage.md)"
+# And in commands that do not have it.
+_SALVAGE = (
+    "; `kbatch verify` lists all damage, and `kbatch convert --on-error skip` writes a copy of the intact batches "
+    "(docs/how-to/salvage.md)"
+)
 
 
 def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
@@ -137,6 +142,13 @@ def _message(error: Exception) -> str:
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
+def _advice(options: argparse.Namespace) -> str:
+    """Return how an error about damage ends."""
+    if not hasattr(options, "on_error"):
+        return _SALVAGE
+    return _SKIPPING if _may_raise(options.on_error) else ""
+
+
 def _may_raise(given: Any) -> bool:
     """Whether the flag ``--on-error`` lets damage be an error: its value, or for each time it is given, pairs."""
     if not isinstance(given, list):
@@ -172,9 +184,8 @@ def _run(options: argparse.Namespace, parser: CommandParser) -> int:
 
         if not isinstance(error, KbatchError | OSError | ValueError):
             raise
-        can_skip = is_damage(error) and _may_raise(getattr(options, "on_error", "skip"))
-        text = f"kbatch {options.command}: {one_line(_message(error))}{_SKIPPING if can_skip else ''}"
-        print_errors(text, style="error")
+        advice = _advice(options) if is_damage(error) else ""
+        print_errors(f"kbatch {options.command}: {one_line(_message(error))}{advice}", style="error")
         failed: int = options.error_status
         return failed
     return status

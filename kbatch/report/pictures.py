@@ -6,7 +6,7 @@ Pictures are 400 units wide, so that their text is readable on a phone, and as w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -166,11 +166,7 @@ class Pictures:
                 x = min(left + width * bar.start, left + width - size)
                 parts.append(_rect(bar.colour, x, y + 13, size, 9))
         base = top + len(rows) * height
-        for place, text in ticks:
-            x = left + width * place
-            anchor = "start" if place < 0.1 else "end" if place > 0.9 else "middle"
-            parts.append(f'<path class="axis" d="M{_coordinate(x)} {base}v4"/>')
-            parts.append(_text_at(x, base + 14, text, anchor))
+        parts += _time_axis(ticks, base, left, width)
         if ticks:
             parts.append(f'<path class="axis" d="M{left} {base}h{width}"/>')
         return self._svg(title, description, base + (20 if ticks else 2), parts)
@@ -200,14 +196,19 @@ def _grid(scale: Sequence[tuple[float, str]], height: int, base: int) -> list[st
     return parts
 
 
-def _time_axis(ticks: Sequence[tuple[float, str]], base: float) -> list[str]:
-    parts = []
+def _time_axis(ticks: Sequence[tuple[float, str]], base: float, left: float = _LEFT, width: float = _INNER) -> list[str]:
+    """Draw ticks, with the texts of all, or of each second, third, ... where more would overlap."""
+    parts, texts = [], []
     for place, text in ticks:
-        x = _LEFT + _INNER * place
+        x = left + width * place
         anchor = "end" if place > 0.92 else "start" if place < 0.04 else "middle"
         parts.append(f'<path class="axis" d="M{_coordinate(x)} {base}v4"/>')
-        parts.append(_text_at(x, base + 14, text, anchor))
-    return parts
+        length = len(text) * _CHARACTER
+        texts.append((x - length * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor], length, x, text, anchor))
+    step = 1
+    while any(a + length + _CHARACTER > b for (a, length, *_), (b, *_) in pairwise(texts[::step])):
+        step += 1
+    return parts + [_text_at(x, base + 14, text, anchor) for *_, x, text, anchor in texts[::step]]
 
 
 def _steps(xs: npt.NDArray[np.float64], top: npt.NDArray[np.float64], bottom: npt.NDArray[np.float64]) -> str:

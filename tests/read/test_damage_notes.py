@@ -57,3 +57,11 @@ def test_commands_that_can_skip_damage_name_the_flag_at_the_end_of_the_error(
     assert line.endswith("--on-error skip continues after it and lists what is lost (docs/how-to/salvage.md)")
     assert main([*command, "--on-error", "skip"]) == 3
     assert "--on-error" not in capsys.readouterr().err
+
+
+def test_commands_that_cannot_skip_damage_name_the_command_that_can(
+    damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compact", str(damaged), str(tmp_path / "out-0"), "--include-active"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("`kbatch convert --on-error skip` writes a copy of the intact batches (docs/how-to/salvage.md)")

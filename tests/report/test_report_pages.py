@@ -17,6 +17,8 @@ from transaction_logs import ABORT, COMMIT, damaged, marker, txn
 
 import kbatch
 from kbatch.log.check import statistics
+from kbatch.report.pictures import Pictures
+from kbatch.report.scales import time_ticks
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 HOSTILE_KEY = b"</td><script>alert('k')</script>&\x1b[31m\xff\xe2\x80\xae"
@@ -83,6 +85,19 @@ def test_pictures_have_texts_and_tables_have_headers(tmp_path: Path) -> None:
     assert all(page.texts["desc"])
     assert len(page.texts["table"]) == len(page.tables) == len(page.texts["caption"])
     assert all("scope" in attributes for tag, attributes in page.attributes if tag == "th")
+
+
+@pytest.mark.parametrize("hours", [1, 36, 47.9, 72, 100, 24 * 300])
+def test_texts_of_time_axes_do_not_overlap(hours: float) -> None:
+    begin = 1_772_409_600_000
+    picture = Pictures().areas("t", "d", [], time_ticks(begin, begin + int(hours * 3_600_000)), [(0, "0"), (1, "1")])
+    ends = []
+    for x, anchor, text in re.findall(r'<text x="([\d.]+)" y="164"(?: text-anchor="(\w+)")?>([^<]*)<', picture):
+        width = 6.3 * len(text)
+        left = float(x) - {"": 0, "middle": width / 2, "end": width}[anchor]
+        assert not ends or left > ends[-1]
+        ends.append(left + width)
+    assert len(ends) >= 2
 
 
 def test_a_page_has_at_most_a_megabyte(tmp_path: Path) -> None:
