@@ -79,8 +79,8 @@ def _damage(log: LogFigures) -> Iterator[Advice]:
             "problem",
             log.name,
             f"{format_size(statistics['lost_bytes'])} are damaged, in {counted(statistics['losses'], 'place')}",
-            "Restore the files from a replica. `kbatch verify` lists each place; `kbatch convert --on-error skip` writes "
-            "a copy of the intact batches.",
+            "Restore the files from a replica. `kbatch verify` lists each place; `kbatch convert --on-error skip` "
+            "writes a copy of the intact batches.",
         )
     if statistics["missing_offsets"]:
         yield Advice(

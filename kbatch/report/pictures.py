@@ -196,7 +196,9 @@ def _grid(scale: Sequence[tuple[float, str]], height: int, base: int) -> list[st
     return parts
 
 
-def _time_axis(ticks: Sequence[tuple[float, str]], base: float, left: float = _LEFT, width: float = _INNER) -> list[str]:
+def _time_axis(
+    ticks: Sequence[tuple[float, str]], base: float, left: float = _LEFT, width: float = _INNER
+) -> list[str]:
     """Draw ticks, with the texts of all, or of each second, third, ... where more would overlap."""
     parts, texts = [], []
     for place, text in ticks:

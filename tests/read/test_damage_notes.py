@@ -64,4 +64,6 @@ def test_commands_that_cannot_skip_damage_name_the_command_that_can(
 ) -> None:
     assert main(["compact", str(damaged), str(tmp_path / "out-0"), "--include-active"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("`kbatch convert --on-error skip` writes a copy of the intact batches (docs/how-to/salvage.md)")
+    assert line.endswith(
+        "`kbatch convert --on-error skip` writes a copy of the intact batches (docs/how-to/salvage.md)"
+    )
