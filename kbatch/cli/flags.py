@@ -47,7 +47,7 @@ def add_flags(group: argparse._ActionsContainer, options: Iterable[Option]) -> N
     for each in options:
         for flag, kind in each.flags.items():
             text = kind.help or each.help
-            if not (kind.is_switch or kind.help or each.is_required or each.default is None):
+            if not (kind.is_switch or kind.help or each.is_required or each.default in (None, ())):
                 text += f" (default: {each.kind.show(each.default)})"
             text = text.replace("%", "%%")
             names = [kind.letter, flag] if kind.letter else [flag]

@@ -135,7 +135,7 @@ def _topic_table(topics: list[ListedTopic]) -> list[str]:
             )
         )
     if not any(row[-1] for row in rows):
-        rows = [row[:-1] for row in rows]
+        return table_lines([row[:-1] for row in rows], left=frozenset([0]), indent="")
     return table_lines(rows, left=frozenset((0, 6)), indent="", losses=frozenset([6]))
 
 

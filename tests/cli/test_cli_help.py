@@ -34,6 +34,12 @@ def test_help_prints_what_the_option_prints(command: str, capsys: pytest.Capture
     assert printed.startswith(f"usage: kbatch {command}".rstrip())
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_defaults_in_help_are_values_of_the_command_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = re.findall(r"\(default: ([^)]*)\)", re.sub(r"\s+", " ", help_of(command, capsys)))
+    assert not {"", "(", "()", "[]", "None", "True", "False"}.intersection(texts)
+
+
 def test_the_help_of_a_command_lists_its_own_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
     statuses = {
         name: re.findall(r"^  (\d+) ", help_of(name, capsys).split("exit status:")[1], re.MULTILINE)

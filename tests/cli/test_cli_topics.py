@@ -210,6 +210,20 @@ def test_topics_are_one_line_each(topics: Run) -> None:
     assert "__consumer_offsets           1         2        1" in "\n".join(topics("--internal")[1])
 
 
+def test_topics_whose_partitions_are_all_in_sync_have_no_column_of_problems(
+    topics: Run, cluster: ListedCluster
+) -> None:
+    for parts in cluster.topics.values():
+        for each in parts:
+            each.leader = 1
+    status, lines, _ = topics()
+    assert status == 0
+    assert lines[:2] == [
+        "topic     partitions  replicas  offsets  open       size",
+        "orders             2         2       30     0    3.3 KiB",
+    ]
+
+
 def test_open_transactions_that_a_leader_does_not_state_are_a_dash_and_a_note(
     topics: Run, cluster: ListedCluster
 ) -> None:
