@@ -59,6 +59,8 @@ def test_completion_of_a_public_module_lists_its_public_names_only(module: str, 
         ("kbatch.scan_logs('logs', isol", {"isolation="}),
         ("log.to_arrow(value_sc", {"value_schema="}),
         ("log.count(max_b", {"max_bytes="}),
+        ("kbatch.protocol.FetchRequest(max_w", {"max_wait_ms="}),
+        ("kbatch.protocol.FetchRequest.FetchTopic(part", {"partitions="}),
     ],
 )
 def test_completion_of_a_call_lists_its_options(line: str, expected: set[str], complete: Complete) -> None:

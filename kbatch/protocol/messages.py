@@ -9,11 +9,32 @@ from kbatch.arguments import check_types
 from kbatch.options import did_you_mean
 from kbatch.protocol.schema import FieldSchema, MessageSchema, message_schemas
 
+if TYPE_CHECKING:
+    import inspect
+
 __all__ = ["Message", "message_class", "require_message"]
 
 # Elements of an array and characters of a value that `repr` shows.
 _SHOWN_ELEMENTS = 3
 _SHOWN_CHARACTERS = 60
+
+
+class _Signature:
+    """The signature of a message class for `help` and tab completion: its fields, made when it is asked for."""
+
+    def __get__(self, message: Message | None, cls: type[Message]) -> inspect.Signature:
+        import inspect
+
+        defaults: dict[str, Any] = {
+            name: [] if default == () else ... if isinstance(default, type) else default
+            for name, default in cls._defaults.items()
+        }
+        return inspect.Signature(
+            [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+                for name, default in [*defaults.items(), ("unknown_tags", None)]
+            ]
+        )
 
 
 class Message:
@@ -175,6 +196,7 @@ def _make_class(
             "__doc__": f"Kafka's {owner}.\n\nAttributes\n----------\n{fields}\n",
             "schema": schema,
             "_defaults": defaults,
+            "__signature__": _Signature(),
         },
     )
 

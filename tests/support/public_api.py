@@ -26,6 +26,8 @@ from unittest import mock
 
 import numpy as np
 
+from kbatch.protocol import Message
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 SNAPSHOT = GOLDEN / "public_api.txt"
 CHANGES = GOLDEN / "public_api_changes.txt"
@@ -67,7 +69,8 @@ def _members(name: str, cls: type) -> Iterator[str]:
         for member in cls:
             yield f"{name}.{member.name} = {member.value!r}"
     elif not issubclass(cls, BaseException) or "__init__" in vars(cls):
-        yield from _parameters(name, cls)
+        # The fields of a message are attributes, which have lines too.
+        yield from _parameters(name, Message if issubclass(cls, Message) else cls)
     if hasattr(cls, "__total__"):
         for key in cls.__annotations__:
             yield f"{name}[{key!r}]"
