@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -189,3 +190,11 @@ def test_topics_and_partitions_are_chosen(written: Written, tmp_path: Path) -> N
     report = kbatch.write_report(written.root, tmp_path / "r.html", topics="orders", partitions=[1, 2])
     assert (report.logs, report.records) == (2, sum(len(written.records[f"orders-{n}"]) for n in (1, 2)))
     assert "only topics orders and partitions 1, 2" in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("topics", "shown"), [(["orders", "pay*"], "orders, pay*"), (re.compile("orders|pay"), "orders|pay")]
+)
+def test_chosen_topics_are_shown_as_they_were_given(written: Written, tmp_path: Path, topics: Any, shown: str) -> None:
+    kbatch.write_report(written.root, tmp_path / "r.html", topics=topics)
+    assert f"only topics {shown}<" in (tmp_path / "r.html").read_text()
