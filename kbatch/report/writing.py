@@ -214,9 +214,9 @@ def _about(source: str, report: Report, selection: Selection, now: float, durati
     """Return what was read, when, by which version, and how long it took."""
     chosen = []
     if selection.topics is not None:
-        topics = selection.topics
-        named = topics.pattern if isinstance(topics, re.Pattern) else topics if isinstance(topics, str) else None
-        chosen.append(f"topics {', '.join(topics) if named is None else named}")
+        topics = [selection.topics] if isinstance(selection.topics, str | re.Pattern) else selection.topics
+        names = [each.pattern if isinstance(each, re.Pattern) else each for each in topics]
+        chosen.append(f"topics {', '.join(names)}")
     if selection.partitions is not None:
         chosen.append(f"partitions {', '.join(map(str, sorted(selection.partitions)))}")
     read = f"Read: {cut(source, _SHOWN_PATHS)}: {counted(report.logs, 'log')}, {format_size(report.bytes)}"
