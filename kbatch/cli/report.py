@@ -130,10 +130,12 @@ def _report_on_cluster(
 
 
 def _report_lines(report: Report) -> list[str]:
+    control = f", {counted(report.control_records, 'control record')}" if report.control_records else ""
+    still_open = f"; {counted(report.open_transactions, 'open transaction')}" if report.open_transactions else ""
     lost = f"; lost: {format_lost(report.lost_bytes, report.missing_offsets)}" if report.losses else ""
     problems = sum(each.level == "problem" for each in report.advice)
     return [
-        f"{report.path}: {counted(report.logs, 'log')}, {counted(report.records, 'record')}, "
-        f"{format_size(report.bytes)}{lost}",
+        f"{report.path}: {counted(report.logs, 'log')}, {counted(report.records, 'record')}{control}, "
+        f"{format_size(report.bytes)}{still_open}{lost}",
         f"{counted(problems, 'problem')} and {counted(len(report.advice) - problems, 'setting')} to look at",
     ]

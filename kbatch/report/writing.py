@@ -64,8 +64,8 @@ class Report:
         The page.
     topics, logs : int
         The numbers of topics and of topic-partitions.
-    records, bytes : int
-        Records without control records, and the bytes of all segments.
+    records, control_records, bytes : int
+        Records without control records, control records such as transaction markers, and the bytes of all segments.
     losses, lost_bytes, missing_offsets : int
         As in ``kbatch stats``: damaged byte ranges and gaps of unknown cause, and their sizes.
     open_transactions : int
@@ -86,6 +86,7 @@ class Report:
     topics: int
     logs: int
     records: int
+    control_records: int
     bytes: int
     losses: int
     lost_bytes: int
@@ -199,7 +200,7 @@ def _collected_live(
 
 
 def _report_of(path: str, topics: Sequence[TopicFigures], logs: Sequence[LogFigures]) -> Report:
-    names = ("records", "bytes", "losses", "lost_bytes", "missing_offsets")
+    names = ("records", "control_records", "bytes", "losses", "lost_bytes", "missing_offsets")
     sums = {name: sum(log.statistics[name] for log in logs) for name in names}
     still_open = sum(log.statistics["transactions"]["open"] for log in logs)
     return Report(path, len(topics), len(logs), **sums, open_transactions=still_open, advice=tuple(advise(topics)))
@@ -259,15 +260,22 @@ def _summary_tiles(logs: Sequence[LogFigures], report: Report) -> str:
     plain, packed = (sum(entry[name] or 0 for entry in codecs) for name in ("plain_bytes", "payload_bytes"))
     batches = sum(log.statistics["batches"] for log in logs)
     damage = format_lost(report.lost_bytes, report.missing_offsets) if report.losses else "none"
+    control = f", {counted(report.control_records, 'control record')}" if report.control_records else ""
     between = "no record has a time" if first is None else f"from {format_time(first)} to {format_time(last)}"
     return tiles(
         [
-            (f"{report.records:,}", "records", False),
+            (*_number_and_noun(report.records, "record", control), False),
             (format_size(report.bytes), f"stored in {counted(batches, 'batch')}", False),
             (f"{plain / packed:.2f}x" if packed else "-", "compression ratio", False),
-            (f"{report.topics:,}", f"topics, {counted(report.logs, 'partition')}", False),
+            (*_number_and_noun(report.topics, "topic", f", {counted(report.logs, 'partition')}"), False),
             (span, between, False),
-            (f"{report.open_transactions:,}", "open transactions", bool(report.open_transactions)),
+            (*_number_and_noun(report.open_transactions, "open transaction"), bool(report.open_transactions)),
             (damage, "damage", bool(report.losses)),
         ]
     )
+
+
+def _number_and_noun(number: int, noun: str, more: str = "") -> tuple[str, str]:
+    """Return the two parts of a tile."""
+    text, _, label = counted(number, noun).partition(" ")
+    return text, label + more

@@ -39,15 +39,18 @@ def test_the_command_writes_the_page_and_a_summary(run: Any, tmp_path: Path) -> 
     out = tmp_path / PAGE_NAME
     status, text, errors = run(LOGS / "txn-0", "-o", out)
     assert (status, errors) == (0, "")
-    assert text.startswith(f"{out}: 1 log, 337 records, 21.9 KiB\n")
+    assert text.startswith(f"{out}: 1 log, 337 records, 34 control records, 21.9 KiB; 2 open transactions\n")
     assert Page(out).row("Partitions", "txn-0")["records"] == "337"
+    assert "<b>337</b><span>records, 34 control records</span>" in out.read_text()
+    assert "<b>1</b><span>topic, 1 partition</span>" in out.read_text()
 
 
 def test_json_has_the_summary_and_the_advice(run: Any, tmp_path: Path) -> None:
     status, text, _ = run("--json", LOGS, "--topic", "txn", "--output", tmp_path / PAGE_NAME)
     found = json.loads(text)
     assert (status, found["exit_status"], found["damaged"]) == (0, 0, False)
-    assert (found["records"], len(found["logs"]), found["open_transactions"]) == (337, 1, 2)
+    assert (found["records"], found["control_records"], found["open_transactions"]) == (337, 34, 2)
+    assert len(found["logs"]) == 1
     assert {each["where"] for each in found["advice"]} == {"txn"}
 
 
