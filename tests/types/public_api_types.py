@@ -186,6 +186,12 @@ def rewriting(data: bytes, path: Path) -> None:
     assert_type(kbatch.log.recompress_log(kbatch.Log(path), path / "new", "lz4"), kbatch.RewriteReport)
     assert_type(kbatch.log.compact_log(path, path / "new"), kbatch.log.Compaction)
     assert_type(kbatch.log.compact_log(path, path / "new").damage, list[kbatch.Loss])
+    statistics = assert_type(kbatch.log.log_statistics(kbatch.Log(path)), kbatch.log.LogStatistics)
+    assert_type(
+        kbatch.log.sum_statistics([("orders", statistics)]),
+        tuple[list[kbatch.log.StatisticsSums], kbatch.log.StatisticsSums],
+    )
+    assert_type(kbatch.write_report(path, path / "page.html").control_records, int)
     kbatch.convert(data, lossy="ignore")  # type: ignore[arg-type]
 
 
