@@ -210,8 +210,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     elif not isinstance(sides[0], Log):
         differing = sum(not each.equal for each in partitions)
-        total = counted(len(partitions), "topic-partition")
-        print_lines(f"different: {differing:,} of {total}" if differing else f"equal: {total}")
+        number = counted(len(partitions), "topic-partition")
+        print_lines(f"different: {differing:,} of {number}" if differing else f"equal: {number}")
     return status
 
 
