@@ -24,7 +24,8 @@ from kbatch.sinks.follow_options import FollowOptions
 
 if TYPE_CHECKING:
     from kbatch.plan.backlog import Lag
-    from kbatch.sinks.follower import FollowProgress
+    from kbatch.plan.read_options import ReadOptions
+    from kbatch.sinks.follower import FollowProgress, FollowSummary
     from kbatch.sinks.summary import ExportSummary
 
 __all__ = ["add_parser", "run"]
@@ -124,10 +125,20 @@ def run(arguments: argparse.Namespace) -> int:
         summary = follower.run()
     if not arguments.json:
         print_lines(
-            f"{counted(summary.records, 'record')} in {counted(summary.commits, 'commit')}: {summary.out}; "
+            f"{_records_and_markers(summary, reading)} in {counted(summary.commits, 'commit')}: {summary.out}; "
             f"{_lag_text(summary.lag)}"
         )
     return summary.exit_status
+
+
+def _records_and_markers(summary: FollowSummary, reading: ReadOptions) -> str:
+    """Return the number of records, and that of control records if there are any."""
+    written = summary.control_records if reading.include_control else 0
+    text = counted(summary.records - written, "record")
+    if not summary.control_records:
+        return text
+    state = "" if written else " (not written)"
+    return f"{text} and {counted(summary.control_records, 'control record')}{state}"
 
 
 class _CommitLines:

@@ -69,8 +69,8 @@ class FollowSummary:
     ----------
     out : str
     commits : int
-    records, log_bytes, file_bytes : int
-        Totals of all commits.
+    records, control_records, log_bytes, file_bytes : int
+        Totals of all commits; `records` has control records too if they are written.
     exit_status : int
         The worst of all runs; see `ExportSummary.exit_status`.
     lag : Lag
@@ -87,6 +87,7 @@ class FollowSummary:
     out: str
     commits: int = 0
     records: int = 0
+    control_records: int = 0
     log_bytes: int = 0
     file_bytes: int = 0
     exit_status: int = 0
@@ -96,6 +97,7 @@ class FollowSummary:
         """Add a run."""
         self.commits += summary.action != "unchanged"
         self.records += summary.records
+        self.control_records += summary.control_records
         self.log_bytes += summary.log_bytes
         self.file_bytes += summary.file_bytes
         worst = {self.exit_status, summary.exit_status}

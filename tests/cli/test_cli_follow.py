@@ -195,3 +195,15 @@ def test_arguments_that_exclude_each_other_are_wrong_usage(
         main(arguments)
     assert raised.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_last_line_has_the_control_records_next_to_the_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = Path(__file__).parents[1] / "golden" / "logs" / "txn-0"
+    command = ["follow", str(log), str(tmp_path / "out"), "--engine", "local", "--available-now"]
+    assert main(command) == 0
+    assert "337 records and 34 control records (not written) in 1 commit: " in capsys.readouterr().out
+    command[2] = str(tmp_path / "all")
+    assert main([*command, "--control"]) == 0
+    assert "337 records and 34 control records in 1 commit: " in capsys.readouterr().out
