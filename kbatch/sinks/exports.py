@@ -16,7 +16,6 @@ from kbatch.log.store.storage import is_cluster_url
 from kbatch.options import OptionError
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import ReadOptions
-from kbatch.scans.given_sources import cluster_source
 from kbatch.settings_text import ClientConfig
 from kbatch.sinks.commits import RunTarget
 from kbatch.sinks.counts import Progress
@@ -157,6 +156,11 @@ def exported_cluster(given: Any, config: ClientConfig | None, name: str) -> Clus
             f"{name}: a cluster excludes other paths; several brokers of it are kafka://HOST:PORT,HOST:PORT"
         )
     if not is_source:
+        if not urls and config is None:
+            return None
+        # Exports of files import nothing of scans.
+        from kbatch.scans.given_sources import cluster_source
+
         return cluster_source(urls[0] if urls else "", None, config)
     from kbatch.live import ClusterSource
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "index",
     "consume",
     "topics",
+    "backup",
 }
 FLAGS = {
     "--topic": "txn",

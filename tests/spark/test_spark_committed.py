@@ -401,8 +401,8 @@ def test_an_export_has_the_committed_records(spark: Any, tmp_path: Path, capsys:
     )  # fmt: skip
     assert (part["last_stable_offset"], part["open_count"]) == (362, 2)
     assert part["open_transactions"] == [
-        {"producer_id": 1002, "first_offset": 362},
-        {"producer_id": 1004, "first_offset": 367},
+        {"producer_id": 1002, "first_offset": 362, "first_timestamp": 1700000040000},
+        {"producer_id": 1004, "first_offset": 367, "first_timestamp": 1700000040000},
     ]
     assert part["last_offset"] == COMMITTED[-1]
     # Every byte of the log is read, omitted as aborted, or withheld.
