@@ -61,6 +61,10 @@ SETTINGS = {name.replace("_", "."): str(value) for name, value in QUICK_SETTINGS
 STREAMED_QUERY = str(Path(__file__).parents[1] / "support" / "streamed_query.py")
 # What a process may end with: brokers that were gone for too long.
 NO_ANSWER = re.compile(r"no response|no connection|no leader|no records from offset|refused|default\.api\.timeout\.ms")
+# What a query ends with if the driver's own Python worker is killed, which Spark does not replace.
+KILLED_WORKER = re.compile(r"EOFException|SocketException|Python worker exited unexpectedly")
+
+EXECUTOR, WORKER = "executor.CoarseGrainedExecutorBackend", "-m pyspark."
 
 
 class Restarted(threading.Thread):
@@ -72,6 +76,8 @@ class Restarted(threading.Thread):
         What happened to its processes, by name.
     faults : dict of callable to int
         What may happen to a process that runs, by weights. Each gets the process.
+    expected : list of re.Pattern
+        With which errors a process may end by itself.
     error : BaseException or None
     """
 
@@ -86,6 +92,7 @@ class Restarted(threading.Thread):
         self._stopped = threading.Event()
         self.counts: Counter[str] = Counter()
         self.faults: dict[Callable[[subprocess.Popen[bytes]], object], int] = {self.kill: 4, self.end: 1}
+        self.expected = [NO_ANSWER]
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -99,7 +106,10 @@ class Restarted(threading.Thread):
             self.error = error
 
     def _disturb(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait and do something to a process, until it has ended."""
+        """Wait and do something to a process, until it has ended; sometimes also while it begins."""
+        waits = self._rng.random() < 0.8
+        while waits and not self.has_begun(process) and process.poll() is None and not self._stopped.wait(0.2):
+            pass
         while not self._stopped.is_set():
             end = time.monotonic() + self._rng.choice((self._rng.uniform(0.1, 3), self._rng.uniform(3, self._longest)))
             while time.monotonic() < end and process.poll() is None and not self._stopped.wait(0.05):
@@ -112,6 +122,10 @@ class Restarted(threading.Thread):
             if fault in (self.kill, self.end):
                 return
         self.end(process)
+
+    def has_begun(self, process: subprocess.Popen[bytes]) -> bool:
+        """Whether a process reads records."""
+        return True
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         self.happened("kill")
@@ -133,8 +147,9 @@ class Restarted(threading.Thread):
         """Raise unless a process has ended by itself with an error about brokers."""
         errors = self._errors.read_text()
         assert process.returncode == 1, (self.label, process.returncode, errors)
-        assert NO_ANSWER.search(errors), (self.label, errors)
-        self._schedule.event(f"{self.label} has ended: {errors.strip().splitlines()[-1][:300]}")
+        assert any(each.search(errors) for each in self.expected), (self.label, errors)
+        last = errors.strip().splitlines()[-1]
+        self._schedule.event(f"{self.label} has ended: {last[:300]}")
         self.counts["errors"] += 1
 
     @contextmanager
@@ -170,18 +185,23 @@ class RestartedQuery(Restarted):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.faults |= {self.kill_executor: 3, self.kill_worker: 3}
+        self.expected.append(KILLED_WORKER)
+        # A driver takes long to start.
+        self.faults = {self.kill: 1, self.end: 1, self.kill_executor: 5, self.kill_worker: 8}
+
+    def has_begun(self, process: subprocess.Popen[bytes]) -> bool:
+        """Whether executors have started workers; the driver has one, too."""
+        found = descendants(process.pid)
+        return any(EXECUTOR in found.get(parent_of(pid), "") for pid, command in found.items() if WORKER in command)
 
     def kill_executor(self, process: subprocess.Popen[bytes]) -> None:
-        self._kill_one("kill an executor of", process, "CoarseGrainedExecutorBackend")
+        self._kill_one("kill an executor of", process, EXECUTOR)
 
     def kill_worker(self, process: subprocess.Popen[bytes]) -> None:
-        self._kill_one("kill a worker of", process, "pyspark")
+        self._kill_one("kill a worker of", process, WORKER)
 
     def _kill_one(self, what: str, process: subprocess.Popen[bytes], word: str) -> None:
-        found = [pid for pid, command in descendants(process.pid).items() if word in command and "java" not in command]
-        if word == "CoarseGrainedExecutorBackend":
-            found = [pid for pid, command in descendants(process.pid).items() if word in command]
+        found = sorted(pid for pid, command in descendants(process.pid).items() if word in command)
         if found:
             self.happened(what)
             with suppress(ProcessLookupError):
@@ -192,10 +212,8 @@ def descendants(root: int) -> dict[int, str]:
     """Return the command lines of the processes that a process has started, directly or not."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            # The name of the process is in parentheses, and may contain spaces.
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.name))
+        if entry.name.isdigit():
+            children.setdefault(parent_of(int(entry.name)), []).append(int(entry.name))
     found: dict[int, str] = {}
     waiting = list(children.get(root, ()))
     while waiting:
@@ -204,6 +222,15 @@ def descendants(root: int) -> dict[int, str]:
         with suppress(OSError):
             found[pid] = (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
     return found
+
+
+def parent_of(pid: int) -> int:
+    """Return the id of the parent of a process, 0 if the process has ended."""
+    try:
+        # The name of the process is in parentheses, and may contain spaces.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def run_schedule(
@@ -229,8 +256,8 @@ def run_schedule(
             count = check(follower, schedule, writers)
             print(f"{follower.label}: {count} records, {dict(follower.counts)}")
             assert count > 20 * SECONDS
-            assert follower.counts["kill"] > 0
-    print(f"{len(schedule.events)} events in {SECONDS:g} s")
+            assert follower.counts.total() > follower.counts["starts"] > 0
+    print(*schedule.events, f"{len(schedule.events)} events in {SECONDS:g} s", sep="\n")
 
 
 def assert_same(rows: pa.Table, truth: dict[Partition, list[tuple[int, bytes]]]) -> int:
@@ -304,7 +331,7 @@ def test_a_query_of_spark_writes_every_acknowledged_record_once(
             "minPartitions": "12",
         }
         command = [sys.executable, STREAMED_QUERY, "local-cluster[2,1,512]", json.dumps(options), str(tmp_path)]
-        return [RestartedQuery("spark", command, schedule, 30.0, tmp_path)]
+        return [RestartedQuery("spark", command, schedule, 12.0, tmp_path)]
 
     def check(follower: Restarted, schedule: FaultSchedule, writers: list[Any]) -> int:
         truth = logged(cluster, schedule, "read_committed")

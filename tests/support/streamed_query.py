@@ -10,10 +10,7 @@ import json
 import signal
 import sys
 import threading
-import warnings
 from pathlib import Path
-
-warnings.simplefilter("ignore")
 
 import kbatch.spark
 
@@ -39,7 +36,8 @@ def main(master: str, settings: dict[str, str], directory: Path, available_now: 
         while query.isActive and not stopped.wait(0.1):
             pass
         if query.exception() is not None:
-            print(query.exception(), file=sys.stderr)
+            # Python's exception has no class of the cause, which may have no message.
+            print(query.exception(), query._jsq.exception().get().cause().toString(), sep="\n", file=sys.stderr)
             sys.exit(1)
         query.stop()
 
