@@ -49,6 +49,14 @@ def first_commit(process: subprocess.Popen[str]) -> dict[str, Any]:
     return found
 
 
+def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return the rest of the output and the errors; `communicate` would drop what `first_commit` has buffered."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        return process.stdout.read(), process.stderr.read()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
 def test_a_signal_ends_a_waiting_follower_within_a_second(engine: str, number: signal.Signals, tmp_path: Path) -> None:
@@ -66,7 +74,7 @@ def test_a_signal_ends_a_waiting_follower_within_a_second(engine: str, number: s
     assert first_commit(process)["records"] == 2
     began = time.monotonic()
     process.send_signal(number)
-    output, errors = process.communicate(timeout=60)
+    output, errors = ended(process)
     assert (process.returncode, output, errors) == (130, "", "kbatch follow: interrupted\n")
     assert time.monotonic() - began < SECONDS
     assert sorted(os.listdir(tmp_path / "out")) == ["_manifest.json", "topic=t"]
@@ -87,7 +95,7 @@ def test_a_signal_at_any_time_leaves_whole_commits(tmp_path: Path) -> None:
             logs[0].append()
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=60)
+        output, errors = ended(process)
         assert (process.returncode, errors) == (130, "kbatch follow: interrupted\n")
         assert time.monotonic() - began < SECONDS
         committed += sum(json.loads(line)["records"] for line in output.splitlines())
