@@ -61,7 +61,8 @@ SETTINGS = {name.replace("_", "."): str(value) for name, value in QUICK_SETTINGS
 STREAMED_QUERY = str(Path(__file__).parents[1] / "support" / "streamed_query.py")
 # What a process may end with: brokers that were gone for too long.
 NO_ANSWER = re.compile(
-    r"no response|closed the connection|no connection|no leader|no records from offset|refused|default\.api\.timeout\.ms"
+    r"no response|closed the connection|no connection|no leader|no records from offset|refused"
+    r"|default\.api\.timeout\.ms"
 )
 # What a query ends with if the driver's own Python worker is killed, which Spark does not replace.
 KILLED_WORKER = re.compile(r"EOFException|SocketException|Python worker exited unexpectedly")
