@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from kbatch.arguments import check_types, suggests_names
 from kbatch.escaping import counted, format_lost, format_size, format_time
@@ -27,6 +27,7 @@ from kbatch.report.page import page, tiles
 from kbatch.report.pictures import Pictures, cut
 from kbatch.report.scales import format_duration
 from kbatch.scans.given_sources import cluster_source
+from kbatch.settings_text import ClientConfig
 from kbatch.version import VERSION
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _CONTENTS = (
 )
 
 
-# Collects the figures of topics: called with the time in milliseconds, and the function that is told of progress.
+# Collects the figures of topics. The arguments are the time in milliseconds, and a callback for progress.
 _Collected: TypeAlias = "Callable[[int, Callable[[int, int], None] | None], list[TopicFigures]]"
 
 
@@ -103,7 +104,7 @@ def write_report(
     topics: TopicChoice | None = None,
     partitions: Iterable[int] | None = None,
     storage_options: Mapping[str, str] | None = None,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    config: ClientConfig | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Write an HTML page with what is in logs: sizes, codecs, keys, lateness, producers, transactions, damage.
@@ -172,7 +173,7 @@ def write_report(
 def _collection(
     source: SourceLike,
     storage_options: Mapping[str, str] | None,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    config: ClientConfig | None,
     selection: Selection,
 ) -> tuple[str, _Collected]:
     """Return what the source is, and the function that collects its figures."""
