@@ -25,7 +25,10 @@ LOSSES_SUFFIX = ".parq"
 
 # The characters that Spark escapes in names of partition directories (ExternalCatalogUtils.escapePathName).
 _ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
-_RUN_FILE = re.compile(r"(?:^|/)part-(?:[0-9]+-)*([0-9a-f]{8})(?:-[0-9a-f]{8})?\.(?:parquet|arrow|parq)$")
+# Two numbers, the run, a random part; or the run alone. An id may have only digits, so that each part has its place.
+_RUN_FILE = re.compile(
+    r"(?:^|/)part-(?:[0-9]+-[0-9]+-([0-9a-f]{8})-[0-9a-f]{8}|([0-9a-f]{8}))\.(?:parquet|arrow|parq)$"
+)
 
 _LOG_DIRECTORY = re.compile(r"topic=([^/]+)/partition=([0-9]{1,10})/")
 
@@ -81,7 +84,7 @@ def run_of(name: str) -> str | None:
     '0a1b2c3d'
     """
     found = _RUN_FILE.search(name)
-    return None if found is None else found[1]
+    return None if found is None else found[1] or found[2]
 
 
 def log_of(name: str) -> tuple[str, int] | None:
