@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 
-from kbatch.sinks.file_names import FileNames, log_of, run_of  # noqa: E402
-from kbatch.sinks.outputs import OutputPlace  # noqa: E402
+from kbatch.sinks.file_names import FileNames, log_of, run_of
+from kbatch.sinks.outputs import OutputPlace
 
 _RUNS = st.text("0123456789abcdef", min_size=8, max_size=8)
 
