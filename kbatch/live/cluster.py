@@ -283,22 +283,70 @@ class Cluster:
                 self._pause(backoff)
         return found
 
-    def _ask_leader(self, partition: PartitionKey, message: Any) -> tuple[Any, str]:
-        """Send a request to the leader of a partition; return the message of the response and the broker's address."""
-        [topic] = self.topics([partition[0]])
-        has_id = topic.id != uuid.UUID(int=0)
-        with self._lock:
-            connection = self._connection(topic.partitions[partition[1]].broker)
-            # From version 13 on, Fetch has ids instead of names.
-            return connection.request(message, maximum=None if has_id else 12), str(connection.server)
+    def _with_leader(
+        self, topic: TopicMetadata, number: int, action: str, ask: Callable[[PartitionLeader], AnswerT]
+    ) -> AnswerT:
+        """Ask the leader of a partition, and again after new metadata while a failure may pass.
 
-    def _epoch_end(self, key: PartitionKey, leader: PartitionLeader, epoch: int) -> EpochEnd | None:
+        `topic` is the metadata that the caller has; `action` is for messages.
+        """
+        topic_id = topic.id
+        deadline = self._deadline()
+        backoff = Backoff(self.settings.retry_backoff_ms, 1000)
+        while True:
+            leader = _leader_of(topic, number)
+            try:
+                if leader.broker < 0:
+                    raise refusal_error(
+                        ErrorCode.LEADER_NOT_AVAILABLE, action, broker=None, topic=topic.name, partition=number
+                    )
+                return ask(leader)
+            except BrokerError as error:
+                if not may_pass(error) or time.monotonic() > deadline:
+                    raise
+            self._pause(backoff)
+            [topic] = self.topics([topic.name])
+            if topic.id != topic_id:
+                raise refusal_error(ErrorCode.UNKNOWN_TOPIC_ID, action, broker=None, topic=topic.name, partition=number)
+
+    def _fetched(self, topic: TopicMetadata, number: int, message: Any, action: str) -> Any:
+        """Return the response of the leader of a partition to a Fetch request for it alone.
+
+        Raises
+        ------
+        BrokerError
+        AuthenticationError
+        """
+
+        def ask(leader: PartitionLeader) -> Any:
+            with self._lock:
+                connection = self._connection(leader.broker)
+                # From version 13 on, Fetch has ids instead of names.
+                response = connection.request(message, maximum=12 if topic.id.int == 0 else None)
+            code, parts = response.error_code, [each for one in response.responses for each in one.partitions]
+            if code or parts[0].error_code:
+                raise refusal_error(
+                    code or parts[0].error_code, action, broker=str(connection.server), topic=topic.name,
+                    partition=number,
+                )  # fmt: skip
+            return parts[0]
+
+        return self._with_leader(topic, number, action, ask)
+
+    def _end_of_epoch(self, topic: TopicMetadata, number: int, epoch: int) -> EpochEnd | None:
         """Return the last leader epoch up to `epoch` in the log of a leader, and its end; None if it is unknown.
 
         Raises
         ------
         BrokerError
+        AuthenticationError
         """
+        return self._with_leader(
+            topic, number, "OffsetForLeaderEpoch", lambda leader: self._epoch_end((topic.name, number), leader, epoch)
+        )
+
+    def _epoch_end(self, key: PartitionKey, leader: PartitionLeader, epoch: int) -> EpochEnd | None:
+        """Return what `_end_of_epoch` returns, by one request."""
         cls: Any = message_class("OffsetForLeaderEpochRequest")
         part = cls.OffsetForLeaderPartition(partition=key[1], current_leader_epoch=leader.epoch, leader_epoch=epoch)
         message = cls(replica_id=-1, topics=[cls.OffsetForLeaderTopic(topic=key[0], partitions=[part])])
@@ -325,14 +373,7 @@ class Cluster:
         topics = {topic.name: topic for topic in known or self.topics({topic for topic, _ in wanted})}
         found: dict[int, dict[PartitionKey, int]] = {}
         for (topic, number), timestamp in wanted.items():
-            leader = topics[topic].partitions.get(number)
-            if leader is None:
-                raise BrokerError(
-                    f"{topic}-{number}: there is no such partition; the topic has {len(topics[topic].partitions)}",
-                    topic=topic,
-                    partition=number,
-                )
-            found.setdefault(leader.broker, {})[topic, number] = timestamp
+            found.setdefault(_leader_of(topics[topic], number).broker, {})[topic, number] = timestamp
         return found
 
     def _listed(
@@ -447,6 +488,17 @@ def _topic_metadata(topic: Any) -> TopicMetadata:
         for each in sorted(topic.partitions, key=lambda each: each.partition_index)
     }
     return TopicMetadata(topic.name, topic.topic_id, topic.is_internal, partitions)
+
+
+def _leader_of(topic: TopicMetadata, number: int) -> PartitionLeader:
+    leader = topic.partitions.get(number)
+    if leader is None:
+        raise BrokerError(
+            f"{topic.name}-{number}: there is no such partition; the topic has {len(topic.partitions)}",
+            topic=topic.name,
+            partition=number,
+        )
+    return leader
 
 
 def may_pass(error: BrokerError) -> bool:

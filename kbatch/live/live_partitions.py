@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.framing import byte_array, scan_part
-from kbatch.live.broker_errors import BrokerError, refusal_error
-from kbatch.live.cluster import EARLIEST, LATEST, Cluster, EpochEnd, PartitionKey, TopicMetadata, may_pass
+from kbatch.live.cluster import EARLIEST, LATEST, Cluster, EpochEnd, PartitionKey, TopicMetadata
 from kbatch.log.log_bounds import LogBound, start_of, stop_of
 from kbatch.log.selection import LogChooser, Selection
 from kbatch.log.source import Excludes
@@ -79,11 +78,7 @@ class LivePartition:
         part = cls.FetchPartition(partition=self.number, fetch_offset=offset, partition_max_bytes=size)
         topic = cls.FetchTopic(topic=self.metadata.name, topic_id=self.metadata.id, partitions=[part])
         message = cls(max_bytes=size, min_bytes=0, isolation_level=isolation, topics=[topic])
-        response, broker = self.cluster._ask_leader((self.metadata.name, self.number), message)
-        found = response.responses[0].partitions[0]
-        if found.error_code:
-            raise refusal_error(found.error_code, action, broker=broker, topic=self.topic, partition=self.number)
-        return found
+        return self.cluster._fetched(self.metadata, self.number, message, action)
 
     def aborted_at(self, offset: int) -> list[tuple[int, int]]:
         """Return producer id and first offset of the aborted transactions that reach an offset or a later one.
@@ -105,14 +100,7 @@ class LivePartition:
         ------
         BrokerError, AuthenticationError
         """
-        key = (self.metadata.name, self.number)
-        try:
-            return self.cluster._epoch_end(key, self.metadata.partitions[self.number], epoch)
-        except BrokerError as error:
-            if not may_pass(error):
-                raise
-        [topic] = self.cluster.topics([self.metadata.name])
-        return self.cluster._epoch_end(key, topic.partitions[self.number], epoch)
+        return self.cluster._end_of_epoch(self.metadata, self.number, epoch)
 
 
 def chosen_partitions(

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
-from kbatch.live.cluster import PartitionLeader
 from kbatch.live.cluster_source import ClusterSource, PlannedOffsets
 from kbatch.live.compared_sources import TopicNames, cluster_of
 from kbatch.live.fetch_state import FetchedBatches
@@ -148,9 +147,8 @@ def _continued(appender: LogAppender, part: LivePartition) -> AppendedLog:
         raise _discontinued(
             log, f"it ends at offset {end}, and retention has deleted the records before offset {part.start_offset}"
         )
-    leader = part.metadata.partitions.get(part.number, PartitionLeader(-1, -1))
-    if log.last_epoch >= 0 and leader.broker >= 0:
-        found = part.cluster._epoch_end((part.metadata.name, part.number), leader, log.last_epoch)
+    if log.last_epoch >= 0:
+        found = part.epoch_end(log.last_epoch)
         if found is not None and found.offset < end:
             raise _discontinued(
                 log,

@@ -5,7 +5,6 @@ Offsets are looked up here. `kbatch.plan.cluster_tasks` has what tasks read.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +13,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.backoff import Backoff
 from kbatch.batches.framing import scan_part
-from kbatch.live.broker_errors import BrokerError
-from kbatch.live.cluster import LATEST, Cluster, EpochEnd, PartitionKey, may_pass
+from kbatch.live.cluster import LATEST, Cluster, EpochEnd, PartitionKey
 from kbatch.live.live_partitions import LivePartition, located_partitions, selected_partitions
 from kbatch.live.live_ranges import LiveRange
 from kbatch.live.live_sampling import sample_partitions
@@ -52,7 +49,6 @@ _FEW_OFFSETS = 10_000
 # The estimate for a topic without a whole batch at these places.
 _UNKNOWN_BYTES = 100.0
 _NO_TAIL = Tail("none", 0, 0, None)
-_LONGEST_PAUSE_MS = 1000
 
 
 @dataclass(eq=False)
@@ -291,21 +287,11 @@ class ClusterLogs:
 
     def _end_of_epoch(self, log: ClusterLog, position: Position) -> EpochEnd | None:
         """Return where the records end that have the leader epoch of a position or an earlier one (KIP-320)."""
-        epoch, leader = position.leader_epoch, log.live.metadata.partitions[log.partition]
+        epoch = position.leader_epoch
         # Without an election since, nothing was truncated.
-        if epoch is None or epoch == leader.epoch:
+        if epoch is None or epoch == log.live.metadata.partitions[log.partition].epoch:
             return None
-        deadline = self._cluster._deadline()
-        backoff = Backoff(self._cluster.settings.retry_backoff_ms, _LONGEST_PAUSE_MS)
-        while True:
-            try:
-                return self._cluster._epoch_end(log.key, leader, epoch)
-            except BrokerError as error:
-                if not may_pass(error) or time.monotonic() > deadline:
-                    raise
-            self._cluster._pause(backoff)
-            [topic] = self._cluster.topics([log.topic])
-            leader = topic.partitions[log.partition]
+        return log.live.epoch_end(epoch)
 
     # -- plans
 

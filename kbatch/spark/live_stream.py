@@ -12,7 +12,7 @@ from kbatch.backoff import Backoff
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import LATEST as LOG_END
-from kbatch.live.cluster import Cluster, EpochEnd, TopicMetadata, may_pass
+from kbatch.live.cluster import Cluster, TopicMetadata
 from kbatch.live.live_partitions import LivePartition, located_partitions, selected_partitions
 from kbatch.live.live_ranges import LiveRange
 from kbatch.live.settings import ClientSettings
@@ -272,7 +272,7 @@ class KbatchLiveStreamReader(MicroBatchReader):
             return state.start_offset
         if before.leader_epoch is None or before.leader_epoch == state.end_epoch:
             return before.next_offset
-        found = self._epoch_end(key, state, before.leader_epoch)
+        found = state.epoch_end(before.leader_epoch)
         if found is None or found.offset >= before.next_offset:
             return before.next_offset
         self._lose(
@@ -280,20 +280,6 @@ class KbatchLiveStreamReader(MicroBatchReader):
             f"elected (leader epoch {before.leader_epoch} ends there); {self._available(key, state)}"
         )
         return max(found.offset, state.start_offset)
-
-    def _epoch_end(self, key: TopicPartition, state: LivePartition, epoch: int) -> EpochEnd | None:
-        """Return where a leader epoch ends in the log; ask again while there is no leader."""
-        deadline = time.monotonic() + self.settings.default_api_timeout_ms / 1000
-        backoff = Backoff(self.settings.retry_backoff_ms, 1000)
-        topic = state.metadata
-        while True:
-            try:
-                return self._live._epoch_end(key, topic.partitions[state.number], epoch)
-            except BrokerError as error:
-                if not may_pass(error) or time.monotonic() > deadline:
-                    raise
-            time.sleep(backoff.next_seconds())
-            [topic] = self._live.topics([topic.name])
 
     def _lose(self, message: str) -> None:
         report_data_loss(message, fails=self.options.read.fail_on_data_loss, kind=BrokerError)
