@@ -85,7 +85,7 @@ def test_a_topic_that_was_made_again_is_not_asked(scripted: ScriptedCluster, par
 
     scripted.fail(ApiKey.FETCH, Fault(run=lambda: recreate(None), cut=0))
     with pytest.raises(
-        BrokerError, match="t-0: fetch of a sample failed with UNKNOWN_TOPIC_ID .*; begin a new read"
+        BrokerError, match=r"t-0: fetch of a sample failed with UNKNOWN_TOPIC_ID .*; begin a new read"
     ) as raised:
         partition.fetched(0, 1, "fetch of a sample")
     assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_ID
