@@ -52,13 +52,6 @@ class ListedOffset(NamedTuple):
     epoch: int
 
 
-class EpochEnd(NamedTuple):
-    """A leader epoch in a log, and the offset after its last record."""
-
-    epoch: int
-    offset: int
-
-
 class TopicMetadata(NamedTuple):
     """A topic.
 
@@ -283,89 +276,6 @@ class Cluster:
                 self._pause(backoff)
         return found
 
-    def _with_leader(
-        self, topic: TopicMetadata, number: int, action: str, ask: Callable[[PartitionLeader], AnswerT]
-    ) -> AnswerT:
-        """Ask the leader of a partition, and again after new metadata while a failure may pass.
-
-        `topic` is the metadata that the caller has; `action` is for messages.
-        """
-        topic_id = topic.id
-        deadline = self._deadline()
-        backoff = Backoff(self.settings.retry_backoff_ms, 1000)
-        while True:
-            leader = _leader_of(topic, number)
-            try:
-                if leader.broker < 0:
-                    raise refusal_error(
-                        ErrorCode.LEADER_NOT_AVAILABLE, action, broker=None, topic=topic.name, partition=number
-                    )
-                return ask(leader)
-            except BrokerError as error:
-                if not may_pass(error) or time.monotonic() > deadline:
-                    raise
-            self._pause(backoff)
-            [topic] = self.topics([topic.name])
-            if topic.id != topic_id:
-                raise refusal_error(ErrorCode.UNKNOWN_TOPIC_ID, action, broker=None, topic=topic.name, partition=number)
-
-    def _fetched(self, topic: TopicMetadata, number: int, message: Any, action: str) -> Any:
-        """Return the response of the leader of a partition to a Fetch request for it alone.
-
-        Raises
-        ------
-        BrokerError
-        AuthenticationError
-        """
-
-        def ask(leader: PartitionLeader) -> Any:
-            with self._lock:
-                connection = self._connection(leader.broker)
-                # From version 13 on, Fetch has ids instead of names.
-                response = connection.request(message, maximum=12 if topic.id.int == 0 else None)
-            code, parts = response.error_code, [each for one in response.responses for each in one.partitions]
-            if code or parts[0].error_code:
-                raise refusal_error(
-                    code or parts[0].error_code, action, broker=str(connection.server), topic=topic.name,
-                    partition=number,
-                )  # fmt: skip
-            return parts[0]
-
-        return self._with_leader(topic, number, action, ask)
-
-    def _end_of_epoch(self, topic: TopicMetadata, number: int, epoch: int) -> EpochEnd | None:
-        """Return the last leader epoch up to `epoch` in the log of a leader, and its end; None if it is unknown.
-
-        Raises
-        ------
-        BrokerError
-        AuthenticationError
-        """
-        return self._with_leader(
-            topic, number, "OffsetForLeaderEpoch", lambda leader: self._epoch_end((topic.name, number), leader, epoch)
-        )
-
-    def _epoch_end(self, key: PartitionKey, leader: PartitionLeader, epoch: int) -> EpochEnd | None:
-        """Return what `_end_of_epoch` returns, by one request."""
-        cls: Any = message_class("OffsetForLeaderEpochRequest")
-        part = cls.OffsetForLeaderPartition(partition=key[1], current_leader_epoch=leader.epoch, leader_epoch=epoch)
-        message = cls(replica_id=-1, topics=[cls.OffsetForLeaderTopic(topic=key[0], partitions=[part])])
-        with self._lock:
-            connection = self._connection(leader.broker)
-            if not connection.has(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2):
-                return None
-            response = connection.request(message)
-        found = response.topics[0].partitions[0]
-        if found.error_code:
-            raise refusal_error(
-                found.error_code,
-                "OffsetForLeaderEpoch",
-                broker=str(connection.server),
-                topic=key[0],
-                partition=key[1],
-            )
-        return EpochEnd(found.leader_epoch, found.end_offset) if found.end_offset >= 0 else None
-
     def _by_leader(
         self, wanted: Mapping[PartitionKey, int], known: Sequence[TopicMetadata]
     ) -> dict[int, dict[PartitionKey, int]]:
@@ -373,7 +283,7 @@ class Cluster:
         topics = {topic.name: topic for topic in known or self.topics({topic for topic, _ in wanted})}
         found: dict[int, dict[PartitionKey, int]] = {}
         for (topic, number), timestamp in wanted.items():
-            found.setdefault(_leader_of(topics[topic], number).broker, {})[topic, number] = timestamp
+            found.setdefault(leader_of(topics[topic], number).broker, {})[topic, number] = timestamp
         return found
 
     def _listed(
@@ -490,7 +400,8 @@ def _topic_metadata(topic: Any) -> TopicMetadata:
     return TopicMetadata(topic.name, topic.topic_id, topic.is_internal, partitions)
 
 
-def _leader_of(topic: TopicMetadata, number: int) -> PartitionLeader:
+def leader_of(topic: TopicMetadata, number: int) -> PartitionLeader:
+    """Return the leader of a partition by metadata; a partition that does not exist is an error."""
     leader = topic.partitions.get(number)
     if leader is None:
         raise BrokerError(

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.framing import byte_array, scan_part
-from kbatch.live.cluster import EARLIEST, LATEST, Cluster, EpochEnd, PartitionKey, TopicMetadata
+from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionKey, TopicMetadata
+from kbatch.live.leader_requests import EpochEnd, end_of_epoch, fetch_alone
 from kbatch.log.log_bounds import LogBound, start_of, stop_of
 from kbatch.log.selection import LogChooser, Selection
 from kbatch.log.source import Excludes
@@ -78,7 +79,7 @@ class LivePartition:
         part = cls.FetchPartition(partition=self.number, fetch_offset=offset, partition_max_bytes=size)
         topic = cls.FetchTopic(topic=self.metadata.name, topic_id=self.metadata.id, partitions=[part])
         message = cls(max_bytes=size, min_bytes=0, isolation_level=isolation, topics=[topic])
-        return self.cluster._fetched(self.metadata, self.number, message, action)
+        return fetch_alone(self.cluster, self.metadata, self.number, message, action)
 
     def aborted_at(self, offset: int) -> list[tuple[int, int]]:
         """Return producer id and first offset of the aborted transactions that reach an offset or a later one.
@@ -100,7 +101,7 @@ class LivePartition:
         ------
         BrokerError, AuthenticationError
         """
-        return self.cluster._end_of_epoch(self.metadata, self.number, epoch)
+        return end_of_epoch(self.cluster, self.metadata, self.number, epoch)
 
 
 def chosen_partitions(

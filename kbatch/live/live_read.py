@@ -18,6 +18,7 @@ from kbatch.live.data_loss import DataLoss
 from kbatch.live.fetch_state import NO_END, FetchedBatches, FetchEvent, FetchLimits, PartitionFetch
 from kbatch.live.fetching import BrokerFetcher
 from kbatch.live.gathering import BatchGathering
+from kbatch.live.leader_requests import ask_epoch_end
 from kbatch.live.live_options import LiveOptions
 from kbatch.read.decode_options import DecodeOptions
 
@@ -390,7 +391,7 @@ class LiveRead:
             return True
         key = (fetch.topic, fetch.partition)
         try:
-            found = self._cluster._epoch_end(key, leader, epoch)
+            found = ask_epoch_end(self._cluster, key, leader, epoch)
         except BrokerError as error:
             if not may_pass(error):
                 raise

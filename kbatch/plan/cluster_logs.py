@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.framing import scan_part
-from kbatch.live.cluster import LATEST, Cluster, EpochEnd, PartitionKey
+from kbatch.live.cluster import LATEST, Cluster, PartitionKey
+from kbatch.live.leader_requests import EpochEnd
 from kbatch.live.live_partitions import LivePartition, located_partitions, selected_partitions
 from kbatch.live.live_ranges import LiveRange
 from kbatch.live.live_sampling import sample_partitions

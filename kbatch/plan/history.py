@@ -31,7 +31,7 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.escaping import counted
 from kbatch.format import BATCH_DTYPE, INT64_MAX, NO_TIMESTAMP
 from kbatch.live.broker_errors import BrokerError
-from kbatch.live.cluster import EpochEnd
+from kbatch.live.leader_requests import EpochEnd
 from kbatch.live.live_partitions import LivePartition
 from kbatch.log import Log, Segment
 from kbatch.log.committed import SegmentTransactions, join_transactions, segment_transactions
