@@ -15,7 +15,7 @@ from kbatch.protocol.messages import message_class
 
 __all__ = ["EpochEnd", "ask_epoch_end", "end_of_epoch", "fetch_alone"]
 
-FoundT = TypeVar("FoundT")
+LeaderAnswerT = TypeVar("LeaderAnswerT")
 
 
 class EpochEnd(NamedTuple):
@@ -26,8 +26,8 @@ class EpochEnd(NamedTuple):
 
 
 def _ask_leader(
-    cluster: Cluster, topic: TopicMetadata, number: int, action: str, ask: Callable[[PartitionLeader], FoundT]
-) -> FoundT:
+    cluster: Cluster, topic: TopicMetadata, number: int, action: str, ask: Callable[[PartitionLeader], LeaderAnswerT]
+) -> LeaderAnswerT:
     """Ask the leader of a partition, and again after new metadata while a failure may pass.
 
     `topic` is the metadata that the caller has; `action` is for messages.
