@@ -277,7 +277,7 @@ def _verified(
 
 
 class _Ranges:
-    """OffsetArray of one kind that were found, as ranges; the first of them, and the number of all."""
+    """The offsets of one kind of finding, as ranges: the first ranges, and the number of all offsets."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -155,7 +155,7 @@ class LogOffsets:
             count = WINDOW_ROWS
             stop = int(self._rest[count])
         taken, self._rest = self._rest[:count], self._rest[count:]
-        # OffsetArray of a damaged log may descend.
+        # The offsets of a damaged log may descend.
         return np.sort(taken), stop
 
 
