@@ -1,7 +1,4 @@
-"""A task's tables -> Arrow batches for Spark, for batch reads and streams.
-
-Like all code of tasks in this package, it does not import pyspark.
-"""
+"""A task's tables -> Arrow batches for Spark, for batch reads and streams."""
 
 from __future__ import annotations
 

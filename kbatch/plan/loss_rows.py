@@ -1,7 +1,4 @@
-"""Losses as rows, for the data source's table ``losses`` and the export's side table.
-
-The export's tasks use this module, so it does not import pyspark.
-"""
+"""Losses as rows, for the data source's table ``losses`` and the export's side table."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Each log is planned by itself. Many logs are planned one after the other, in threads if they are remote, in a job of a
 cluster, or each by the task that reads it. Segments of large logs are followed in threads or in a job, and their bytes
 are divided among tasks. Planning uses names, sizes, index files and some batch headers. It decodes a batch only to
-convert a timestamp to an offset. This package does not import pyspark.
+convert a timestamp to an offset.
 
 The offset of a timestamp and the transactions of a log take about a millisecond of CPU per segment.
 """

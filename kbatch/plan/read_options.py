@@ -1,7 +1,4 @@
-"""The options of a read: the options of Spark's Kafka source, and options for damage and planning.
-
-The export, the data source and their tasks share this module, so it does not import pyspark.
-"""
+"""The options of a read: the options of Spark's Kafka source, and options for damage and planning."""
 
 from __future__ import annotations
 

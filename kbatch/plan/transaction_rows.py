@@ -1,7 +1,4 @@
-"""Transactions that read_committed leaves out or withholds, as rows of the data source's table ``transactions``.
-
-Like all code of tasks in this package, it does not import pyspark.
-"""
+"""Transactions that read_committed leaves out or withholds, as rows of the data source's table ``transactions``."""
 
 from __future__ import annotations
 

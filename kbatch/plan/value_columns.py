@@ -1,7 +1,4 @@
-"""The parsers of keys and values, and their columns, between decoding and the output of data source and export.
-
-Tasks use this module, so it does not import pyspark.
-"""
+"""The parsers of keys and values, and their columns, between decoding and the output of data source and export."""
 
 from __future__ import annotations
 

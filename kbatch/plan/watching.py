@@ -1,4 +1,4 @@
-"""The state of log directories that a broker is writing, polled at little cost. This module does not import pyspark."""
+"""The state of log directories to which a broker writes, polled at little cost."""
 
 from __future__ import annotations
 

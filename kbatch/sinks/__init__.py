@@ -1,1 +1,1 @@
-"""Where an export goes. No PySpark in here."""
+"""Exports: their runs, tasks, files and tables. No module of this package imports PySpark."""

@@ -1,7 +1,4 @@
-"""The names of the files of a run. Tasks choose them, so that the driver does not move files into place.
-
-Tasks use this module, so it does not import pyspark.
-"""
+"""The names of the files of a run. Tasks choose them, so that the driver does not move files into place."""
 
 from __future__ import annotations
 

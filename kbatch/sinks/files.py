@@ -1,7 +1,4 @@
-"""The data files of one topic-partition in a task: Parquet or Arrow IPC, of bounded size, in sequence or by day.
-
-Tasks use this module, so it does not import pyspark.
-"""
+"""The data files of one topic-partition in a task: Parquet or Arrow IPC, of bounded size, in sequence or by day."""
 
 from __future__ import annotations
 

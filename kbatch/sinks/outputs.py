@@ -1,7 +1,4 @@
-"""The output of an export: a directory of a mounted file system, or a prefix of an object store.
-
-Tasks use this module, so it does not import pyspark.
-"""
+"""The output of an export: a directory of a mounted file system, or a prefix of an object store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Parquet files: which columns get dictionaries, statistics and Bloom filters.
-
-Tasks use this module, so it does not import pyspark.
-"""
+"""Parquet files: which columns get dictionaries, statistics and Bloom filters."""
 
 from __future__ import annotations
 

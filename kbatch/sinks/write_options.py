@@ -1,7 +1,4 @@
-"""The options of the files that an export writes: format, compression, sizes of files and row groups, days.
-
-Tasks use this module, so it does not import pyspark.
-"""
+"""The options of the files that an export writes: format, compression, sizes of files and row groups, days."""
 
 from __future__ import annotations
 
