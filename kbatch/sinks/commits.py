@@ -49,7 +49,7 @@ class OutputState(NamedTuple):
     ----------
     exists : bool
     positions : dict of (topic, partition) to Position, or None
-        Of the logs of this run, as far as they were exported; None if the output has data of unknown origin.
+        Of those logs of this run that were exported before; None if the output has data of unknown origin.
     run : str or None
         The run that committed last, if it is known.
     """
@@ -98,7 +98,7 @@ class Commit:
     summary : dict
         The fields of the summary, for the manifest.
     report : str or None
-        Name of the file with the report of the run, which is at the place of `FileNames`.
+        Name of the file with the report of the run, relative to the place of `FileNames`.
     offsets : str
         The text of `kbatch.sinks.offset_ranges.CommitOffsets`.
     """
@@ -114,7 +114,7 @@ class Commit:
 
 
 class RunTarget(Protocol):
-    """An output of one run. The methods are called in this order; `recover` to `commit` with the output locked.
+    """The output of one run. The methods are called in this order; from `recover` to `commit`, the output is locked.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class RunTarget(Protocol):
     committed: bool
 
     def check_place(self) -> None:
-        """Raise if the output is something else."""
+        """Raise if there is something other than an output of this kind."""
 
     def work_directory(self) -> tuple[OutputPlace, str]:
         """Return where the work directories of runs are, and the prefix of their names."""
@@ -148,7 +148,7 @@ class RunTarget(Protocol):
         """Return the columns of the data of all earlier runs; None without data."""
 
     def check_columns(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> list[SchemaChange]:
-        """Return how the columns of the data change with files of this schema; none if they replace the data.
+        """Return how files of this schema change the columns of the data; nothing if they replace the data.
 
         Raises
         ------

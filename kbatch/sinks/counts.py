@@ -40,7 +40,7 @@ def _codec_sum(one: dict[CodecName, int], other: dict[CodecName, int]) -> dict[C
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was read and written: of a table, of a task, of a topic-partition or of a run, which are sums of each other.
+    """What was read and written: counts of a table, a task, a topic-partition or a run, which can be added.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class TaskCounter:
                 os.unlink(self._path)
 
     def add(self, counts: Counts) -> None:
-        """Add counts; write the file if that was long ago."""
+        """Add counts; write the file if `COUNTER_SECONDS` have passed since the last time."""
         self.counts += counts
         now = time.monotonic()
         if self._path is None or now - self._written < COUNTER_SECONDS:

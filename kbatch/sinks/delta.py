@@ -7,10 +7,10 @@ clean-up of the table's log, and Delta refuses a commit if another one has writt
 - ``kbatch.base``: that count at the last overwrite. Positions of earlier bases do not count.
 - ``kbatch.run``: the last run, as a number, by which a run that was killed is recognized.
 - ``kbatch.<base>:<topic>-<partition>``: the next offset.
-- ``kbatch.<base>.<topic id>:<topic>-<partition>``: how the log is recognized, in 63 bits. The id may be ``unknown``.
+- ``kbatch.<base>.<topic id>:<topic>-<partition>``: the fingerprint of the log, in 63 bits. The id may be ``unknown``.
   From the highest bits: one more than the leader epoch (15 bits), the `checksum_bits` of the batch before the position
   (24 bits), and the checksum of its last record (24 bits). Each is 0 if it is unknown, as is a leader epoch of more
-  bits. -1 if the topic was created again with another id.
+  bits. -1 if the topic was recreated with another id.
 
 A commit of 100,000 files takes 370 MiB of memory in the library, and about 100 MiB more for each identifier of a
 position.
@@ -43,15 +43,15 @@ __all__ = ["DeltaTable", "delta_storage"]
 _COUNT_ID = "kbatch"
 _BASE_ID = "kbatch.base"
 _UNKNOWN_ID = "unknown"
-# Of a position under an id that its topic no longer has.
-_NOT_ITS_ID = -1
+# The fingerprint under an id that the topic no longer has.
+_OBSOLETE_ID = -1
 _MAX_EPOCH = (1 << 63 - 2 * CHECKSUM_BITS) - 2
 # The identifier of the last run, and the key in the information about a commit.
 _RUN_ID = _RUN_KEY = "kbatch.run"
-# From this number of files on, a new table is created before the commit that adds them: creating it with them, the
-# library holds two more copies of all actions, 170 MiB for 100,000 files.
+# From this number of files on, a new table is created before the commit that adds them: if it created the table with
+# them, the library would hold two more copies of all actions, 170 MiB for 100,000 files.
 _MANY_FILES = 20_000
-# Marks the commit that creates it.
+# Marks the commit that creates the table without files.
 _EMPTY_KEY = "kbatch.empty"
 # A filter that no partition passes: an overwrite with it removes no file.
 _NO_PARTITION = [("partition", "=", "0"), ("partition", "=", "1")]
@@ -78,7 +78,7 @@ class DeltaTable:
         self._known: dict[tuple[str, int], Position] = {}
         # The ids under which each position was written.
         self._ids: dict[tuple[str, int], list[str]] = {}
-        # From `check_partitions` to `check_columns`: opening a table reads all of its log.
+        # Kept from `check_partitions` to `check_columns`, because opening a table reads all of its log.
         self._opened: Any = None
 
     @property
@@ -144,32 +144,32 @@ class DeltaTable:
             return OutputState(not is_empty, None if table.file_uris() else {})
         self._base = table.transaction_version(_BASE_ID) or 0
         found = read_identifiers(self._out, table.version(), [_RUN_ID, *_prefixes(self._base)])
-        marks = self._marks(found)
+        fingerprints = self._fingerprints(found)
         for log in logs:
-            position = self._position(found, log, marks.get(f"{log.topic}-{log.partition}", {}))
+            position = self._position(found, log, fingerprints.get(f"{log.topic}-{log.partition}", {}))
             if position is not None:
                 self._known[log.topic, log.partition] = position
         return OutputState(True, dict(self._known), _run_of_number(found.get(_RUN_ID)))
 
-    def _marks(self, found: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """Return by topic-partition what its log is recognized by, under each id that is not given up."""
-        marks: dict[str, dict[str, int]] = {}
+    def _fingerprints(self, found: Mapping[str, int]) -> dict[str, dict[str, int]]:
+        """Return the fingerprint of each log under each topic id that is not obsolete, by topic-partition."""
+        fingerprints: dict[str, dict[str, int]] = {}
         begin = f"kbatch.{self._base}."
-        for identifier, mark in found.items():
-            if identifier.startswith(begin) and mark != _NOT_ITS_ID:
+        for identifier, fingerprint in found.items():
+            if identifier.startswith(begin) and fingerprint != _OBSOLETE_ID:
                 topic_id, _, name = identifier.removeprefix(begin).partition(":")
-                marks.setdefault(name, {})[topic_id] = mark
-        return marks
+                fingerprints.setdefault(name, {})[topic_id] = fingerprint
+        return fingerprints
 
-    def _position(self, found: Mapping[str, int], log: LogName, marks: Mapping[str, int]) -> Position | None:
+    def _position(self, found: Mapping[str, int], log: LogName, fingerprints: Mapping[str, int]) -> Position | None:
         next_offset = found.get(_app(self._base, log.topic, log.partition))
         if next_offset is None:
             return None
-        self._ids[log.topic, log.partition] = list(marks)
-        ids = [each for each in marks if each != _UNKNOWN_ID]
+        self._ids[log.topic, log.partition] = list(fingerprints)
+        ids = [each for each in fingerprints if each != _UNKNOWN_ID]
         topic_id = log.topic_id if log.topic_id in ids else ids[-1] if ids else None
-        # The commit of a position writes the same mark under all ids that are not given up.
-        epoch, batch_crc, record_crc = _unpacked(next(iter(marks.values()), 0))
+        # The commit of a position writes the same fingerprint under all ids that are not obsolete.
+        epoch, batch_crc, record_crc = _parse_fingerprint(next(iter(fingerprints.values()), 0))
         return Position(next_offset, epoch, topic_id, batch_crc, record_crc)
 
     def commit(self, run: str, commit: Commit) -> None:
@@ -275,13 +275,13 @@ class DeltaTable:
             yield _BASE_ID, base
         for (topic, partition), position in commit.positions.items():
             if fresh or self._known.get((topic, partition)) != position:
-                mark = _packed(position)
+                fingerprint = _fingerprint(position)
                 yield _app(base, topic, partition), position.next_offset
                 # Exports with and without the id may alternate.
                 own = [position.topic_id or _UNKNOWN_ID]
                 for each in dict.fromkeys(own if fresh else [*self._ids.get((topic, partition), []), *own]):
                     is_other = position.topic_id not in (None, each) and each != _UNKNOWN_ID
-                    yield _app(base, topic, partition, each), _NOT_ITS_ID if is_other else mark
+                    yield _app(base, topic, partition, each), _OBSOLETE_ID if is_other else fingerprint
 
     def _action(self, file: CommittedFile) -> Any:
         from deltalake.transaction import AddAction
@@ -340,28 +340,28 @@ def _run_of_number(number: int | None) -> str | None:
 
 
 def _app(base: int, topic: str, partition: int, topic_id: str | None = None) -> str:
-    """Return the identifier of a position, or with a topic id that of what its log is recognized by."""
+    """Return the identifier of a position, or with a topic id that of the log's fingerprint."""
     return f"kbatch.{base}{'' if topic_id is None else f'.{topic_id}'}:{topic}-{partition}"
 
 
-def _packed(position: Position) -> int:
-    """Return what the log of a position is recognized by as a version."""
+def _fingerprint(position: Position) -> int:
+    """Return the fingerprint of the log of a position."""
     epoch = -1 if position.leader_epoch is None or position.leader_epoch > _MAX_EPOCH else position.leader_epoch
-    mark = epoch + 1
+    packed = epoch + 1
     for crc in (position.batch_crc, position.record_crc):
-        mark = mark << CHECKSUM_BITS | (0 if crc is None else checksum_bits(crc))
-    return mark
+        packed = packed << CHECKSUM_BITS | (0 if crc is None else checksum_bits(crc))
+    return packed
 
 
-def _unpacked(mark: int) -> tuple[int | None, int | None, int | None]:
+def _parse_fingerprint(packed: int) -> tuple[int | None, int | None, int | None]:
     """Return the leader epoch, and the checksums of the batch and the record before a position."""
     mask = (1 << CHECKSUM_BITS) - 1
-    epoch = (mark >> 2 * CHECKSUM_BITS) - 1
-    return None if epoch < 0 else epoch, mark >> CHECKSUM_BITS & mask or None, mark & mask or None
+    epoch = (packed >> 2 * CHECKSUM_BITS) - 1
+    return None if epoch < 0 else epoch, packed >> CHECKSUM_BITS & mask or None, packed & mask or None
 
 
 def _prefixes(base: int) -> list[str]:
-    """Return the prefixes of the identifiers of positions, and of what the logs are recognized by."""
+    """Return the prefixes of the identifiers of positions and of fingerprints."""
     return [f"kbatch.{base}:", f"kbatch.{base}."]
 
 

@@ -1,7 +1,7 @@
-"""Transaction identifiers (``txn`` actions) of a Delta table, all of them in one read of its log.
+"""Reads all transaction identifiers (``txn`` actions) of a Delta table in one pass over its log.
 
-deltalake returns the version of one identifier and reads the whole log for it. The files are the newest complete
-checkpoint of a version and the commits after it, as the Delta protocol defines them.
+deltalake reads the whole log for each identifier. The files of a version are its newest complete checkpoint and the
+commits after it, as the Delta protocol defines them.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _actions(log: OutputPlace, name: str) -> Iterator[pa.StructArray]:
 
 
 def _json_chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yield lines by the megabytes."""
+    """Yield lists of lines of about `_CHUNK` bytes."""
     chunk: list[bytes] = []
     size = 0
     for line in lines:

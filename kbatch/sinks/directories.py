@@ -38,7 +38,7 @@ DELETE_THREADS = 16
 SUCCESS = "_SUCCESS"
 # Spark refuses to merge files that have different types in a column.
 _ONE_TYPE = "not all readers combine files with several types in a column"
-# The number of files that are tried for the columns of the data.
+# The number of files that are tried to read the columns of the data.
 _TRIED_FILES = 8
 
 
@@ -82,7 +82,7 @@ class _FilesTarget:
         before = self._before
         if before is None or not before.files or before.schema is not None:
             return None if before is None or not before.files else before.schema
-        # An earlier release has written the manifest, and all files have the same columns.
+        # The manifest is that of an earlier release, in which all files have the same columns.
         for name in reversed(before.files[-_TRIED_FILES:]):
             # A user may have removed old files.
             with contextlib.suppress(FileNotFoundError):

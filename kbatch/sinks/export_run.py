@@ -54,11 +54,11 @@ __all__ = ["Executor", "ExportRun", "Limit", "open_target"]
 # The directory of the counts of running tasks, within the work directory. Readers ignore it.
 _COUNTERS = "_counters"
 
-# By the number of the log.
+# The logs whose transactions may withhold records, by their number in the run.
 _PendingLogs = dict[int, tuple[Log, Transactions, LogRange]]
 
-# Called with the logs, and the offset at which each continues, or None: returns where the run begins and ends in each;
-# None is where the options say.
+# Called with the logs, and the offset at which each continues, or None. Returns the offsets at which the run begins and
+# ends in each log; None stands for the bound in the options.
 Limit: TypeAlias = Callable[[Sequence[Any], Sequence[int | None]], Sequence[tuple[int | None, int | None]]]
 
 
@@ -159,7 +159,7 @@ class ExportRun:
     engine : (str, str)
         The name of the engine, for the summary, and why it was chosen.
     limit : Limit, optional
-        For a run that does not read all that is there.
+        For a run that reads only a part of the new records.
     within : RunLock, optional
         A lock of the output that the caller holds over several runs.
     source : RunInput, optional
@@ -204,7 +204,7 @@ class ExportRun:
         self._record = RunRecord(target.out)
         self._unseen: list[dict[str, Any]] = []
         self._starts: list[int | None] = []
-        # Where the reads begin and end, if not where the options say.
+        # Where the reads begin and end; None, or no entry, stands for the bound in the options.
         self._begins: Sequence[int | None] = []
         self._stops: Sequence[int | None] | None = None
         self._changes: list[LogChange] = []
@@ -304,7 +304,7 @@ class ExportRun:
         self._schema_changes = target.check_columns(self.schema, by_day=writing.by_day, replace=replaces)
 
     def has_nothing_to_read(self) -> bool:
-        """Plan the reads in this process, unless other machines are better at it; return whether there are none.
+        """Plan the reads, unless the engine plans them faster; return whether nothing has to be read.
 
         Then `run` needs no executor.
         """
@@ -333,8 +333,8 @@ class ExportRun:
         self._missing += [each for read in reads for each in read.missing]
         tasks = source.divide(logs, reads, options)
         plan_seconds = self._seconds
-        # Logs and splits take as much memory as all else of the run. Without them there is room for what the reports
-        # contain, and for the commit of a table, which needs most.
+        # Logs and splits take as much memory as the rest of the run. They are released for the contents of the reports
+        # and the commit of a table, which needs the most memory.
         facts, held = LogFacts(logs), _pending_logs(logs, reads)
         begins = [_read_begin(log, read) for log, read in zip(logs, reads, strict=True)]
         transactions, withheld = [read.transactions for read in reads], [read.withheld for read in reads]
@@ -371,7 +371,7 @@ class ExportRun:
             counters.remove_all()
 
     def _offsets(self, begins: Sequence[int], outcome: _Outcome, totals: RunTotals) -> str:
-        """Return what the commit covers, as text."""
+        """Return the offsets that the commit covers, as text."""
         restarts = {(each.topic, each.partition): each.kind for each in self._changes}
         ranges: dict[tuple[str, int], OffsetRange] = {}
         for part, begin in zip(totals.partitions, begins, strict=True):
@@ -454,7 +454,7 @@ class ExportRun:
                 self.committed = True
             summary.commit_seconds = round(time.monotonic() - began, 3)
             summary.seconds = round(self._seconds, 3)
-            # Of several runs, one that follows can still be undone.
+            # An export that follows logs has further runs, which an interrupt must undo.
             forget_unfinished(self, complete=self._limit is None)
         return summary
 

@@ -1,7 +1,7 @@
-"""`kbatch.verify_export`: whether an output has every record of its logs once, by the offsets in its files.
+"""`kbatch.verify_export`: whether an output has every record of its logs exactly once, by the offsets in its files.
 
-The commits of an export state which offsets they cover, and the logs which of these have records. Both are compared
-with the column ``offset`` of the data files.
+The commits of an export state which offsets they cover, and the logs which of these offsets have records. Both are
+compared with the column ``offset`` of the data files.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PartitionVerification:
     start, end : int or None
         The offsets that the commits cover; None if they cover none.
     records : int
-        Different offsets in the output.
+        Distinct offsets in the output.
     compared : int
         Records of the log that were compared with them.
     missing, doubled : int
@@ -286,7 +286,7 @@ class _Ranges:
         self._next = -1
 
     def add(self, offsets: OffsetArray, places: npt.NDArray[np.int64]) -> None:
-        """Add offsets, and where each is in a sequence: neighbours there are one range."""
+        """Add offsets with their places in a sequence; offsets at consecutive places are one range."""
         if not len(offsets):
             return
         self.count += len(offsets)
@@ -300,7 +300,7 @@ class _Ranges:
         self._next = int(places[-1]) + 1
 
     def report(self, part: PartitionVerification, kind: FindingKind, text: str, *, damage: bool = True) -> None:
-        """Add a finding for each range; `text` has the place of the offsets."""
+        """Add a finding for each range; the offsets replace the braces in `text`."""
         listed = 0
         for first, last, count in self.found:
             listed += count
@@ -314,7 +314,7 @@ class _Ranges:
 
 
 class _Live(NamedTuple):
-    """A range that commits cover, as far as its records are still those of the log."""
+    """The part of a range that commits cover whose records no truncation has replaced."""
 
     start: int
     end: int
@@ -349,19 +349,19 @@ class _PartitionCheck:
         self._expected = [] if log is None else list(self._expected_ranges(log))
         self._offsets = LogOffsets(log, self._expected, progress)
         self._found: dict[str, _Ranges] = {kind: _Ranges() for kind in ("missing", "doubled", "uncovered", "extra")}
-        # By live range: rows, and records that are missing.
+        # Of each live range: its bounds, its rows in the output, and the records missing there.
         self._starts = np.array([each.start for each in self._live], np.int64)
         self._ends = np.array([each.end for each in self._live], np.int64)
         self._rows = np.zeros(len(self._live), np.int64)
         self._missing = np.zeros(len(self._live), np.int64)
 
     def _expected_ranges(self, log: VerifiedLog) -> Iterator[tuple[int, int, Any, bool]]:
-        """Yield the ranges of the log to compare: those that commits cover, and what they leave out between them."""
+        """Yield the ranges of the log to compare: those that commits cover, and the gaps between them."""
         first, end = log.first_offset, log.end_offset
         reached: int | None = None
         for each in self._live:
             start = each.start
-            # No commit covers the offsets before, and nothing explains that.
+            # No commit covers the gap before this range, although the log did not lose these offsets.
             if reached is not None and each.covered.restart != "deleted":
                 start = reached
             reached = each.end
@@ -401,7 +401,7 @@ class _PartitionCheck:
         """Compare a window; return the place of the next record of the log."""
         rows, row_counts = _with_counts(window.written)
         records, record_counts = _with_counts(window.expected)
-        # What the log has of each offset in the output, and the other way round.
+        # The counts of the output's offsets in the log, and of the log's offsets in the output.
         in_log = _counts_at(rows, records, record_counts)
         in_output = _counts_at(records, rows, row_counts)
         allowed = np.maximum(in_log, 1)
@@ -429,7 +429,7 @@ class _PartitionCheck:
         return numbers, (offsets >= self._starts[numbers]) & (offsets < self._ends[numbers])
 
     def _may_be_covered(self, offsets: OffsetArray) -> npt.NDArray[np.bool_]:
-        """Return whether a commit of which this is unknown may cover each offset."""
+        """Return for each offset whether a commit whose ranges are unknown may cover it."""
         if self._output.unknown_run is None:
             return np.zeros(len(offsets), np.bool_)
         return offsets < (INT64_MAX if self._part.start is None else self._part.start)
@@ -441,9 +441,9 @@ class _PartitionCheck:
         return found
 
     def _compare_counts(self) -> None:
-        """Add a finding where the output has another number of rows than the commits wrote, and nothing else shows it.
+        """Add a finding for each range with another number of rows than commits wrote, if the offsets do not show it.
 
-        The log does not have these records any more, so that their offsets are unknown.
+        This happens if the log no longer has these records.
         """
         for live, rows, missing in zip(self._live, self._rows.tolist(), self._missing.tolist(), strict=True):
             written = live.covered.records
@@ -508,7 +508,7 @@ class _PartitionCheck:
 
 
 def _limits(covered: Sequence[CoveredRange]) -> list[int | None]:
-    """Return for each range, the last one first, the offset from which on a later truncation has made it void."""
+    """Return the offset at which a later truncation or recreation of the log invalidates each range, or None."""
     limits: list[int | None] = []
     limit: int | None = None
     for each in covered:
@@ -519,7 +519,7 @@ def _limits(covered: Sequence[CoveredRange]) -> list[int | None]:
 
 
 def _live_ranges(covered: Sequence[CoveredRange], limits: Sequence[int | None]) -> list[_Live]:
-    """Return the ranges in order of offsets, apart from each other, as far as they are not void."""
+    """Return the valid parts of the ranges in the order of their offsets, without overlaps."""
     live: list[_Live] = []
     reached = -1
     for each, limit in zip(reversed(covered), reversed(limits), strict=True):
@@ -531,7 +531,7 @@ def _live_ranges(covered: Sequence[CoveredRange], limits: Sequence[int | None]) 
 
 
 def _with_counts(offsets: OffsetArray) -> tuple[OffsetArray, npt.NDArray[np.int64]]:
-    """Return the different offsets of a sorted array, and the count of each."""
+    """Return the distinct offsets of a sorted array, and the count of each."""
     is_first = np.ones(len(offsets), np.bool_)
     np.not_equal(offsets[1:], offsets[:-1], out=is_first[1:])
     starts = np.flatnonzero(is_first)

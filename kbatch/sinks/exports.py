@@ -57,7 +57,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class ExportSetup:
-    """What the runs to an output have in common: the arguments of an export.
+    """The arguments of an export, which all of its runs have in common.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class ExportSetup:
         transform: Transform | None,
         config: ClientConfig | None = None,
     ) -> ExportSetup:
-        """Return the setup of arguments, which are checked."""
+        """Check the arguments of an export, and return them as a setup."""
         _check_options(reading, writing, transform, has_table=table is not None or catalog is not None)
         source = run_input(logdir, reading, config)
         return cls(source, open_place(os.fspath(out), writing.storage), reading, writing, table, catalog, transform)
@@ -137,7 +137,7 @@ def run_input(logdir: ExportedLogs, reading: ReadOptions, config: ClientConfig |
 
 
 def exported_cluster(given: Any, config: ClientConfig | None, name: str) -> ClusterSource | None:
-    """Return the cluster that an argument means; None for paths.
+    """Return the cluster that an argument names; None for paths.
 
     Raises
     ------

@@ -32,18 +32,18 @@ class FollowOptions:
     60.0
     """
 
-    # A commit has at least a file of each topic-partition with new records.
+    # A commit has at least one file for each topic-partition with new records.
     commit_interval: float = option(
         opts.duration("1m", lambda value: f"{value / 60:g}m"), 300.0, flag="--commit-interval",
         help="commit when a record has waited for this time, such as 30s or 5m",
     )  # fmt: skip
     commit_bytes: int = option(
         opts.size(), 1 << 30, flag="--commit-size",
-        help="commit when this number of bytes of the logs waits, and read about as many at most for one commit",
+        help="commit when this number of bytes of the logs is waiting, and read about this number at most for a commit",
     )  # fmt: skip
     available_now: bool = option(
         opts.BOOLEAN, False, flag="--available-now",
-        help="end when everything is committed that the logs have at the start, as Spark's trigger of this name",
+        help="end when everything that the logs have at the start is committed, like Spark's trigger of this name",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

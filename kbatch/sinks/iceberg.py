@@ -66,7 +66,7 @@ class IcebergTable:
             raise TableCommitError(
                 f"Iceberg catalog {catalog or 'default'!r} cannot be opened: {one_line(error)}"
             ) from error
-        # It warns about every column without statistics, and keys and values have none.
+        # pyiceberg warns about every column without statistics, and keys and values have none.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
 
     @property

@@ -21,7 +21,7 @@ POLL_SECONDS = 0.1
 
 
 class LocalExecutor:
-    """Runs tasks in threads: decoding, compression and the encoding of Parquet hold no interpreter lock.
+    """Runs tasks in threads: decoding, compression and the encoding of Parquet release the GIL.
 
     Parameters
     ----------

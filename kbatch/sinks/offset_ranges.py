@@ -1,4 +1,4 @@
-"""The offsets of each commit of an export, as text in the metadata of the commit: what proves that none is missing.
+"""The offsets that each commit of an export covers, as text in its metadata: they show that no record is missing.
 
 A directory has the text in the entry of the run in its manifest. A Delta table has it in the information about the
 commit, an Iceberg table in the properties of the snapshot. These expire, so both have it also in a file of the run,
@@ -87,7 +87,7 @@ class CommitOffsets:
         Raises
         ------
         ValueError, KeyError, TypeError
-            If it is something else.
+            If the text has another form.
         """
         found = parse_json(text)
         ranges = {

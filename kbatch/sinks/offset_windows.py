@@ -147,7 +147,7 @@ class LogOffsets:
             self._rest = np.concatenate(parts)
 
     def take(self, stop: int) -> tuple[OffsetArray, int]:
-        """Return the next offsets below `stop`, and where they end: below it if there are more than a window has."""
+        """Return the next offsets below `stop`, and where they end: before `stop` if a window has no room for more."""
         self._fill(WINDOW_ROWS + 1)
         beyond = np.flatnonzero(self._rest >= stop)
         count = int(beyond[0]) if len(beyond) else len(self._rest)
@@ -186,7 +186,7 @@ class WrittenOffsets:
         return min(lows, default=None)
 
     def window_end(self, begin: int) -> int:
-        """Return where a window ends that begins at an offset and has about the rows of `WINDOW_ROWS`."""
+        """Return the end of a window that begins at an offset and has about `WINDOW_ROWS` rows."""
         rows = 0
         while self._waiting and self._waiting[-1].low <= begin:
             self._active.append((self._waiting.pop(), None))

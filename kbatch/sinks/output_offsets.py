@@ -53,8 +53,8 @@ class CoveredRange:
     has_control: bool
     has_key: bool
 
-    def precede(self, before: CoveredRange) -> bool:
-        """Add the range of the commit before, if this one continues it; return whether it does."""
+    def extend_back(self, before: CoveredRange) -> bool:
+        """Add the range of the preceding commit if this range continues it; return whether it does."""
         options = (self.isolation, self.has_control, self.has_key)
         if (
             self.restart
@@ -116,7 +116,7 @@ class ExportOutput:
         for log, each in offsets.ranges.items():
             found = self.covered.setdefault(log, [])
             before = CoveredRange(*each, number, offsets.isolation, offsets.has_control, offsets.has_key)
-            if not (found and found[-1].precede(before)):
+            if not (found and found[-1].extend_back(before)):
                 found.append(before)
         return offsets.after
 
@@ -180,7 +180,7 @@ def _add_files(output: ExportOutput) -> Manifest:
 
 
 def _whole_manifest(place: OutputPlace) -> Manifest | None:
-    """Return the manifest; of an object that is replaced while it is read, a reader may get a part."""
+    """Return the manifest; it is read again if it is incomplete, because an object store was replacing it."""
     for _ in range(0 if place.local else _LISTINGS):
         with contextlib.suppress(LogDirectoryError):
             return Manifest.read(place)

@@ -21,19 +21,19 @@ __all__ = ["ParquetFile"]
 
 # The number of values of a column from which its encoding is chosen: 0.1 ms for each column of a file.
 DICTIONARY_SAMPLE = 8192
-# They have at most about this size, unless there are only a few.
+# The sampled values have at most about this size, unless there are only a few.
 DICTIONARY_SAMPLE_BYTES = 4 << 20
-# The size of a dictionary from which on Parquet's writer gives it up, after it has encoded a part of the column.
+# The size at which Parquet's writer abandons a dictionary, after it has encoded a part of the column.
 DICTIONARY_BYTES = 1 << 20
-# The share of keys that a Bloom filter takes for others. With 1 % it is 9.6 bits per key, with 5 % 6.2.
-BLOOM_MISSES = 0.05
+# The rate of false positives of Bloom filters. A rate of 1 % takes 9.6 bits per key, 5 % takes 6.2.
+FALSE_POSITIVE_RATE = 0.05
 # Limits of a page of Parquet.
 PAGE_BYTES = 1 << 20
 PAGE_ROWS = 16_384
 
 
 class ParquetFile:
-    """Writes a Parquet file; a sample of the first row group decides about the encoding of columns.
+    """Writes a Parquet file; a sample of the first row group determines the encoding of the columns.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def _settings(table: pa.Table, options: WriteOptions, ascending: bool) -> dict[s
     if ascending and "offset" in names:
         settings["sorting_columns"] = pyarrow.parquet.SortingColumn.from_ordering(schema, [("offset", "ascending")])
     blooms = {
-        leaf.path: {"ndv": max(1, min(table.num_rows, _distinct(leaf.values))), "fpp": BLOOM_MISSES}
+        leaf.path: {"ndv": max(1, min(table.num_rows, _distinct(leaf.values))), "fpp": FALSE_POSITIVE_RATE}
         for leaf in leaves
         if leaf.path == "key" and len(leaf.values) and not pa.types.is_boolean(leaf.type)
     }
@@ -163,7 +163,7 @@ def _is_parsed(column: str, kind: pa.DataType) -> bool:
 
 
 def _repeats(values: pa.Array, rows: int) -> bool:
-    """Whether a dictionary pays for a column: its values repeat, and they fit into the page of a dictionary."""
+    """Whether a dictionary makes a column smaller: its values repeat, and they fit into the page of a dictionary."""
     if not len(values):
         return False
     distinct = _distinct(values)

@@ -1,7 +1,7 @@
-"""The record of what exports have lost, found missing or changed, or withheld: one file per run next to the data.
+"""The reports of exports: what each run lost, withheld, or found missing or changed, as a file next to the data.
 
-The file of a run is written before its commit, and removed if the run is undone. It is never changed or replaced, also
-not when the data is. An empty file next to it marks that somebody has seen the report: a run that dies after its commit
+The file of a run is written before its commit, and removed if the run is undone. It is never changed or replaced, even
+if the data is. An empty file next to it marks that somebody has seen the report: a run that dies after its commit
 cannot print its summary, so the next one prints the report.
 """
 
@@ -121,7 +121,7 @@ class RunReport:
         Raises
         ------
         LogDirectoryError
-            If it is something else.
+            If the text is not a report.
         """
         try:
             found = parse_json(text)
@@ -203,7 +203,7 @@ class RunRecord:
         Raises
         ------
         LogDirectoryError
-            If a file is no report.
+            If a file is not a report.
         """
 
         def one(name: str) -> RunReport | None:
@@ -217,7 +217,7 @@ class RunRecord:
     def remove(self, run: str) -> None:
         """Remove the report of a run that is undone."""
         for name in self._place.entries():
-            # The name of a file that is being written has another end.
+            # The name of a file that is being written has a further suffix.
             if f"-{run}{_SUFFIX}" in name:
                 self._place.remove(name)
                 self._out.remove_empty(REPORTS)

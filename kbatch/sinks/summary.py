@@ -50,8 +50,8 @@ class PartitionSummary:
     aborted_batches, aborted_bytes : int
         Batches that read_committed omitted because their transaction was aborted.
     undecided_batches, undecided_bytes : int
-        Batches that it withheld: from the last stable offset on, and of transactions whose markers are lost
-        to damage.
+        Batches that read_committed withheld: from the last stable offset on, and of transactions whose markers are
+        lost to damage.
     last_stable_offset : int or None
         Under read_committed, the first offset of the log's first open transaction; None if none is open.
     open_count : int
@@ -267,7 +267,7 @@ undecided_bytes : int
     withheld_offsets: int = 0
 
     def __post_init__(self) -> None:
-        # Not a field: it is no part of the result.
+        # Not a field, because it is not part of the result.
         self._record: _Record | None = None
 
     def __repr__(self) -> str:
@@ -333,9 +333,9 @@ undecided_bytes : int
 
 
 class LogFacts:
-    """What a summary and positions contain of logs, in columns.
+    """The facts about logs that summaries and positions contain, in columns.
 
-    Objects of the logs, or objects that are created between theirs, would keep the blocks of memory of all logs in use.
+    A reference to a log, or an object that was allocated between logs, would keep the memory blocks of all logs in use.
 
     Attributes
     ----------

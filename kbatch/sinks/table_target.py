@@ -105,7 +105,7 @@ class TableTarget:
         return self._table.check_columns(schema, replace=replace)
 
     def check_place(self) -> None:
-        """Raise if the output is something else, or a table with other partitions."""
+        """Raise if there is something other than a table, or a table with other partitions."""
         check_parent(self.out)
         self._table.check_partitions()
         if self._in_table and not self._table.exists() and _is_foreign(self.out):

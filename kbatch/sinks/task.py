@@ -1,8 +1,8 @@
 """A task of the export: splits -> data files and a report.
 
 Tasks write with pyarrow, because Spark's own writer takes five times as long. Each attempt writes files with unique
-names, and they count only if its report reaches the driver. So a task that runs twice, or dies half way, cannot
-duplicate a record. A task gets its own splits only.
+names, and they count only if its report reaches the driver. So a task that runs twice, or dies halfway, cannot
+duplicate a record. A task gets only its own splits.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from kbatch.sinks.outputs import OutputPlace
 
 __all__ = ["RUN_DIGITS", "WORK_PREFIX", "RunLock"]
 
-# How often a run in an object store shows that it lives, and after how long without that it counts as dead, in seconds:
-# a process that is stopped for minutes is rare, and a user waits that long after a run was killed.
+# Seconds between the renewals of a run in an object store, and without a renewal until the run counts as dead. After a
+# run was killed, a user waits for this time; few processes are stopped for minutes.
 RENEWAL_SECONDS = 30.0
 DEAD_SECONDS = 300.0
 
