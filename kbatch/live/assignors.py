@@ -23,7 +23,7 @@ Assignment = dict[str, list[PartitionKey]]
 
 
 class GroupSubscription(NamedTuple):
-    """What a member wants and has.
+    """The topics that a member subscribes to, and the partitions that it owns.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ def _next_move(found: Assignment, topics: Mapping[str, frozenset[str]]) -> tuple
         for taker in by_size:
             if len(found[giver]) - len(found[taker]) < 2:
                 break
-            # The last partitions were added last, and have no owner to stay with.
+            # Partitions without an owner were added last; moving them keeps the others with their owners.
             for key in reversed(found[giver]):
                 if key[0] in topics[taker]:
                     return giver, taker, key

@@ -28,11 +28,11 @@ __all__ = ["BrokerConnection"]
 _LENGTH_BYTES = 4
 # Smaller responses do not come from the pool of buffers.
 _MIN_POOLED = 64 << 10
-# The version in which a client asks for the versions: all brokers since Kafka 2.4 have it, older ones refuse it in a
-# way that names their own versions.
+# The version of ApiVersions requests. Brokers since Kafka 2.4 support it; older ones reject it with a response that
+# lists their versions.
 _API_VERSIONS_VERSION = 3
-# These versions have the fields of the version before in the flexible encoding. librdkafka's mock broker offers them as
-# the last ones, and does not read them.
+# These versions differ from the previous ones only by the flexible encoding. librdkafka's mock broker advertises them
+# as its latest versions, but cannot parse them.
 _FIRST_FLEXIBLE = {
     ApiKey.JOIN_GROUP: 6,
     ApiKey.SYNC_GROUP: 4,
@@ -106,8 +106,8 @@ class BrokerConnection:
         version = self._versions.get(api_key)
         if version is None:
             raise BrokerError(
-                f"broker {self.server}: has no version of {api_key.title} that kbatch knows, as Kafka 0.11 "
-                "and newer have",
+                f"broker {self.server}: supports no version of {api_key.title} that kbatch supports; kbatch needs "
+                "Kafka 0.11 or newer",
                 broker=str(self.server),
                 code=ErrorCode.UNSUPPORTED_VERSION,
             )

@@ -39,8 +39,8 @@ _REMOVED = frozenset([ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION]
 class ClassicGroup:
     """A member of a group of the classic protocol. The thread of the membership uses it.
 
-    With cooperative-sticky alone, partitions stay with the member during a rebalance (KIP-429). With another assignor
-    in its list it gives up all of them before it joins, as Kafka's clients do.
+    If cooperative-sticky is its only assignor, the member keeps its partitions during a rebalance (KIP-429). Otherwise
+    it gives up all of them before it joins, as Kafka's clients do.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class ClassicGroup:
         self._assignors = chosen or (COOPERATIVE,)
         self._member_id = ""
         self._generation = -1
-        # What the assignment depends on, when it was made: a change needs a rebalance.
+        # The numbers of partitions for which the assignment was computed: a change needs a rebalance.
         self._seen: dict[str, int] = {}
         self._is_leader = False
         self._joins = False
@@ -154,8 +154,8 @@ class ClassicGroup:
             if settings.group_instance_id is not None:
                 if not connection.has(ApiKey.JOIN_GROUP, _STATIC_JOIN):
                     raise BrokerError(
-                        f"broker {connection.server}: has no static members (KIP-345), as Kafka 2.3 and newer have; "
-                        "omit group.instance.id",
+                        f"broker {connection.server}: does not support static members (KIP-345), which need Kafka 2.3 "
+                        "or newer; omit group.instance.id",
                         broker=str(connection.server),
                         code=ErrorCode.UNSUPPORTED_VERSION,
                     )
@@ -186,7 +186,7 @@ class ClassicGroup:
             raise _explained(error, self._assignors)
 
     def _synced(self, joined: Any) -> frozenset[PartitionKey] | None:
-        """Send the assignments of a leader, and return the own one; None if the member has to join again."""
+        """Return the assignment of the member, which a leader computes; None if the member has to join again."""
         cls: Any = message_class("SyncGroupRequest")
         self._is_leader = joined.leader == joined.member_id
         assignments = []
@@ -229,7 +229,7 @@ class ClassicGroup:
             return {}
         return {topic.name: len(topic.partitions) for topic in self._cluster._present_topics(topics)}
 
-    # -- being a member
+    # -- heartbeats
 
     def _stay(self, change: GroupChange | None, *, is_rejoining: bool = False) -> None:
         """Send heartbeats until the reader has acknowledged a change, or the member has to join again.
@@ -280,7 +280,7 @@ class ClassicGroup:
         return True
 
     def _has_changed(self) -> bool:
-        """Whether there are other topics to subscribe to, or the leader has to divide other partitions."""
+        """Whether the topics to subscribe to have changed, or the partitions that the leader divides."""
         names = self._subscription.names
         try:
             self._subscription.refreshed()
@@ -292,7 +292,7 @@ class ClassicGroup:
         return counts != self._seen or names != self._subscription.names
 
     def _lose(self, keeps_id: bool = False) -> None:
-        """Take the partitions from the reader, which other members may have now."""
+        """Take the partitions from the reader, because other members may own them now."""
         if not keeps_id:
             self._member_id = ""
         self._generation = -1

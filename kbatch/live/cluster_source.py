@@ -240,7 +240,7 @@ class _InOrder:
             return
         assert self._next is not None
         self.current, self._next = self._next, None
-        # The size of responses goes on growing.
+        # Responses continue to grow.
         size = _FIRST_RESPONSE if self._fetch is None else self._fetch.soft_bytes
         self._fetch = self.current.fetch(self.current.start, self.current.stop, size)
         read.add([self._fetch], self.current.log.metadata)

@@ -384,9 +384,9 @@ def consume(
         The approximate memory of the read with its receive buffers. A batch that is larger is read nevertheless. Tables
         that the caller keeps, and views of them, come on top.
     fail_on_data_loss : bool, default True
-        Whether it is an error if records are gone before they are read. With False the read goes on with those that
-        remain: at the first one after retention has deleted others, at the end of what a new leader has in common with
-        the one before, and at the beginning of a topic that was made again (`Consumer.missing_offsets`).
+        Whether it is an error if records are gone before they are read. With False the read resumes at the first record
+        that retention has left, at the offset where the log of a new leader diverges from that of the previous one, and
+        at the beginning of a topic that was recreated (`Consumer.missing_offsets`).
     value_schema, key_schema : str, path, mapping, or type of Arrow or NumPy, default None
         The schema of values or keys, as for `kbatch.Log.to_arrow`. A schema of JSON that is not given is inferred from
         a sample of the records that the partitions have when `consume` is called.

@@ -192,7 +192,7 @@ class GroupCoordinator:
     def attempt(
         self, ask: Callable[[BrokerConnection], CoordinatorAnswer], action: str, seconds: float | None = None
     ) -> Any:
-        """Ask the coordinator until it answers without an error that may pass.
+        """Ask the coordinator until it answers without a retriable error.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ class GroupCoordinator:
         Raises
         ------
         BrokerError
-            For other errors, and those that did not pass in time.
+            For other errors, and for retriable ones that persist until the deadline.
         """
         settings = self._cluster.settings
         deadline = time.monotonic() + (settings.default_api_timeout_ms / 1000 if seconds is None else seconds)

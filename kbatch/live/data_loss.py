@@ -24,7 +24,7 @@ class DataLoss:
     fails : bool
     counters : ReadCounters
     moved : callable
-        Given a topic and partition, and the offset where the read goes on.
+        Given a topic and partition, and the offset where the read resumes.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class DataLoss:
         last: int | None = None,
         broker: str | None = None,
     ) -> None:
-        """Raise an error, or warn and move a partition to the offset where its read goes on.
+        """Raise an error, or warn and move a partition to the offset where its read resumes.
 
         Parameters
         ----------
@@ -58,7 +58,7 @@ class DataLoss:
             What is gone, and why.
         code : ErrorCode or None
         position : int
-            Where the read goes on.
+            Where the read resumes.
         first, last : int, optional
             The offsets that are gone. Default is from the position of `fetch` to the one before `position`; the last
             one is unknown if `position` is before it.
@@ -78,7 +78,7 @@ class DataLoss:
         fetch.lost = None
         key = (fetch.topic, fetch.partition)
         self._moved(key, position)
-        self.note(MissingOffsets(*key, first, last, f"{place}: {reason}; the read goes on at offset {position}"))
+        self.note(MissingOffsets(*key, first, last, f"{place}: {reason}; the read resumes at offset {position}"))
 
     def end(
         self, fetch: PartitionFetch, reason: str, code: ErrorCode | None, stop: int, broker: str | None = None
@@ -114,7 +114,7 @@ class DataLoss:
     def _advice(self, fetch: PartitionFetch) -> str:
         """Return what a user can do about an error."""
         option = "fail_on_data_loss=False" if fetch.planned_epoch is None else "failOnDataLoss=false"
-        return f"begin a new read, or go on with the records that remain by {option}"
+        return f"begin a new read, or read the records that remain with {option}"
 
     def note(self, missing: MissingOffsets) -> None:
         """List and count offsets that are gone, and warn."""

@@ -1,4 +1,4 @@
-"""What a response means for its partitions: how far they are, and who is to be asked next."""
+"""The progress of partitions by the responses to fetches: their positions, and the replicas to fetch from next."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class FetchProgress:
     def _take(
         self, fetch: PartitionFetch, part: Any, data: npt.NDArray[np.uint8], context: ResponseContext, is_first: bool
     ) -> None:
-        """Report the batches of a partition, and move its position behind them."""
+        """Report the batches of a partition, and move its position past them."""
         self._counts.bytes += len(data)
         fetch.waited = 0.0
         fetch.lost = None
@@ -190,7 +190,7 @@ class FetchProgress:
         return None
 
     def _recover(self, fetch: PartitionFetch, part: Any, broker: str) -> None:
-        """Note an error of a partition that new metadata may end; raise it if it is final."""
+        """Record an error of a partition that new metadata may resolve; raise any other."""
         code = ErrorCode(part.error_code)
         error = refusal_error(
             code, f"fetch of offset {fetch.position}", broker=broker, topic=fetch.topic, partition=fetch.partition

@@ -28,7 +28,7 @@ SESSION_ERRORS = (
 )
 
 _SessionKey = tuple[str, uuid.UUID, int]
-# What a broker knows of a partition: the offset to fetch, the leader epoch, and the size.
+# The request for a partition that a session remembers: the offset to fetch, the leader epoch, and the size.
 _Asked = tuple[int, int, int]
 
 
@@ -56,7 +56,7 @@ class FetchSession:
 
     @property
     def is_incremental(self) -> bool:
-        """Whether the last request had only what changed, so that a response lacks partitions without news."""
+        """Whether the last request had only changes, so that the response omits partitions without news."""
         return self._sent_epoch > _FIRST_EPOCH
 
     @staticmethod

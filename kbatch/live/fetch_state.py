@@ -1,4 +1,4 @@
-"""What a live read knows of its partitions, and what its threads report."""
+"""The state of the partitions of a live read, and the events that its threads report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MIN_PARTITION_BYTES = 1 << 20
 
 @dataclass(eq=False)
 class PartitionFetch:
-    """A partition that is read, and how far it is.
+    """A partition that is read, and the progress of its fetches.
 
     Attributes
     ----------
@@ -48,8 +48,8 @@ class PartitionFetch:
     last_epoch : int
         The leader epoch of the last batch that was received, or -1.
     planned_epoch : int or None
-        The epoch of the leader when the range of offsets was planned, or -1; None if it was not planned. What a topic
-        that was made again, or a leader without some of these records, has in their place is not read.
+        The epoch of the leader when the range of offsets was planned, or -1; None if it was not planned. Other records
+        at these offsets, of a recreated topic or of a leader that lacks some of those planned, are not read.
     lost_position : int
         The position when the partition last had no broker to fetch from, or -1.
     may_begin_later : bool
@@ -116,7 +116,7 @@ class FetchLimits(NamedTuple):
     partition_bytes : int or None
         The size of the records of a partition in a response; None divides the response among the partitions.
     min_bytes, max_wait_ms : int
-        The broker waits for so many bytes, and at most this time.
+        The broker waits for this number of bytes, at most for this time.
     timeout : float
         Seconds without records after which a read that has an end fails.
     rack : str
@@ -213,8 +213,8 @@ class FetchEvent:
     ----------
     batches : list of FetchedBatches
     finished, lost, moved, stalled : list of PartitionFetch
-        Partitions that the thread no longer fetches: read to their end; those that need new metadata; those that
-        another broker is to be asked for; and those whose records up to their end do not come.
+        Partitions that the thread no longer fetches: those that were read to their end, those that need new metadata,
+        those to fetch from another broker, and those whose remaining records do not arrive.
     error : BaseException or None
         The thread has ended.
     """

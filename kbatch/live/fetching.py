@@ -101,7 +101,7 @@ class BrokerFetcher(threading.Thread):
                 self._connection.close()
 
     def _wait_for_partitions(self) -> bool:
-        """Wait until there are partitions; return whether the thread goes on."""
+        """Wait until there are partitions; return False if the thread was closed."""
         with self._changed:
             if not self._partitions:
                 self._give_event()
@@ -140,7 +140,7 @@ class BrokerFetcher(threading.Thread):
             self._closed.wait(response.throttle_time_ms / 1000)
 
     def _wanted(self, now: float) -> list[PartitionFetch]:
-        """Return the partitions to fetch, after those have left that were stopped, or go back to their leader."""
+        """Drop the partitions that were stopped or return to their leader, and return the others to fetch."""
         event = FetchEvent()
         with self._changed:
             for each in self._partitions:

@@ -110,12 +110,12 @@ class GroupCommits:
         if not self._is_reset_given and not loss.fails:
             position = log.start_offset if is_below else end
             gone = (committed.offset, position) if is_below else (position, committed.offset)
-            loss.note(MissingOffsets(*key, gone[0], gone[1] - 1, f"{text}; the read goes on at offset {position}"))
+            loss.note(MissingOffsets(*key, gone[0], gone[1] - 1, f"{text}; the read resumes at offset {position}"))
             return CommittedOffset(position)
         if not self._is_reset_given or self._reset == "none":
             raise BrokerError(
-                f"{text}; set auto.offset.reset to earliest or latest to read on from there, or go on with the records "
-                "that remain by fail_on_data_loss=False",
+                f"{text}; set auto.offset.reset to earliest or latest to read from there, or read the records that "
+                "remain with fail_on_data_loss=False",
                 topic=key[0],
                 partition=key[1],
                 code=ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -1,4 +1,4 @@
-"""What a read with a group has in addition: a membership or assigned partitions, and commits."""
+"""The group of a read: its membership or assigned partitions, and its commits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMMITTED = "committed"
 
 @dataclass(frozen=True)
 class GroupUse:
-    """What a caller of `consume` wants of a group.
+    """How a caller of `consume` uses a group.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the reader of a group and the thread of its membership share."""
+"""The state that the reader of a group shares with the thread of its membership."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEMBERSHIP_ERRORS = frozenset(
 )
 
 
-# A member without partitions after so many heartbeats will probably get none.
+# A member without partitions after this number of heartbeats will probably get none.
 _SETTLED_HEARTBEATS = 2
 
 

@@ -62,7 +62,7 @@ class LiveOptions:
             )
         },
         help="whether it is an error if records are gone before they are read: deleted by retention or a truncation, "
-        "or with their topic. With false they are reported, and the read goes on with those that remain",
+        "or with their topic. With false they are reported, and the read continues with those that remain",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The partitions of a cluster as logs with bounds: what the bounds of a read need to know of them."""
+"""The partitions of a cluster as logs, from which the bounds of a read are resolved to offsets."""
 
 from __future__ import annotations
 

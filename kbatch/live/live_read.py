@@ -263,7 +263,7 @@ class LiveRead:
         """Give a partition to its leader's thread; return False if there is none now."""
         if topic is None:
             return False
-        if topic.id != fetch.topic_id and not self._begins_again(fetch, topic):
+        if topic.id != fetch.topic_id and not self._restart_recreated(fetch, topic):
             return False
         if fetch.position >= fetch.stop:
             self._unfinished -= 1
@@ -278,7 +278,7 @@ class LiveRead:
                     code=ErrorCode.LEADER_NOT_AVAILABLE,
                 )
             return False
-        if leader.epoch != fetch.leader_epoch and not self._agrees(fetch, leader):
+        if leader.epoch != fetch.leader_epoch and not self._check_leader(fetch, leader):
             return False
         if fetch.is_out_of_range:
             self._check_range(fetch)
@@ -297,8 +297,8 @@ class LiveRead:
             self._give(fetch)
             return
         fetch.lost = BrokerError(
-            f"{fetch.name}: the leader names broker {fetch.replica} as the closest replica (client.rack), and metadata "
-            "do not have it; check that it runs",
+            f"{fetch.name}: the leader names broker {fetch.replica} as the closest replica (client.rack), but the "
+            "metadata does not list it; check that it runs",
             topic=fetch.topic,
             partition=fetch.partition,
             code=ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -325,13 +325,10 @@ class LiveRead:
                 fetcher.close()
         fetcher.add([fetch])
 
-    def _begins_again(self, fetch: PartitionFetch, topic: TopicMetadata) -> bool:
-        """Begin with the first record of a topic that was made again; False if it lacks the partition now.
+    def _restart_recreated(self, fetch: PartitionFetch, topic: TopicMetadata) -> bool:
+        """Report the loss of a topic that was recreated, and begin with its first record.
 
-        Raises
-        ------
-        BrokerError
-            If this is an error.
+        Return False if the topic lacks the partition now.
         """
         reason = "the topic was deleted and made again during the read"
         if fetch.planned_epoch is not None:
@@ -375,15 +372,10 @@ class LiveRead:
         server = self._cluster._brokers.get(broker)
         return None if server is None else str(server)
 
-    def _agrees(self, fetch: PartitionFetch, leader: PartitionLeader) -> bool:
-        """Return whether a new leader has the batch before the position (KIP-320); False if it does not answer now.
+    def _check_leader(self, fetch: PartitionFetch, leader: PartitionLeader) -> bool:
+        """Report the records that a new leader lacks: of those before the position (KIP-320), or of those planned.
 
-        If the range of offsets was planned, the leader must have all of them.
-
-        Raises
-        ------
-        BrokerError
-            If the leader has other records there: it was elected although it lacked some.
+        Return False if the leader does not answer now.
         """
         is_planned = fetch.planned_epoch is not None
         epoch, needed = (fetch.planned_epoch, fetch.stop) if is_planned else (fetch.last_epoch, fetch.position)
@@ -423,13 +415,7 @@ class LiveRead:
         return True
 
     def _check_range(self, fetch: PartitionFetch) -> None:
-        """Compare a position that the leader refused with the offsets of the partition.
-
-        Raises
-        ------
-        BrokerError
-            If records are gone.
-        """
+        """Compare a position that the leader refused with the offsets of the partition, and report a loss."""
         first, end = self._offsets(fetch)
         gone = f"offset {fetch.position}, which follows the records read so far, is gone: "
         if fetch.position < first:

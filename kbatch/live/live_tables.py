@@ -152,7 +152,7 @@ class LiveTables:
         return self.counters.snapshot(self.lag)
 
     def _move(self, key: PartitionKey, offset: int) -> None:
-        """Note that the read of a partition goes on at another offset."""
+        """Note that the read of a partition resumes at another offset."""
         if key in self.positions:
             self.positions[key] = CommittedOffset(offset)
 
@@ -243,7 +243,7 @@ class LiveTables:
             if change is not None:
                 self._reassign(change, read)
                 member.state.acknowledge(change)
-                # So that records which arrive before the next commit are not passed over by auto.offset.reset=latest.
+                # Otherwise auto.offset.reset=latest would skip the records that arrive before the next commit.
                 self.commit_automatically()
         if self._watch is not None and time.monotonic() >= self._watch_at:
             read.add(self._new_fetches(self._watch(self._by_key)))
@@ -272,17 +272,17 @@ class LiveTables:
             read.add(self._new_fetches(self._group.located(added, self._arguments.decode.isolation)))
 
     def _new_fetches(self, logs: Sequence[LivePartition]) -> list[PartitionFetch]:
-        """Return partitions that were assigned, or were made during the read and begin with their first record."""
+        """Return the fetches of assigned partitions, or of new ones, which begin with their first record."""
         has_bounds = self._group is not None and self._group.member is not None
         self._add_logs(logs, self._arguments.bounds(logs) if has_bounds else [(LogBound(), LogBound())] * len(logs))
         ranges = {key: self.ranges[key] for key in [(log.metadata.name, log.number) for log in logs]}
-        return self._made_fetches({key: (start, self._stop(stop)) for key, (start, stop) in ranges.items()})
+        return self._add_fetches({key: (start, self._stop(stop)) for key, (start, stop) in ranges.items()})
 
     def _stop(self, stop: int) -> int:
         return NO_END if self._follows else stop
 
-    def _made_fetches(self, ranges: Mapping[PartitionKey, tuple[int, int]]) -> list[PartitionFetch]:
-        """Return the partitions to fetch between offsets."""
+    def _add_fetches(self, ranges: Mapping[PartitionKey, tuple[int, int]]) -> list[PartitionFetch]:
+        """Create the fetches of ranges of offsets, in place of earlier ones of these partitions."""
         for key, (start, stop) in ranges.items():
             log, position = self._by_key[key], self.positions[key]
             self._fetches[key] = PartitionFetch(
@@ -305,7 +305,7 @@ class LiveTables:
         for key, (start, _) in ranges.items():
             if self.positions[key].offset != start:
                 self.positions[key] = CommittedOffset(start)
-        read = LiveRead(self._cluster, self._made_fetches(ranges), self._sizes, self._options, self._policy, changes)
+        read = LiveRead(self._cluster, self._add_fetches(ranges), self._sizes, self._options, self._policy, changes)
         self._reads.append(read)
         for batches in read.batches():
             if batches.fetch.is_stopped:

@@ -50,7 +50,7 @@ class NewGroup:
         self._member_id = ""
         self._epoch = _JOIN
         self._interval = 0.0
-        # What the broker knows of the member; None after an error, when everything is sent again.
+        # The fields that the broker has received; None after an error, when all of them are sent again.
         self._sent: dict[str, Any] | None = None
         # The assignment by topic id, while a topic is not in the metadata yet.
         self._unresolved: list[Any] | None = None
@@ -121,7 +121,7 @@ class NewGroup:
         self._offer()
 
     def _fields(self) -> dict[str, Any]:
-        """Return what the broker has to know of the member."""
+        """Return the fields of the member in a heartbeat."""
         ids = {topic.name: topic.id for topic in self._subscription.topics}
         by_topic: dict[uuid.UUID, list[int]] = {}
         if self._epoch != _JOIN:
@@ -180,7 +180,7 @@ class NewGroup:
         self._state.offer(GroupChange(assigned))
 
     def _lose(self) -> None:
-        """Take the partitions from the reader, which other members may have now."""
+        """Take the partitions from the reader, because other members may own them now."""
         self._epoch = _JOIN
         self._sent = None
         self._unresolved = None

@@ -57,7 +57,7 @@ def backup_topics(
     date by the same call. New segments appear in commits of about 1 GiB, each complete or not at all: after an error,
     an interrupt or a kill, the next call continues after the last commit, without a missing or a duplicate batch. If
     the last segment ends within a batch or with a damaged one, as after the crash of a broker, it is cut there and its
-    indexes are made again.
+    indexes are rebuilt.
 
     Parameters
     ----------
@@ -119,13 +119,7 @@ def backup_topics(
 
 
 def _continued(appender: LogAppender, part: LivePartition) -> AppendedLog:
-    """Return the log of a partition at the offset where it is continued.
-
-    Raises
-    ------
-    BrokerError, LogDirectoryError
-        If it does not continue in the partition.
-    """
+    """Return the log of a partition at the offset where it is continued; raise if the partition is another log."""
     log = appender.open(part.metadata.name, part.number)
     if log.log is None:
         log.begin(part.metadata.id, part.start_offset)

@@ -47,7 +47,7 @@ def test_after_retention_the_read_goes_on_at_the_first_record_that_remains() -> 
     cluster = ScriptedCluster(orders=[made, partition(5)])
     cluster.fail(ApiKey.FETCH, Fault(), Fault(run=retained(made, 20)))
     consumer = consumed(cluster, fetch_max_bytes=1, fail_on_data_loss=False)
-    with pytest.warns(RuntimeWarning, match=r"orders-0: offset 5, .*deleted by retention.*goes on at offset 20"):
+    with pytest.warns(RuntimeWarning, match=r"orders-0: offset 5, .*deleted by retention.*resumes at offset 20"):
         found = offsets(consumer)
     assert found == {("orders", 0): [*range(5), *range(20, 30)], ("orders", 1): list(range(5))}
     assert missing(consumer) == [("orders", 0, 5, 19)]
@@ -88,7 +88,7 @@ def test_after_a_truncation_the_read_goes_on_where_the_leaders_agree() -> None:
     made.write([b"x"])
     consumer = consumed(cluster, end=None, start="earliest", fetch_max_bytes=1, fail_on_data_loss=False)
     cluster.fail(ApiKey.FETCH, Fault(), Fault(), Fault(run=elect))
-    with pytest.warns(RuntimeWarning, match=r"from offset 5 to 10, exclusive, .*goes on at offset 5"):
+    with pytest.warns(RuntimeWarning, match=r"from offset 5 to 10, exclusive, .*resumes at offset 5"):
         tables = taken(consumer, 25)
     assert numbers(tables) == [*range(10), *range(5, 20)]
     assert [value for table in tables[2:] for value in table.values()] == [b"new"] * 15
@@ -106,7 +106,7 @@ def test_a_log_that_was_truncated_below_the_position_goes_on_at_its_end() -> Non
     cluster.fail(ApiKey.FETCH, Fault(), Fault(), Fault(run=truncate))
     cluster.fail(ApiKey.FETCH, Fault(), Fault(run=lambda: made.write([b"newer"])))
     consumer = consumed(cluster, end=None, start="earliest", fetch_max_bytes=1, fail_on_data_loss=False)
-    with pytest.warns(RuntimeWarning, match=r"offset 10, .*truncated to offset 7 .*goes on at offset 7"):
+    with pytest.warns(RuntimeWarning, match=r"offset 10, .*truncated to offset 7 .*resumes at offset 7"):
         assert numbers(taken(consumer, 11)) == [*range(10), 7]
     assert missing(consumer) == [("orders", 0, 7, 9)]
 
@@ -136,7 +136,7 @@ def test_a_topic_that_is_made_again_is_read_from_its_beginning() -> None:
     cluster = ScriptedCluster(orders=[made])
     cluster.fail(ApiKey.FETCH, Fault(), Fault(), Fault(run=make_again(cluster, made)))
     consumer = consumed(cluster, end=None, start="earliest", fetch_max_bytes=1, fail_on_data_loss=False)
-    with pytest.warns(RuntimeWarning, match=r"orders-0: the topic was deleted and made again.*goes on at offset 0"):
+    with pytest.warns(RuntimeWarning, match=r"orders-0: the topic was deleted and made again.*resumes at offset 0"):
         assert numbers(taken(consumer, 19)) == [*range(10), *range(9)]
     # How many records the old topic had is unknown.
     assert missing(consumer) == [("orders", 0, 10, None)]
@@ -162,8 +162,8 @@ def test_by_default_lost_records_are_an_error_that_states_what_to_do(start: int)
         list(consumer)
     assert str(raised.value) == (
         "broker broker-1:9092, orders-0: offset 5, which follows the records read so far, is gone: the records before "
-        f"offset {start} were deleted by retention during the read; begin a new read, or go on with the records that "
-        "remain by fail_on_data_loss=False"
+        f"offset {start} were deleted by retention during the read; begin a new read, or read the records that "
+        "remain with fail_on_data_loss=False"
     )
     assert consumer.missing_offsets == []
 
@@ -202,7 +202,7 @@ def test_a_committed_offset_that_is_gone_is_a_gap_too(committed: int, start: int
     made.start, made.batches = 2, made.batches[1:]
     cluster.group().offsets[KEYS[0]] = (committed, -1)
     consumer = joined(cluster, fail_on_data_loss=False, end="latest")
-    with consumer, pytest.warns(RuntimeWarning, match=rf"offset {committed} .*the read goes on at offset {start}"):
+    with consumer, pytest.warns(RuntimeWarning, match=rf"offset {committed} .*the read resumes at offset {start}"):
         found = numbers(list(consumer))
     assert found == list(range(start, 3))
     assert missing(consumer) == [("orders", 0, *gap)]
