@@ -186,7 +186,7 @@ def export(
     ------
     LogDirectoryError
         If no log exists, `out` cannot be written, another export is writing to it, or a log has changed since the last
-        export (deleted, truncated or created again); raised before the engine is started.
+        export (deleted, truncated or recreated); raised before the engine is started.
     BrokerError, AuthenticationError
         As for `kbatch.consume`, from a cluster. Retries within ``default.api.timeout.ms`` outlast restarts of brokers
         and changes of leaders.

@@ -56,7 +56,7 @@ for _error in (BrokerError, BrokerConnectionError, AuthenticationError):
 # What a user can do about an error code. Other codes have only their description.
 _REMEDIES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the name of the topic, and that it was not deleted",
-    ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted, or deleted and made again; begin a new read",
+    ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted or recreated; begin a new read",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "the principal needs the ACLs DESCRIBE and READ on this topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "the principal needs the ACL READ on this group",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the principal needs the ACL DESCRIBE on the cluster",

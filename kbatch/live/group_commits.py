@@ -101,7 +101,7 @@ class GroupCommits:
         reason = (
             f"the records from there to {log.start_offset}, exclusive, were deleted by retention"
             if is_below
-            else f"the log ends at {end}: it was truncated, or the topic was deleted and made again"
+            else f"the log ends at {end}: it was truncated, or the topic was deleted and recreated"
         )
         text = (
             f"{key[0]}-{key[1]}: the committed offset {committed.offset} of group {self._group!r} is not in the log: "

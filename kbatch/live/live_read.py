@@ -330,9 +330,9 @@ class LiveRead:
 
         Return False if the topic lacks the partition now.
         """
-        reason = "the topic was deleted and made again during the read"
+        reason = "the topic was deleted and recreated during the read"
         if fetch.planned_epoch is not None:
-            reason = f"the topic was created again: its id was {fetch.topic_id}, and is now {topic.id}"
+            reason = f"the topic was recreated: its id was {fetch.topic_id}, and is now {topic.id}"
             self._policy.loss.end(fetch, reason, ErrorCode.UNKNOWN_TOPIC_ID, fetch.position)
             return True
         first = end = 0

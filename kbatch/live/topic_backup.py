@@ -87,7 +87,7 @@ def backup_topics(
     CorruptBatchError, CrcMismatchError
         If a broker sends a damaged batch. What was committed before stays.
     LogDirectoryError
-        If another process has locked `out`, or a log in it does not continue in the topic: the topic was made again,
+        If another process has locked `out`, or a log in it does not continue in the topic: the topic was recreated,
         was truncated, or its records after the backup are deleted. Nothing is written then.
 
     Notes
@@ -130,12 +130,12 @@ def _continued(appender: LogAppender, part: LivePartition) -> AppendedLog:
         raise _discontinued(
             log,
             f"it is of the topic with id {log.topic_id}, and the cluster has another one of this name, with id "
-            f"{part.metadata.id}: the topic was deleted and made again",
+            f"{part.metadata.id}: the topic was deleted and recreated",
         )
     end = log.end_offset
     if end > part.end_offset:
         raise _discontinued(
-            log, f"it ends at offset {end}, but the topic at {part.end_offset}: the topic was truncated or made again"
+            log, f"it ends at offset {end}, but the topic at {part.end_offset}: the topic was truncated or recreated"
         )
     if end < part.start_offset:
         raise _discontinued(

@@ -189,7 +189,7 @@ class FollowedLog:
         Parameters
         ----------
         log : Log
-            As it is now. One that was truncated or made again since the last call is followed again from the start.
+            As it is now. One that was truncated or recreated since the last call is followed again from the start.
         start : int
             A later call does not need offsets before this one, which a stream has committed.
         """

@@ -39,7 +39,7 @@ __all__ = [
     "report_unrecognized",
 ]
 
-# In a Delta table two checksums and a leader epoch are one number. A log that was made again has one of the checksums
+# In a Delta table two checksums and a leader epoch are one number. A log that was recreated has one of the checksums
 # of the log before with a probability of 1 in 8 million.
 CHECKSUM_BITS = 24
 
@@ -82,7 +82,7 @@ class Position:
         """Return what shows that a topic with this id is another one, or "" if nothing does."""
         if None in (self.topic_id, topic_id) or self.topic_id == topic_id:
             return ""
-        return f"the topic was created again: its id was {self.topic_id}, and is now {topic_id}"
+        return f"the topic was recreated: its id was {self.topic_id}, and is now {topic_id}"
 
 
 # By topic and partition.
@@ -100,7 +100,7 @@ class LogChange(NamedTuple):
     partition : int
     kind : {"deleted", "truncated", "recreated"}
         Records from the position on were deleted by retention; the log was truncated below the position, by a new
-        leader or a restored copy; the topic was deleted and created again, or its log was made again.
+        leader or a restored copy; the topic was deleted and recreated, or its log was recreated.
     position : int
         The next offset after the last run.
     resumed_at : int
@@ -251,7 +251,7 @@ def changed_identity(log: Log, position: Position, found: tuple[Segment, np.void
     if epoch is not None and position.leader_epoch is not None and epoch < position.leader_epoch:
         # Leader epochs ascend within a log.
         before = position.leader_epoch
-        return f"the log was made again: the leader epoch of offset {offset} was {before} and is now {epoch}"
+        return f"the log was recreated: the leader epoch of offset {offset} was {before} and is now {epoch}"
     if position.batch_crc is None:
         return ""
     is_known = position.topic_id is not None and log.topic_id is not None
@@ -272,11 +272,11 @@ def changed_identity(log: Log, position: Position, found: tuple[Segment, np.void
             return unknown
         if record == position.record_crc:
             return ""
-        return f"the log was made again: the record with offset {offset} is another one"
+        return f"the log was recreated: the record with offset {offset} is another one"
     if are_rewritten(row) or cleaner_checkpoint(segment) > offset:
         return unknown
     return (
-        f"the log was made again: the checksum of the batch with offset {offset} was another one than {crc}, and "
+        f"the log was recreated: the checksum of the batch with offset {offset} was another one than {crc}, and "
         "nothing shows that compaction has rewritten it"
     )
 

@@ -218,7 +218,7 @@ class WatchedLogs:
         """
         segment = planned_segment(state.last, storage_options=storage.options)
         begin, end, crc = state.batch_position, state.position, state.batch_crc
-        # The log may have been made again, even if the file is the same one and not shorter.
+        # The log may have been recreated, even if the file is the same one and not shorter.
         if not has_grown or (crc is not None and not has_batch(segment, begin, end, crc, state.end_offset)):
             row, _ = segment.last_batch()
             position, base_offset = (0, 0) if row is None else (int(row["position"]), int(row["base_offset"]))

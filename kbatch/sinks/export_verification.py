@@ -209,7 +209,7 @@ def verify_export(
     Notes
     -----
     What cannot be compared is a note: records that the log does not have any more, because of retention, compaction or
-    damage; offsets that the export has not reached; a log that was truncated or made again since, whose earlier records
+    damage; offsets that the export has not reached; a log that was truncated or recreated since, whose earlier records
     are not those of the log. Of such ranges, the number of records is compared with the one that the commits state.
 
     Examples
@@ -388,7 +388,7 @@ class _PartitionCheck:
         return part
 
     def _limit_of(self, name: str) -> int | None:
-        """Return the offset from which on the rows of a file are those of a log that was truncated or made again."""
+        """Return the offset from which on the rows of a file are those of a log that was truncated or recreated."""
         run = run_of(name)
         number = self._output.runs.get(run) if run is not None else None
         if number is None:
@@ -480,7 +480,7 @@ class _PartitionCheck:
             self._add_ends(log, part.start, part.end)
         if void_rows:
             part.add(
-                "restarted", f"{counted(void_rows, 'row')} of a log that was truncated or made again", total=void_rows
+                "restarted", f"{counted(void_rows, 'row')} of a log that was truncated or recreated", total=void_rows
             )
         extra = self._found["extra"].count
         if extra:

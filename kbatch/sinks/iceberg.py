@@ -296,6 +296,6 @@ def _union_of(present: pa.Schema, given: pa.Schema) -> SchemaUnion:
 
 
 def _is_replaced(present: pa.Schema, given: pa.Schema) -> bool:
-    """Whether a column is deleted and created again, when all data is replaced."""
+    """Whether a column is deleted and recreated, when all data is replaced."""
     union = _union_of(present, given)
     return bool(union.differing or union.changes)

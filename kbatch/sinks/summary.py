@@ -144,7 +144,7 @@ class ExportSummary:
         What the run did: ``created`` the output, ``continued`` or ``replaced`` it, or left it ``unchanged``, because
         there was nothing new.
     changes : list of dict
-        Logs that were truncated, created again, or lost records to retention since the last run: topic, partition,
+        Logs that were truncated, recreated, or lost records to retention since the last run: topic, partition,
         kind, position, resumed_at, reason.
     include_control : bool
         Whether control records are written, and count in `records`.

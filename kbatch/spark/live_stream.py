@@ -300,11 +300,11 @@ def _other_id(place: Position, topic_id: str | None) -> bool:
 
 
 def _recreated(place: Position, state: LivePartition) -> str:
-    """Return what shows that the topic of a place was created again, or nothing."""
+    """Return what shows that the topic of a place was recreated, or nothing."""
     topic_id = _topic_id(state)
     if text := place.changed_id(topic_id):
         return text
     if None in (place.topic_id, topic_id) and 0 <= state.end_epoch < (place.leader_epoch or 0):
         # Leader epochs do not decrease.
-        return f"the topic was created again: its leader epoch was {place.leader_epoch}, and is now {state.end_epoch}"
+        return f"the topic was recreated: its leader epoch was {place.leader_epoch}, and is now {state.end_epoch}"
     return ""

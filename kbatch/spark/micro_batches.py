@@ -49,7 +49,7 @@ class MicroBatchReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailable
 
     Offsets are ``{"topic": {"0": next}}``, as in Spark's Kafka source: the next offset to read of each partition. The
     end of a query's first batch also has its start, under ``"$start"``, so that the batch can be repeated. Topic ids,
-    leader epochs and checksums, by which a log is recognized that was made again or truncated, are under ``"$ids"``,
+    leader epochs and checksums, by which a log is recognized that was recreated or truncated, are under ``"$ids"``,
     ``"$epochs"`` and ``"$checksums"``.
 
     Parameters

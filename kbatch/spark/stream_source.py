@@ -254,7 +254,7 @@ class KbatchStreamReader(MicroBatchReader):
             return None
         if stop < start:
             self._lose(
-                f"{name}: the end moved back from offset {start} to {stop} (truncated, or deleted and created again); "
+                f"{name}: the end moved back from offset {start} to {stop} (truncated, or deleted and recreated); "
                 f"{_available(state)}"
             )
             return None
@@ -264,7 +264,7 @@ class KbatchStreamReader(MicroBatchReader):
             start = state.start_offset
         if stop > state.end_offset:
             self._lose(f"{name}: offsets {max(start, state.end_offset)} to {stop - 1} no longer exist (truncated, "
-                       f"or deleted and created again); {_available(state)}")  # fmt: skip
+                       f"or deleted and recreated); {_available(state)}")  # fmt: skip
             stop = state.end_offset
         return (log, start, stop) if start < stop else None
 

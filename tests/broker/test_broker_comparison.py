@@ -196,5 +196,5 @@ def test_a_backup_is_continued_while_the_topic_grows_and_refused_after_it_was_ma
         # Metadata may not have the new topic yet.
         while "growing" not in [topic.name for topic in cluster.topics()]:
             time.sleep(0.05)
-    with pytest.raises(kbatch.LogDirectoryError, match=r"growing-0: can't be continued: .*was deleted and made again"):
+    with pytest.raises(kbatch.LogDirectoryError, match=r"growing-0: can't be continued: .*was deleted and recreated"):
         backup_topics(url(broker), tmp_path / "out", topics="growing")

@@ -144,7 +144,7 @@ def test_a_later_export_adds_the_new_records_and_names_a_topic_that_was_created_
     delete(broker, topic)
     create(broker, topic)
     send(broker, topic, 10)
-    with pytest.raises(kbatch.LogDirectoryError, match="the topic was created again: its id was"):
+    with pytest.raises(kbatch.LogDirectoryError, match="the topic was recreated: its id was"):
         kbatch.export(url, out.path, topics=[topic], **where(out))
 
 

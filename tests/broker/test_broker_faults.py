@@ -316,7 +316,7 @@ def test_a_topic_that_is_deleted_or_made_again_is_one_error(cluster: BrokerClust
         if again:
             wait_until(lambda: topic not in cluster.topics(), "the topic is deleted")
             cluster.create_on(topic, [[1, 2, 3]])
-        expected = "deleted and made again" if again else "there is no topic"
+        expected = "deleted and recreated" if again else "there is no topic"
         with pytest.raises(BrokerError, match=expected) as raised:
             list(consumer)
         assert f"broker {raised.value.broker}" in str(raised.value)
@@ -373,7 +373,7 @@ def test_a_closest_replica_that_is_behind_or_comes_back_repeats_and_loses_nothin
 
 
 def test_a_read_goes_on_after_lost_records_if_it_is_told_to(cluster: BrokerCluster) -> None:
-    """An unclean election, retention, and a topic that is made again."""
+    """An unclean election, retention, and a topic that is recreated."""
     topic = topic_on(cluster, 1, 2, count=100, unclean_leader_election_enable="true")
     with consume(cluster, topic, end=None, start="earliest", fail_on_data_loss=False) as consumer:
         assert followed(consumer, 100) == list(range(100))
@@ -392,7 +392,7 @@ def test_a_read_goes_on_after_lost_records_if_it_is_told_to(cluster: BrokerClust
         wait_until(lambda: topic not in cluster.topics(), "the topic is deleted")
         cluster.create_on(topic, [[2, 1]])
         write(cluster, topic, 30)
-        with pytest.warns(RuntimeWarning, match="deleted and made again"):
+        with pytest.warns(RuntimeWarning, match="deleted and recreated"):
             assert followed(consumer, 30) == list(range(30))
         missing = consumer.missing_offsets
     assert [(each.first_offset, each.last_offset) for each in missing][:1] == [(100, 149)]

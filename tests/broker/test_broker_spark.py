@@ -178,7 +178,7 @@ def test_a_checkpoint_of_a_topic_that_was_made_again_is_an_error_or_the_new_topi
     query.restart()
     with caplog.at_level(logging.WARNING, "kbatch"):
         assert query.drain() == list(range(25))
-    assert "the topic was created again" in caplog.text
+    assert "the topic was recreated" in caplog.text
 
 
 def test_a_stream_of_committed_records_has_those_of_librdkafka(own: Broker) -> None:

@@ -212,11 +212,11 @@ def test_a_torn_tail_is_cut_and_its_batch_is_fetched_again(tail: str, tmp_path: 
     [
         (
             lambda cluster: cluster.ids.update(orders=uuid.UUID(int=7)),
-            "another one of this name, with id 00000000-0000-0000-0000-000000000007: the topic was deleted and made",
+            "with id 00000000-0000-0000-0000-000000000007: the topic was deleted and recreated",
         ),
         (
             lambda cluster: cluster.topics["orders"][0].batches.pop(),
-            "it ends at offset 15, but the topic at 10: the topic was truncated or made again",
+            "it ends at offset 15, but the topic at 10: the topic was truncated or recreated",
         ),
         (
             lambda cluster: setattr(cluster.topics["orders"][0], "start", 20),

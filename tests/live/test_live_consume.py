@@ -371,7 +371,7 @@ def test_a_topic_that_is_made_again_is_an_error() -> None:
         cluster.ids["orders"] = uuid.uuid4()
 
     cluster.fail(ApiKey.FETCH, Fault(), Fault(run=make_again))
-    with pytest.raises(BrokerError, match="broker broker-1:9092, orders-0: the topic was deleted and made again"):
+    with pytest.raises(BrokerError, match="broker broker-1:9092, orders-0: the topic was deleted and recreated"):
         list(consumed(cluster, fetch_max_bytes=1))
 
 

@@ -136,7 +136,7 @@ def test_a_topic_that_is_made_again_is_read_from_its_beginning() -> None:
     cluster = ScriptedCluster(orders=[made])
     cluster.fail(ApiKey.FETCH, Fault(), Fault(), Fault(run=make_again(cluster, made)))
     consumer = consumed(cluster, end=None, start="earliest", fetch_max_bytes=1, fail_on_data_loss=False)
-    with pytest.warns(RuntimeWarning, match=r"orders-0: the topic was deleted and made again.*resumes at offset 0"):
+    with pytest.warns(RuntimeWarning, match=r"orders-0: the topic was deleted and recreated.*resumes at offset 0"):
         assert numbers(taken(consumer, 19)) == [*range(10), *range(9)]
     # How many records the old topic had is unknown.
     assert missing(consumer) == [("orders", 0, 10, None)]
@@ -147,7 +147,7 @@ def test_a_read_with_an_end_ends_with_the_records_of_the_topic_that_was_made_aga
     cluster = ScriptedCluster(orders=[made])
     cluster.fail(ApiKey.FETCH, Fault(), Fault(), Fault(run=make_again(cluster, made)))
     consumer = consumed(cluster, fetch_max_bytes=1, fail_on_data_loss=False)
-    with pytest.warns(RuntimeWarning, match="made again"):
+    with pytest.warns(RuntimeWarning, match="recreated"):
         assert offsets(consumer) == {("orders", 0): [*range(10), *range(9)]}
     assert missing(consumer) == [("orders", 0, 10, 19)]
 

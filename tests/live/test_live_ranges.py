@@ -168,10 +168,10 @@ def test_a_task_may_have_ranges_of_several_partitions(address: str) -> None:
 def test_a_task_does_not_read_a_topic_that_was_made_again(scripted: ScriptedCluster, address: str) -> None:
     task = planned(address, topics=("t",))
     scripted.ids["t"] = uuid.UUID(int=7)
-    with pytest.raises(BrokerError, match=f"^t-0: the topic was created again: its id was {TOPIC}, and is now"):
+    with pytest.raises(BrokerError, match=f"^t-0: the topic was recreated: its id was {TOPIC}, and is now"):
         offsets(address, task[:1])
     missing: list[MissingOffsets] = []
-    with pytest.warns(RuntimeWarning, match="the topic was created again"):
+    with pytest.warns(RuntimeWarning, match="the topic was recreated"):
         assert offsets(address, task[:1], missing, fail_on_data_loss=False) == []
     assert [each[:4] for each in missing] == [("t", 0, 0, 99)]
 

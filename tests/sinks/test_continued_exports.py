@@ -66,7 +66,7 @@ def test_a_run_with_nothing_new_does_not_start_spark(
     assert (document["action"], document["start_seconds"], document["records"]) == ("unchanged", 0, 0)
     assert out.files() == before
     assert first.action == "created"
-    # A topic that was created again without records: the position changes, and no task is needed.
+    # A topic that was recreated without records: the position changes, and no task is needed.
     for path in (root / "t-1").glob("*.log"):
         path.write_bytes(b"")
     assert main(["export", *flags, "--allow-missing-offsets"]) == 0
@@ -220,7 +220,7 @@ def test_a_log_that_was_truncated_and_grew_is_recognized_by_its_leader_epoch(roo
 
 @every_format
 def test_a_topic_that_was_created_again_is_recognized_by_its_id(root: Path, out: Output) -> None:
-    """Also if it was created again twice, or the directory of an earlier one is back; the error names both ids."""
+    """Also if it was recreated twice, or the directory of an earlier one is back; the error names both ids."""
     metadata = root / "t-0" / "partition.metadata"
     ids = {}
     for each in "gAQ":
@@ -232,7 +232,7 @@ def test_a_topic_that_was_created_again_is_recognized_by_its_id(root: Path, out:
     assert out.write(root).action == "unchanged"
     for each in others:
         metadata.write_text(f"version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrc{each}\n")
-        message = f"t-0: .* the topic was created again: its id was {ids[first]}, and is now {ids[each]}"
+        message = f"t-0: .* the topic was recreated: its id was {ids[first]}, and is now {ids[each]}"
         with pytest.raises(kbatch.LogDirectoryError, match=message):
             out.write(root)
         summary = out.write(root, ReadOptions(fail_on_data_loss=False))

@@ -311,7 +311,7 @@ def test_a_topic_that_is_created_again_during_the_read_ends_the_run(out: Output)
     cluster = filled(60)
     cluster.fail(ApiKey.FETCH, Fault(), Fault(run=lambda: created_again(cluster, 90) and None))
     for options in (ReadOptions(), LOSES):
-        with pytest.raises(BrokerError, match="created again"):
+        with pytest.raises(BrokerError, match="recreated"):
             out.write(cluster_source(cluster), options)  # type: ignore[arg-type]
         cluster.fail(ApiKey.FETCH, Fault(), Fault(run=lambda: created_again(cluster, 90) and None))
         assert not (out.path / "_manifest.json").exists()

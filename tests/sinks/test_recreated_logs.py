@@ -1,4 +1,4 @@
-"""Exports that continue after a log was made again, with other records at the same offsets."""
+"""Exports that continue after a log was recreated, with other records at the same offsets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_log_that_was_made_again_without_a_topic_id_is_recognized_by_what_was_
     out.write(root)
     rewrite(root, made_again(0, count))
     before = out.files()
-    message = "t-0: the last run ended before offset 20, but the log was made again: the record with offset 19"
+    message = "t-0: the last run ended before offset 20, but the log was recreated: the record with offset 19"
     with pytest.raises(kbatch.LogDirectoryError, match=message):
         out.write(root)
     assert out.files() == before

@@ -215,7 +215,7 @@ def test_compaction_after_the_export_leaves_extra_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("out", export_outputs.FORMATS, indirect=True)
 def test_the_rows_of_a_log_that_was_truncated_or_made_again_are_not_compared(out: Output, root: Path) -> None:
     out.write(root)
-    # The topic-partition t-0 is truncated at offset 10, and t-1 made again.
+    # The topic-partition t-0 is truncated at offset 10, and t-1 recreated.
     write_segment(root / "t-0", 0, [*batches(0, 5), *batches(10, 2, epoch=1)])
     write_segment(root / "t-1", 0, [batch(i, [NOW + 7 * i]) for i in range(12)])
     summary = out.write(root, ReadOptions(fail_on_data_loss=False))

@@ -197,7 +197,7 @@ def test_a_topic_that_was_created_again_is_data_loss_or_read_from_its_start(
     if restarts:
         query.restart()
     message = (
-        f"t-0: the last micro-batch ended before offset 6, but the topic was created again: its id was {IDS[0]}, and "
+        f"t-0: the last micro-batch ended before offset 6, but the topic was recreated: its id was {IDS[0]}, and "
         f"is now {IDS[1]}"
     )
     assert resumed(query, message, caplog) == list(range(count))
@@ -214,7 +214,7 @@ def test_a_topic_that_was_created_again_is_recognized_by_its_epoch_if_brokers_ha
     query.drain()
     made_again(scripted, 9)
     scripted.ids["t"] = uuid.UUID(int=0)
-    message = "the topic was created again: its leader epoch was 4, and is now 0"
+    message = "the topic was recreated: its leader epoch was 4, and is now 0"
     assert resumed(query, message, caplog) == list(range(9))
 
 
@@ -224,7 +224,7 @@ def test_a_topic_that_is_created_again_after_a_micro_batch_was_planned_is_not_re
     query = LiveQuery(address)
     query.plan()
     made_again(scripted, 9)
-    message = "t-0: offsets 0 to 5 were not read: after the read was planned, the topic was created again"
+    message = "t-0: offsets 0 to 5 were not read: after the read was planned, the topic was recreated"
     assert resumed(query, message, caplog) == list(range(9))
 
 

@@ -243,7 +243,7 @@ def test_a_deleted_partition_is_data_loss(tmp_path: Path, caplog: pytest.LogCapt
     query.drain()
     writer.path.rename(tmp_path / "t-0.0123456789abcdef0123456789abcdef-delete")
     lossy(query, caplog, "t-0: the log no longer exists")
-    # A log created again is a new log.
+    # A log that was recreated is a new log.
     shutil.rmtree(tmp_path / "t-0.0123456789abcdef0123456789abcdef-delete")
     Writer(tmp_path).records()
     assert query.drain() == [0, 1, 2]

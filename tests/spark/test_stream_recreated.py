@@ -1,4 +1,4 @@
-"""Streams over logs that are made again, with and without a topic id; the calls are those of Spark, without Spark."""
+"""Streams over logs that are recreated, with and without a topic id; the calls are those of Spark, without Spark."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def resumed(query: Query, message: str, caplog: pytest.LogCaptureFixture) -> lis
     query.restart()
     with caplog.at_level(logging.WARNING, "kbatch"):
         rows = query.drain()
-    assert [each.getMessage() for each in caplog.records if "created again" in each.getMessage()] or [
-        each.getMessage() for each in caplog.records if "made again" in each.getMessage()
-    ]
+    assert any("recreated" in each.getMessage() for each in caplog.records)
     assert query.batch() is None
     return rows
 
@@ -79,7 +77,7 @@ def test_a_topic_that_was_created_again_is_data_loss_or_read_from_its_start(
     writer = made(tmp_path, count, "b")
     if restarts:
         query.restart()
-    message = f"t-0: .* the topic was created again: its id was {IDS['a']}, and is now {IDS['b']}"
+    message = f"t-0: .* the topic was recreated: its id was {IDS['a']}, and is now {IDS['b']}"
     assert resumed(query, message, caplog) == list(range(3 * count))
     writer.records()
     assert query.drain() == [3 * count + number for number in range(3)]
@@ -96,14 +94,14 @@ def test_a_log_made_again_without_an_id_is_recognized_by_the_batch_before_the_po
     writer = made(tmp_path, count, None, first=6 if count < 3 else 4)
     if restarts:
         query.restart()
-    message = "t-0: the last micro-batch ended before offset 6, but the log was made again: the checksum of the batch"
+    message = "t-0: the last micro-batch ended before offset 6, but the log was recreated: the checksum of the batch"
     assert resumed(query, message, caplog) == list(range(writer.next))
     writer.records()
     assert query.drain() == [writer.next - 3 + number for number in range(3)]
 
 
 def test_a_segment_that_is_overwritten_in_place_is_followed_from_its_start(tmp_path: Path) -> None:
-    """The file keeps its inode and becomes longer, so neither shows that the log was made again."""
+    """The file keeps its inode and becomes longer, so neither shows that the log was recreated."""
     query = started(tmp_path, None, failOnDataLoss="false")
     other = made(tmp_path / "other", 7, None, first=5).file.read_bytes()
     next(tmp_path.glob("t-0/*.log")).write_bytes(other)
@@ -188,7 +186,7 @@ def test_a_log_made_again_after_the_read_was_planned_is_read_from_its_start_by_t
     assert query.plan()
     made(tmp_path, 4, ids[1], first=5)
     query.restart()
-    rows = resumed(query, "the topic was created again" if ids[0] else "the log was made again", caplog)
+    rows = resumed(query, "the topic was recreated" if ids[0] else "the log was recreated", caplog)
     assert rows == list(range(20))
 
 
@@ -226,4 +224,4 @@ def test_a_limited_micro_batch_ends_with_the_checksum_of_the_batch_before_its_en
         crc = int(kbatch.Log(writer.path).batches()["crc"][number])
         assert query.log[-1]["$checksums"] == {"t": {"0": crc}}
     made(tmp_path, 5, None, first=4)
-    assert resumed(query, "the log was made again: the checksum of the batch with offset 5", caplog) == list(range(20))
+    assert resumed(query, "the log was recreated: the checksum of the batch with offset 5", caplog) == list(range(20))
