@@ -1,4 +1,4 @@
-"""What of some watched logs was not read yet, which logs are worth a run, and how far behind it is."""
+"""The backlog of watched logs: the offsets and bytes that were not read yet, and which logs are worth a run."""
 
 from __future__ import annotations
 
@@ -52,38 +52,29 @@ class Lag(NamedTuple):
     offsets: int = 0
 
 
-# What of a state has to change before a log is read again that had nothing to read.
+# The fields of a state that have to change before a log that had nothing to read is read again.
 _Mark: TypeAlias = tuple[str, int, int, str | None]
 
 
 @dataclass(slots=True)
 class _Followed:
-    """One log: up to where it was read, and the bytes from there on, as known at the last poll.
-
-    Attributes
-    ----------
-    next_offset : int
-    topic_id : str or None
-    done : tuple or None
-        The state up to which everything was read, or could not be read.
-    tried : int
-        The end of the log in that state.
-    size : int
-        The bytes up to the byte `counted` of the segment `last`.
-    """
+    """One log: the offset up to which it was read, and the bytes from there on, as known at the last poll."""
 
     next_offset: int
     topic_id: str | None
+    # The state up to which everything was read, or could not be read, and the end of the log in that state.
     done: _Mark | None = None
     tried: int = -1
+    # The bytes from `next_offset` up to the byte `counted` of the segment `last`.
     size: int = 0
     last: str = ""
     counted: int = 0
+    # Whether the last run read a part of the log and found nothing in it.
     is_stalled: bool = False
 
 
 class Backlog:
-    """What of watched logs was not read yet. Bytes are counted once, from one poll to the next.
+    """The part of watched logs that was not read yet. Bytes are counted once, from one poll to the next.
 
     Parameters
     ----------
@@ -104,7 +95,7 @@ class Backlog:
         self.states: dict[TopicPartition, Any] = {}
 
     def update(self, states: Mapping[TopicPartition, FollowedState]) -> None:
-        """Take over the states of a poll."""
+        """Set the states of a poll."""
         self.states = dict(states)
         self._logs = {key: log for key, log in self._logs.items() if key in states}
         for key, state in states.items():
@@ -152,13 +143,13 @@ class Backlog:
         return key not in self._logs or not self._logs[key].is_stalled
 
     def advance(self, key: TopicPartition, next_offset: int, *, before: int, stop: int) -> None:
-        """Set up to where a log was read, by a run from `before` up to `stop` at most."""
+        """Set the offset up to which a run has read a log; it began at `before`, and would have ended at `stop`."""
         log, state = self._logs.get(key), self.states.get(key)
         if log is None or state is None:
             return
         is_whole = stop >= state.end_offset
         log.is_stalled = next_offset <= before and not is_whole
-        # Until it changes, there is nothing else to read, for example because of an open transaction.
+        # The rest cannot be read until the log changes, for example because of an open transaction.
         log.done, log.tried = (_mark(state), state.end_offset) if is_whole else (None, log.tried)
         if next_offset != log.next_offset:
             log.next_offset, log.last = next_offset, ""

@@ -39,17 +39,17 @@ __all__ = [
     "report_unrecognized",
 ]
 
-# In a Delta table two checksums and a leader epoch are one number. A log that was recreated has one of the checksums
-# of the log before with a probability of 1 in 8 million.
+# In a Delta table, two checksums and a leader epoch are one number. With this size, the probability that a recreated
+# log has one of the checksums of the former log is 1 in 8 million.
 CHECKSUM_BITS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Up to where the records of a topic-partition have been written, and how its log is recognized.
+    """The offset up to which the records of a topic-partition have been written, and how its log is recognized.
 
-    A log without a topic id is recognized by what is before the position. A rewritten batch (compaction, recompression,
-    another magic) has another checksum, but the record in it is the same.
+    A log without a topic id is recognized by the batch and the record before the position. A rewritten batch
+    (compaction, recompression, another magic) has another checksum, but the record in it is the same.
 
     Attributes
     ----------

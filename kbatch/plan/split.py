@@ -412,10 +412,9 @@ def good_row(segment: Segment, position: int) -> npt.NDArray[np.void] | None:
 
 
 class _Cutter:
-    """Cuts units in two at a batch.
+    """Cuts units in two at a batch, which an index entry or the batch headers locate.
 
-    An index entry is used if a batch with its offset begins there; otherwise headers are followed. Nothing is cut after
-    damage that hides where the next batch begins.
+    Nothing is cut after damage that hides where the next batch begins.
     """
 
     def __init__(self, open_cost: int) -> None:
@@ -433,6 +432,7 @@ class _Cutter:
         index = self._index_of(segment)
         entry = int(np.searchsorted(index["position"], target))
         position: int | None = None
+        # An entry of a stale index may not be the beginning of a batch.
         near = entry < len(index) and split.start < index["position"][entry] < min(target + slack, split.end)
         if near and segment._begins_batch(int(index["position"][entry]), int(index["offset"][entry])):
             position = int(index["position"][entry])

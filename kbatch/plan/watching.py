@@ -175,9 +175,8 @@ class WatchedLogs:
         return None
 
     def _look(self, storage: Storage, known: LogState, options: ReadOptions) -> LogState | None:
-        """Return the state of a log now; None if it has no segment.
+        """Return the state of a log now, reading only what has changed; None if it has no segment.
 
-        Segments are listed again if the directory has changed, and the end is searched again if the last segment has.
         FileNotFoundError means that the last segment was renamed, truncated or deleted meanwhile.
         """
         state = known
@@ -255,7 +254,7 @@ class WatchedLogs:
 
 
 def _attempts(path: str) -> Iterator[None]:
-    """Yield as often as to look at a directory whose files a broker may be renaming, with pauses, while it exists."""
+    """Yield once for each attempt to list a directory whose files a broker may be renaming, while it exists."""
     yield
     for _ in range(_OPEN_ATTEMPTS - 1):
         if not os.path.isdir(path):

@@ -44,9 +44,9 @@ def map_ahead(
 def steps_ahead(pool: ThreadPoolExecutor, tasks: Iterable[Iterator[StepT]], count: int) -> Iterator[StepT]:
     """Yield what iterators yield, one iterator after the other.
 
-    The first `count` of those that are not finished are advanced by one step each before the consumer needs it, so at
-    most as many results are held. It begins with one of them, since a consumer may need few results. An error is raised
-    in its place.
+    The first `count` unfinished iterators are advanced by one step each before the consumer needs it, so at most
+    `count` results are held. At first only one is advanced, since a consumer may need few results. An error is raised
+    when the consumer reaches its step.
     """
     waiting = iter(tasks)
     begun = 1

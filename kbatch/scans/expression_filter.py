@@ -373,10 +373,9 @@ def _within_microseconds(table: pa.Table) -> pa.Table:
 def _smallest(
     possible: Callable[[int], bool], hints: Sequence[int], low: int = INT64_MIN, high: int = INT64_MAX
 ) -> int:
-    """Return the smallest number that is possible, by bisection; every smaller one has been excluded.
+    """Return the smallest possible number by bisection, beginning near the sorted `hints`; if there is none, `high`.
 
-    `possible` states whether a number up to its argument is possible. If none is, the result is the largest number.
-    The result is probably near one of the sorted `hints`, so they are tried first.
+    `possible` states whether a number up to its argument is possible.
     """
     if possible(low):
         return low

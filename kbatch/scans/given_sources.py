@@ -1,4 +1,4 @@
-"""The source that the argument of a caller means: files, or a cluster."""
+"""Turns the argument `source` of a caller into a source: files, or a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cluster_source(
     history: HistoryLike = None,
     include_expired: bool = False,
 ) -> ClusterSource | None:
-    """Return the cluster that a URL means; None for other sources, which have no `config` and no history.
+    """Return the cluster of a URL; None for other sources, which have no `config` and no history.
 
     Modules of live topics are imported only for a cluster.
     """

@@ -54,7 +54,7 @@ class Explanation(NamedTuple):
 
 
 class _Step(NamedTuple, Generic[UsedT]):
-    """What is made of the parts of a table, and the lengths of its losses."""
+    """The results for the parts of a table, and the lengths of its losses."""
 
     used: list[UsedT]
     losses: list[int]
@@ -88,8 +88,7 @@ class Reading:
     ) -> list[ChosenLog]:
         """Choose the logs, without those that the condition excludes by their topic and partition.
 
-        The topics and partitions that it excludes are added to `left_out`. Errors are those of `OpenSource.logs` and
-        `kbatch.log.log_bounds.bounds_by_log`.
+        Those are added to `left_out`. Errors are those of `OpenSource.logs` and `kbatch.log.log_bounds.bounds_by_log`.
         """
 
         def excludes(topic: str | None, partition: int | None) -> bool:
@@ -248,7 +247,7 @@ class Reading:
         """Decode a task; a step is one table."""
         condition = self.condition
         if planned.request.is_exact and self.arguments.decode.on_error != "stop":
-            # Rows outside of the range of offsets are left out already, but for those that "stop" has to read.
+            # Rows outside of the range of offsets are left out already, except for those that "stop" has to read.
             condition = None
         needed = columns if condition is None else tuple(dict.fromkeys((*columns, *condition.inputs)))
         for table in opened.tables(planned, work, needed, reverse=reverse):

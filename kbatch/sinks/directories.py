@@ -59,13 +59,7 @@ def _replaced(commit: Commit, before: Manifest | None) -> list[str]:
 
 
 class _FilesTarget:
-    """An output that is described by a manifest.
-
-    Parameters
-    ----------
-    out : OutputPlace
-    run : str
-    """
+    """An output that is described by a manifest."""
 
     manifest = MANIFEST
 
@@ -74,7 +68,7 @@ class _FilesTarget:
         self.run = run
         self.committed = False
         self._before: Manifest | None = None
-        # Of all files after this run.
+        # The columns of all files after this run.
         self._schema: pa.Schema | None = None
 
     def data_schema(self) -> pa.Schema | None:

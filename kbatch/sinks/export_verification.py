@@ -323,16 +323,7 @@ class _Live(NamedTuple):
 
 
 class _PartitionCheck:
-    """Compares the offsets of one topic-partition.
-
-    Parameters
-    ----------
-    output : ExportOutput
-    name : (topic, partition)
-    log : VerifiedLog or None
-    progress : callable
-        Called with the bytes of the log that were read.
-    """
+    """Compares the offsets of one topic-partition; `progress` is called with the bytes of the log that were read."""
 
     def __init__(
         self, output: ExportOutput, name: tuple[str, int], log: VerifiedLog | None, progress: Callable[[int], None]

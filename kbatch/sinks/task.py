@@ -396,15 +396,10 @@ def written_columns(options: ReadOptions, writing: WriteOptions) -> tuple[str, .
 
 
 class _LossFile:
-    """The losses of a report as a Parquet file, which is created at the first loss. At most one row group is held.
-
-    Attributes
-    ----------
-    written : str or None
-        The name, after the ``with`` block, if there were losses.
-    """
+    """The losses of a report as a Parquet file, which is created at the first loss. At most one row group is held."""
 
     def __init__(self, place: OutputPlace, name: str) -> None:
+        # The name, if there were losses, after the `with` block.
         self.written: str | None = None
         self._place = place
         self._name = name

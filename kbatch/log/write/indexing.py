@@ -350,12 +350,9 @@ class _IndexOutput:
 
 
 def _contents_of(segment: Segment, log: str, stop: threading.Event, read: ReadBytes) -> _Contents | None:
-    """Read a segment, and return the contents of its index; None if it is stopped.
+    """Read a segment, and return the contents of its index; None if the read is stopped.
 
-    Raises
-    ------
-    KbatchError
-        If the segment is damaged, its offsets do not ascend, or it has too many keys.
+    Raise KbatchError if the segment is damaged, its offsets do not ascend, or it has too many keys.
     """
     secret = secrets.token_bytes(16)
     options = DecodeOptions(include_control=True, columns=_INDEXED_COLUMNS)
