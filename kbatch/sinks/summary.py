@@ -14,8 +14,8 @@ from kbatch.quantities import largest
 from kbatch.read.decode_options import Isolation
 from kbatch.records.display import changed_repr
 from kbatch.sinks.counts import Counts
-from kbatch.sinks.open_in_tasks import TaskTransactions
 from kbatch.sinks.task import TaskReport
+from kbatch.sinks.task_transactions import TaskTransactions
 from kbatch.sinks.write_options import ExportMode, OutputFormat
 from kbatch.transactions import OpenTransaction, Transactions
 from kbatch.values.deviations import DeviationTable

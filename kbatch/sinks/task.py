@@ -37,8 +37,8 @@ from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_sch
 from kbatch.sinks.counts import Counts, TaskCounter
 from kbatch.sinks.file_names import FileNames
 from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
-from kbatch.sinks.open_in_tasks import TaskTransactions
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.sinks.task_transactions import TaskTransactions
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import are_control

@@ -15,7 +15,7 @@ import kbatch
 from kbatch.cli import main
 from kbatch.log import compare_logs, log_statistics, sum_statistics
 from kbatch.log.check.verification import verify_log
-from kbatch.sinks.open_in_tasks import TaskTransactions
+from kbatch.sinks.task_transactions import TaskTransactions
 from kbatch.transactions import OpenTransaction
 
 OPEN = [OpenTransaction(1002, 362, 1_700_000_040_000), OpenTransaction(1004, 367, 1_700_000_040_000)]
