@@ -210,10 +210,6 @@ class ProgressLine:
         began = self._began
         self._set(lambda seconds: _bytes_text(done, total, records, now - began, seconds, len(self._name)))
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether the line is written."""
-        return self._shown
 
     def restart(self) -> None:
         """Begin to count the time of `show_bytes` again."""

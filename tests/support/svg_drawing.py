@@ -106,12 +106,6 @@ class Drawing:
         """Draw an arrow through points."""
         self.line(*points, dashed=dashed, arrow=True)
 
-    def bracket(self, x: float, y: float, width: float, text: str, *, kind: str = "", up: bool = False) -> None:
-        """Draw a bracket below (or above) something, with its text."""
-        step = -6 if up else 6
-        self.line((x, y), (x, y + step), (x + width, y + step), (x + width, y), kind=kind)
-        style = f"{kind}-text" if kind else "muted"
-        self.text(x + width / 2, y + step + (-6 if up else 15), text, size=12, style=style, anchor="middle")
 
     def svg(self) -> str:
         """Return the file."""
