@@ -210,7 +210,6 @@ class ProgressLine:
         began = self._began
         self._set(lambda seconds: _bytes_text(done, total, records, now - began, seconds, len(self._name)))
 
-
     def restart(self) -> None:
         """Begin to count the time of `show_bytes` again."""
         self._began = None

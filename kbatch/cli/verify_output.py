@@ -13,7 +13,8 @@ from kbatch.cli.styles import styled
 from kbatch.cli.terminal import ProgressLine, counted, print_lines, print_summary
 
 if TYPE_CHECKING:
-    from kbatch.sinks.export_verification import ExportFinding, ExportVerification, PartitionVerification
+    from kbatch.sinks.export_verification import ExportVerification
+    from kbatch.sinks.partition_check import ExportFinding, PartitionVerification
 
 __all__ = ["verify_output"]
 

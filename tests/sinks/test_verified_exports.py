@@ -25,7 +25,7 @@ from local_follow import GrowingLog, follow  # noqa: E402
 from log_batches import NOW, batch, write_segment  # noqa: E402
 
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
-from kbatch.sinks import export_verification, offset_windows  # noqa: E402
+from kbatch.sinks import offset_windows, partition_check  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -137,14 +137,14 @@ def test_windows_are_bounded_by_the_size_of_row_groups(tmp_path: Path, monkeypat
         change(path, range(rows) if number % 2 else range(0))
     (root / "t-0" / f"{300:020d}.log").unlink()
     sizes: list[tuple[int, int]] = []
-    original = export_verification.windows
+    original = partition_check.windows
 
     def windows(*arguments: Any) -> Any:
         for window in original(*arguments):
             sizes.append((len(window.written), len(window.expected)))
             yield window
 
-    monkeypatch.setattr(export_verification, "windows", windows)
+    monkeypatch.setattr(partition_check, "windows", windows)
     monkeypatch.setattr(offset_windows, "WINDOW_ROWS", 20)
     found = verified(out, root)
     assert sum(part.missing for part in found.partitions) > 100

@@ -106,7 +106,6 @@ class Drawing:
         """Draw an arrow through points."""
         self.line(*points, dashed=dashed, arrow=True)
 
-
     def svg(self) -> str:
         """Return the file."""
         head = (
