@@ -29,6 +29,7 @@ from kbatch.sinks.counts import Counts, Progress
 from kbatch.sinks.export_run import ExportRun, open_target
 from kbatch.sinks.files import WrittenFile
 from kbatch.sinks.outputs import open_place
+from kbatch.sinks.run_input import DirectoryInput
 from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.task import ExportJob, TaskReport, reports_of
 from kbatch.sinks.write_options import OutputFormat, WriteOptions
@@ -94,7 +95,7 @@ def export_unread(
     logs = choose_logs([str(root)], options.selection, options.storage)
     executor = UnreadExecutor(logs[0])
     target = open_target(place, writing, table=None, catalog=None)
-    with ExportRun(str(root), target, logs, options, writing, None) as run:
+    with ExportRun(DirectoryInput([str(root)], options), target, logs, options, writing, None) as run:
         del logs
         run.run(None if run.has_nothing_to_read() else executor, None)
         if before_commit is not None:

@@ -37,7 +37,7 @@ from kbatch.sinks.directories import DirectoryTarget, StoreTarget
 from kbatch.sinks.file_names import LOSSES, TRANSACTIONS
 from kbatch.sinks.offset_ranges import CommitOffsets, OffsetRange
 from kbatch.sinks.outputs import OutputPlace
-from kbatch.sinks.run_input import DirectoryInput, RunInput
+from kbatch.sinks.run_input import RunInput
 from kbatch.sinks.run_record import RunRecord, RunReport
 from kbatch.sinks.schema_changes import SchemaChange
 from kbatch.sinks.sizing import task_bytes
@@ -147,8 +147,7 @@ class ExportRun:
 
     Parameters
     ----------
-    logdir : str
-        What the summary names as the source.
+    source : RunInput
     target : RunTarget
     logs : sequence
         Of `source`, with topic and partition.
@@ -162,8 +161,6 @@ class ExportRun:
         For a run that reads only a part of the new records.
     within : RunLock, optional
         A lock of the output that the caller holds over several runs.
-    source : RunInput, optional
-        Default is log directories.
 
     Raises
     ------
@@ -174,7 +171,7 @@ class ExportRun:
 
     def __init__(
         self,
-        logdir: str,
+        source: RunInput,
         target: RunTarget,
         logs: Sequence[Any],
         options: ReadOptions,
@@ -184,10 +181,8 @@ class ExportRun:
         *,
         limit: Limit | None = None,
         within: RunLock | None = None,
-        source: RunInput | None = None,
     ) -> None:
-        self._logdir = logdir
-        self._source: RunInput = DirectoryInput([logdir], options) if source is None else source
+        self._source = source
         self._engine = engine
         self._target = target
         self._logs = logs
@@ -400,7 +395,7 @@ class ExportRun:
         parsed = counts.records * len(self._options.values.parsed)
         names = self._target.names()
         summary = ExportSummary(
-            self._logdir,
+            self._source.name,
             self._target.out.url,
             self._options.isolation,
             self._writing.format,

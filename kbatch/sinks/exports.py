@@ -111,7 +111,7 @@ class ExportSetup:
     ) -> ExportRun:
         """Return a run that exports some logs; `limit` and `within` are as for `ExportRun`."""
         return ExportRun(
-            self.source.name,
+            self.source,
             target,
             logs,
             self.reading,
@@ -120,7 +120,6 @@ class ExportSetup:
             (engine.name, engine.reason),
             limit=limit,
             within=within,
-            source=self.source,
         )
 
 

@@ -34,6 +34,7 @@ from kbatch.sinks import working  # noqa: E402
 from kbatch.sinks.export_run import ExportRun, open_target  # noqa: E402
 from kbatch.sinks.local_engine import LocalExecutor  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
+from kbatch.sinks.run_input import DirectoryInput  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -163,7 +164,8 @@ def open_run(root: Path, out: Path, kind: str = "parquet") -> ExportRun:
 
     writing = WriteOptions(format=kind)
     target = open_target(open_place(str(out), {}), writing, table=None, catalog=None)
-    return ExportRun(str(root), target, kbatch.find_logs(root), ReadOptions(), writing, None)
+    options = ReadOptions()
+    return ExportRun(DirectoryInput([str(root)], options), target, kbatch.find_logs(root), options, writing, None)
 
 
 def test_of_runs_that_begin_at_the_same_time_one_succeeds(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from kbatch.plan.read_options import Bound, ReadOptions  # noqa: E402
 from kbatch.sinks.export_run import ExportRun, open_target  # noqa: E402
 from kbatch.sinks.local_engine import LocalExecutor  # noqa: E402
 from kbatch.sinks.outputs import open_place  # noqa: E402
+from kbatch.sinks.run_input import DirectoryInput  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 from kbatch.spark.datasource import KbatchReader  # noqa: E402
 from kbatch.spark.export_job import SparkExecutor  # noqa: E402
@@ -115,7 +116,7 @@ def planned(kind: str, root: Path, topics: int) -> tuple[Any, list[Any]]:
     writing = WriteOptions()
     logs = choose_logs([str(root)], options.selection)
     target = open_target(open_place(str(root.parent / f"out-{topics}"), {}), writing, table=None, catalog=None)
-    with ExportRun("", target, logs, options, writing, None) as run:
+    with ExportRun(DirectoryInput([str(root)], options), target, logs, options, writing, None) as run:
         run.run(Recorded(), None)
     return jobs[0]
 
