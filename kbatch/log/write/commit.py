@@ -20,7 +20,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,10 @@ _LOCK = ".lock"
 _METADATA_TOPIC = "__cluster_metadata"
 
 Mode = Literal["append", "error", "overwrite"]
+# The files of tasks by topic and partition.
+_LogParts: TypeAlias = dict[tuple[str, int], list[PartFile]]
 
-# Of the threads of this process, by the path of the file.
+# The locks between threads of this process, by the path of the lock file.
 _locks: dict[str, threading.Lock] = {}
 
 
@@ -220,57 +222,64 @@ def commit(
         with a complete batch; if a log's directory or a file to be replaced is a symbolic link; if a crashed write
         can't be rolled back. No file is changed in these cases.
     """
-    logs: dict[tuple[str, int], list[PartFile]] = {}
+    logs: _LogParts = {}
     for part in parts:
         logs.setdefault((part.topic, part.partition), []).append(part)
     sizes = (
         size_between("segment_bytes", segment_bytes, 1, INT32_MAX),
         size_between("index_interval_bytes", index_interval_bytes, 0, INT32_MAX),
     )
-    new = stage.new
     if stage.is_new:
-        if not logs:
-            return []
-        os.makedirs(new)
-        written = [_build(new, parts, 0, 0, sizes) for _, parts in sorted(logs.items())]
-        sync_directory(new)
-        try:
-            # A rename would replace an empty directory.
-            if os.path.lexists(stage.root):
-                raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
-            move_all([(new, stage.root)])
-        except OSError as error:
-            raise LogDirectoryError(
-                f"{stage.root}: can't be created: {error.strerror}; another writer may have created it meanwhile. "
-                "Nothing was written",
-                source=stage.root,
-            ) from error
-        return written
+        return _create(stage, logs, sizes) if logs else []
     with locked(stage.root, wait):
         undo_crashed(stage.root)
         _check_mode(stage, mode)
-        os.makedirs(new)
-        written = []
-        placed: list[str] = []
-        removed: list[str] = []
-        if mode == "overwrite":
-            checkpoints = set(os.listdir(stage.root)) & set(CHECKPOINTS)
-            for name in checkpoints:
-                refuse_link(os.path.join(stage.root, name))
-            removed += [*_log_names(stage.root), *checkpoints]
-        for (topic, partition), parts in sorted(logs.items()):
-            name = f"{topic}-{partition}"
-            exists = mode != "overwrite" and os.path.lexists(os.path.join(stage.root, name))
-            end, epoch = _log_end(os.path.join(stage.root, name)) if exists else (0, 0)
-            written.append(_build(new, parts, end, epoch, sizes))
-            if exists:
-                files, replaced = _files(stage, name)
-                placed += files
-                removed += replaced
-            else:
-                placed.append(name)
-        if placed or removed:
-            move_into_place(stage, placed, removed)
+        return _add(stage, logs, sizes, overwrite=mode == "overwrite")
+
+
+def _create(stage: Stage, logs: _LogParts, sizes: tuple[int, int]) -> list[Written]:
+    """Create a log directory with one rename."""
+    os.makedirs(stage.new)
+    written = [_build(stage.new, parts, 0, 0, sizes) for _, parts in sorted(logs.items())]
+    sync_directory(stage.new)
+    try:
+        # A rename would replace an empty directory.
+        if os.path.lexists(stage.root):
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+        move_all([(stage.new, stage.root)])
+    except OSError as error:
+        raise LogDirectoryError(
+            f"{stage.root}: can't be created: {error.strerror}; another writer may have created it meanwhile. "
+            "Nothing was written",
+            source=stage.root,
+        ) from error
+    return written
+
+
+def _add(stage: Stage, logs: _LogParts, sizes: tuple[int, int], *, overwrite: bool) -> list[Written]:
+    """Add segments to a log directory, or replace its logs; the caller holds the lock."""
+    os.makedirs(stage.new)
+    written: list[Written] = []
+    placed: list[str] = []
+    removed: list[str] = []
+    if overwrite:
+        checkpoints = set(os.listdir(stage.root)) & set(CHECKPOINTS)
+        for name in checkpoints:
+            refuse_link(os.path.join(stage.root, name))
+        removed += [*_log_names(stage.root), *checkpoints]
+    for (topic, partition), parts in sorted(logs.items()):
+        name = f"{topic}-{partition}"
+        exists = not overwrite and os.path.lexists(os.path.join(stage.root, name))
+        end, epoch = _log_end(os.path.join(stage.root, name)) if exists else (0, 0)
+        written.append(_build(stage.new, parts, end, epoch, sizes))
+        if exists:
+            files, replaced = _files(stage, name)
+            placed += files
+            removed += replaced
+        else:
+            placed.append(name)
+    if placed or removed:
+        move_into_place(stage, placed, removed)
     return written
 
 
