@@ -133,22 +133,28 @@ def check_columns(schema: pa.Schema, options: RowOptions) -> None:
         kind = schema.field(name).type
         if types.is_dictionary(kind):
             kind = kind.value_type
-        if types.is_null(kind):
-            continue
-        if name in ("key", "value"):
-            if not (_is_binary(kind) or _is_string(kind)):
-                raise TypeError(f"column {name!r} must be binary or string, not {kind}; cast it")
-        elif name == "topic":
-            if not _is_string(kind):
-                raise TypeError(f"column 'topic' must be string, not {kind}")
-        elif name in ("partition", "offset"):
-            if not types.is_integer(kind):
-                raise TypeError(f"column {name!r} must be an integer, not {kind}")
-        elif name == "timestamp":
-            if not (types.is_timestamp(kind) or types.is_int64(kind)):
-                raise TypeError(f"column 'timestamp' must be a timestamp, or milliseconds as int64, not {kind}")
-        elif name == "headers" and options.headers and not _is_headers(kind):
-            raise TypeError(f"column 'headers' must be array<struct<key: string, value: binary>>, not {kind}")
+        if not types.is_null(kind) and (options.headers or name != "headers"):
+            _check_type(name, kind)
+
+
+def _check_type(name: str, kind: pa.DataType) -> None:
+    """Raise TypeError if a column can't have a type."""
+    from pyarrow import types
+
+    if name in ("key", "value"):
+        fits, expected = _is_binary(kind) or _is_string(kind), "binary or string"
+    elif name == "topic":
+        fits, expected = _is_string(kind), "string"
+    elif name in ("partition", "offset"):
+        fits, expected = types.is_integer(kind), "an integer"
+    elif name == "timestamp":
+        fits, expected = types.is_timestamp(kind) or types.is_int64(kind), "a timestamp, or milliseconds as int64"
+    elif name == "headers":
+        fits, expected = _is_headers(kind), "array<struct<key: string, value: binary>>"
+    else:
+        return
+    if not fits:
+        raise TypeError(f"column {name!r} must be {expected}, not {kind}; cast it")
 
 
 def _is_binary(kind: pa.DataType) -> bool:
