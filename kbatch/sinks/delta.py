@@ -197,34 +197,35 @@ class DeltaTable:
                     storage_options=self._options,
                     commit_properties=properties,
                 )
-                return
-            if table is None:
-                table = self._create(schema)
-            if table.transaction_version(_COUNT_ID) != self._count:
-                raise table_changed(self.title)
-            union = None if commit.replace else self._union(table, commit.schema)
-            changes = union is not None and bool(union.changes)
-            if union is not None:
-                schema = self._lib.Schema.from_arrow(union.schema)
-            self._allow_types(table, schema)
-            table.create_write_transaction(
-                actions,
-                # Only an overwrite changes the columns in the transaction that adds the files.
-                mode="overwrite" if commit.replace or changes else "append",
-                schema=schema,
-                partition_by=self._partition_by,
-                partition_filters=_NO_PARTITION if changes else None,
-                commit_properties=properties,
-            )
+            else:
+                self._add(self._create(schema) if table is None else table, commit, actions, properties)
         except TableCommitError:
             raise
         except Exception as error:
-            took = accepted_run(self, run)
-            if took is True:
+            accepted = accepted_run(self, run)
+            if accepted is True:
                 return
-            if took is False and ("oncurrent transaction" in str(error) or "already exists" in str(error)):
+            if accepted is False and ("oncurrent transaction" in str(error) or "already exists" in str(error)):
                 raise table_changed(self.title) from error
-            raise table_failure(self.title, error, unknown=took is None) from error
+            raise table_failure(self.title, error, unknown=accepted is None) from error
+
+    def _add(self, table: Any, commit: Commit, actions: Any, properties: Any) -> None:
+        """Add or replace the files of a table that exists, and add columns to it."""
+        if table.transaction_version(_COUNT_ID) != self._count:
+            raise table_changed(self.title)
+        union = None if commit.replace else self._union(table, commit.schema)
+        changes = union is not None and bool(union.changes)
+        schema = self._schema(commit.schema) if union is None else self._lib.Schema.from_arrow(union.schema)
+        self._allow_types(table, schema)
+        table.create_write_transaction(
+            actions,
+            # Only an overwrite changes the columns in the transaction that adds the files.
+            mode="overwrite" if commit.replace or changes else "append",
+            schema=schema,
+            partition_by=self._partition_by,
+            partition_filters=_NO_PARTITION if changes else None,
+            commit_properties=properties,
+        )
 
     def contents(self) -> tuple[str | None, list[DataFileName]]:
         """Return the run that committed last, and the data files."""

@@ -151,9 +151,9 @@ class IcebergTable:
         except TableCommitError:
             raise
         except Exception as error:
-            took = accepted_run(self, run)
-            if took is not True:
-                raise table_failure(self.title, error, unknown=took is None) from error
+            accepted = accepted_run(self, run)
+            if accepted is not True:
+                raise table_failure(self.title, error, unknown=accepted is None) from error
 
     def contents(self) -> tuple[str | None, list[DataFileName]]:
         """Return the run that committed last, and the data files."""
