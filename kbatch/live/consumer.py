@@ -434,11 +434,7 @@ def consume(
     use = GroupUse.of(group, auto_commit, settings, given, is_assigned=partitions is not None)
     follows = "end" in given and given["end"] is None
     if follows:
-        for name in ("stop_offset", "stop_timestamp"):
-            if given.get(name) is not None:
-                raise ValueError(f"end=None and {name} exclude each other: end=None follows the topics")
-        if use is None and all(given.get(name) is None for name in STARTS):
-            given["start"] = "latest"
+        _follow_topics(given, use)
     given.setdefault("threads", 0)
     formats = ValueOptions.of(given)
     arguments = ReadArguments.of(None, given)  # type: ignore[arg-type]
@@ -477,3 +473,12 @@ def consume(
             reading.close()
         cluster.close()
         raise
+
+
+def _follow_topics(given: dict[str, Any], use: GroupUse | None) -> None:
+    """Check the arguments of a read without an end, and set the start if there is none."""
+    for name in ("stop_offset", "stop_timestamp"):
+        if given.get(name) is not None:
+            raise ValueError(f"end=None and {name} exclude each other: end=None follows the topics")
+    if use is None and all(given.get(name) is None for name in STARTS):
+        given["start"] = "latest"

@@ -235,12 +235,9 @@ class _OpenHistory:
             del work
 
     def _file_tables(self, planned: PlannedHistory, split: Split, columns: tuple[str, ...]) -> Iterator[RecordTable]:
-        """Yield the tables of a part of a file; what is damaged or gone is fetched.
+        """Yield the tables of a part of a file; the offsets after damage, or of a deleted file, are fetched.
 
-        Raises
-        ------
-        LogDirectoryError
-            If the cluster has deleted it, and damage is an error.
+        Raise LogDirectoryError if the cluster has deleted these offsets, and damage is an error.
         """
         reached = split.start_offset or 0
         try:
