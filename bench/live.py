@@ -189,7 +189,7 @@ def peak_memory(topics: dict[str, Topic], max_bytes: int) -> dict[str, int]:
     iterate(topics[TINY])
     gc.collect()
     before = status("VmRSS")
-    # The peak begins anew; without this, it would be that of a parent process.
+    # Reset the peak; it would otherwise be that of a parent process.
     Path("/proc/self/clear_refs").write_text("5")
     count = iterate(topics[WHOLE])
     if count != topics[WHOLE].records:

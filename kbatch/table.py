@@ -245,7 +245,7 @@ class RecordTable(TableViews):
         row = self._checked_row(row)
         one = self[row : row + 1]
         self._check_memory_of(int(one.records["header_count"][0]) * HEADER_DTYPE.itemsize, "header rows", 1)
-        # Header rows that the table already has stay in memory beside those of this record.
+        # Header rows that the table already has stay in memory, in addition to those of this record.
         one._check_objects("headers", size=0 if self._headers is None else self._headers.nbytes)
         return list(zip(header_keys(one.headers, one.data), header_values(one.headers, one.data), strict=True))
 

@@ -1,4 +1,4 @@
-"""``kbatch verify OUT --against LOGDIR``: whether the output of exports has every record of its logs once."""
+"""``kbatch verify OUT --against LOGDIR``: whether the output of exports has every record of its logs exactly once."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class BatchGathering:
     ----------
     options : LiveOptions
     max_bytes : int
-        The memory of all that is gathered.
+        The limit on the memory of all gathered batches.
     """
 
     def __init__(self, options: LiveOptions, max_bytes: int) -> None:

@@ -128,7 +128,7 @@ class LiveRead:
         self._lost += [each for each in found if topic is None or not self._placed(each, topic)]
 
     def drop(self, fetches: Iterable[PartitionFetch]) -> None:
-        """Read no more of some partitions; what was fetched of them is not returned."""
+        """Stop reading some partitions; batches that were fetched for them are not returned."""
         for each in fetches:
             each.is_stopped = True
         kept = [each for each in self._lost if not each.is_stopped]

@@ -304,7 +304,7 @@ class Segment:
             start = self._start_for_offset(file, None, use_indexes)
             row = None
             for rows in file.walk(start):
-                # A row that is no copy holds the memory of all of them.
+                # A row that is a view would hold the memory of all of them.
                 row = rows[-1].copy()
             end = start if row is None else int(row["position"] + row["size"])
             return row, file.tail_at(end)

@@ -46,17 +46,17 @@ __all__ = [
     "splits_of",
 ]
 
-# The number of logs from which planning is worth a job or the work of the tasks: a second or two in one process.
+# From this number of logs on, a job or the tasks plan them: one process would take a second or two.
 MANY_LOGS = 1000
-# A Spark job is worth its start from this number of bytes to follow: a fraction of a second of work for a core if the
-# files are in memory, seconds if a disk has to read them.
+# From this number of bytes to follow, a Spark job is faster despite its start: one core takes a fraction of a second if
+# the files are in memory, and seconds if a disk has to read them.
 FOLLOW_JOB_BYTES = 1 << 30
 
 # Applies a function to items in parallel, and returns the results in the order of the items. The first field of an item
 # is a log or a segment. The function, the items and the results are pickled.
 Mapper: TypeAlias = Callable[[Callable[[Any], Any], Sequence[tuple[Any, ...]]], list[Any]]
 
-# Of `resolve_log`.
+# The result of `resolve_log`.
 Resolved: TypeAlias = tuple[tuple[int | None, int | None], list[MissingOffsets]]
 
 

@@ -142,7 +142,7 @@ class Split:
 
     @property
     def limit(self) -> int | None:
-        """The offset from which on the next run reads the batches again, or None."""
+        """The offset from which the next run reads the batches again, or None."""
         return smallest(self.stop_offset, self.stable_offset)
 
     def bytes_after(self, before: Split | None) -> int:

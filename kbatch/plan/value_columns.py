@@ -41,7 +41,7 @@ def parsers_of(
 
 
 def _earlier_types(values: ValueOptions, earlier: pa.Schema, flatten: bool) -> dict[On, pa.DataType]:
-    """Return the types that inferred schemas had in an export with the columns `earlier`, as far as these show."""
+    """Return the types of inferred schemas in an export with the columns `earlier`, if the columns show them."""
     found: dict[On, pa.DataType] = {}
     for on in values.parsed:
         if not getattr(values, on).inferred:

@@ -1,4 +1,4 @@
-"""The records of a scan as frames of Polars, as far as a query needs them."""
+"""The records of a scan that a query needs, as frames of Polars."""
 
 from __future__ import annotations
 

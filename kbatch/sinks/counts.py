@@ -45,7 +45,7 @@ class Counts:
     Attributes
     ----------
     read_bytes : int
-        Bytes of the log up to where it was read, for the progress.
+        Bytes of the log that the read has passed, for the progress.
     records, control_records, file_count, file_bytes, log_bytes : int
         Records written; control records that were read, whether they are written or not; data files written, bytes of
         these files, and bytes of the batches that were read, including batches without records.

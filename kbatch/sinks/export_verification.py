@@ -71,10 +71,10 @@ def verify_export(
     on_finding: Callable[[ExportFinding], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportVerification:
-    """Verify that an output of exports has every record of its logs once.
+    """Verify that an output of exports has every record of its logs exactly once.
 
-    Of the data files only the column ``offset`` is read. It is compared with the offsets of the logs, as far as commits
-    cover them, under the isolation level of each commit.
+    Of the data files only the column ``offset`` is read. It is compared with those offsets of the logs that commits
+    cover, under the isolation level of each commit.
 
     Parameters
     ----------

@@ -167,7 +167,7 @@ class WrittenOffsets:
     place : OutputPlace
     groups : sequence of RowGroup
     limit_of : callable
-        Returns for the name of a file the offset from which on its rows do not count; None if all count.
+        Returns the offset from which the rows of a file, given by name, do not count; None if all count.
     """
 
     def __init__(self, place: OutputPlace, groups: Sequence[RowGroup], limit_of: Callable[[str], int | None]) -> None:
@@ -175,7 +175,7 @@ class WrittenOffsets:
         self._place = place
         self._waiting = sorted(groups, key=lambda group: group.low, reverse=True)
         self._limit_of = limit_of
-        # Row groups that reach into the next window, and their offsets, as far as they were read.
+        # Row groups that reach into the next window, and their offsets if they were read.
         self._active: list[tuple[RowGroup, OffsetArray | None]] = []
 
     @property

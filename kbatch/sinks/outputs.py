@@ -134,7 +134,7 @@ class OutputPlace:
             self.fs.delete_file(self.path(name))
 
     def remove_empty(self, directory: str) -> None:
-        """Remove a directory of a mounted file system and its parents below this one, as far as they are empty."""
+        """Remove a directory of a mounted file system, and its parents below this one, while they are empty."""
         if self.local:
             remove_empty(self.path(), directory)
 

@@ -208,7 +208,7 @@ class PartitionCheck:
         return part
 
     def _limit_of(self, name: str) -> int | None:
-        """Return the offset from which on the rows of a file are those of a log that was truncated or recreated."""
+        """Return the offset from which the rows of a file belong to a log that was truncated or recreated later."""
         run = run_of(name)
         number = self._output.runs.get(run) if run is not None else None
         if number is None:

@@ -27,7 +27,7 @@ _OPEN_DTYPE = np.dtype([("producer_id", "<i8"), ("first_offset", "<i8"), ("first
 # Producers that an index adds one by one before it sorts them, as a part of the sorted ones and at least.
 _RECENT_PART = 8
 _RECENT = 1024
-# Rows of ended transactions that are kept, beside a part of as many as there are open ones.
+# Rows of ended transactions that are kept, in addition to a fraction of the number of open ones.
 _SPARE_OPEN_ROWS = 64
 # The memory of an open transaction: a row with its flag, and a quarter of one that has ended or that an array reserves;
 # an entry of the sorted index, and a part of one of the unsorted index (a dict of two int objects takes up to 192 bytes

@@ -216,7 +216,7 @@ class SchemaRegistry:
         if key in self._unknown:
             raise UnknownSchemaError(_UNKNOWN)
         if len(self._unknown) >= MAX_UNKNOWN:
-            # Bytes that are no framing have as many ids as values.
+            # If the bytes have no framing, each value seems to have another id.
             raise UnknownSchemaError(f"not asked for, because the registry has none of {MAX_UNKNOWN} other ids")
 
     def _requested(self, path: str, serialized: bool, unknown: tuple[int, ...]) -> RegisteredSchema:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.broker
 
 JAVA = Path(__file__).parent / "java"
 # The releases that the tables follow. Kafka 4 dropped versions that 3.9 has. "newest" is a release range, which is
-# resolved anew in each run: it finds what a release after the current one has changed.
+# resolved again in each run: it finds what a release after the current one has changed.
 RELEASES = ["current", "3.9", pytest.param("newest", marks=pytest.mark.long)]
 
 # Fields that Kafka 4 has renamed.

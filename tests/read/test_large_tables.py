@@ -15,7 +15,7 @@ import kbatch
 
 # More bytes of rows than the size from which rows are written that way.
 LARGE = 12 << 20
-# At and beside the bounds of zig-zag numbers of one to four bytes.
+# At and next to the bounds of zig-zag numbers of one to four bytes.
 TIMESTAMP_DELTAS = [0, 1, 63, 64, 8191, 8192, 1 << 20, -1, -64, -65]
 OFFSET_DELTAS = [0, 1, 63, 64, 8191, 8192, 1 << 20]
 LENGTHS = [None, 0, 1, 63, 64, 100]

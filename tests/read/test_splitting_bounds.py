@@ -27,7 +27,7 @@ def record(delta: int, headers: int, value: bytes = b"") -> bytes:
 
 
 def parts(part: int, headers: list[int], after: bytes = b"", step: int = 0, **options: Any) -> list[kbatch.RecordTable]:
-    """Return the tables of a batch whose records have so many headers, each with `part` bytes for rows.
+    """Return the tables of a batch whose records have these numbers of headers, each with `part` bytes for rows.
 
     The payload takes the rest of the table, due to the value of the last record. It is compressed to less than an
     eighth of the table, beyond which it would count too; `step` is the difference between offsets.

@@ -1,7 +1,7 @@
 """Kills exports of a cluster: ``python killed_live.py SETTINGS OUT KILLS`` prints how many were killed.
 
 SETTINGS are keywords of `local_export.export`, as JSON, and ``follows``. The broker is a process of its own, which
-appends records when it is told to. At the end an export that is not killed must have every record once.
+appends records on request. At the end an export that is not killed must have every record once.
 """
 
 from __future__ import annotations

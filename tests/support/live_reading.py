@@ -22,7 +22,7 @@ QUICK = {
 
 
 def partition(*sizes: int, leader: int = 1, **options: Any) -> ScriptedPartition:
-    """Return a partition with batches of so many records, whose values are their offsets."""
+    """Return a partition with batches of these numbers of records, whose values are their offsets."""
     made = ScriptedPartition(leader=leader)
     for size in sizes:
         first = made.end

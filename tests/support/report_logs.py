@@ -34,7 +34,7 @@ def write_report_logs(root: Path, records: int = 60_000, seed: int = 7) -> Path:
 
 
 def write(directory: Path, batches: Iterator[bytes], segments: int = 1) -> None:
-    """Write batches as a log of about so many segments."""
+    """Write batches as a log of about this number of segments."""
     found = list(batches)
     size = sum(map(len, found)) // segments + 1
     with kbatch.log.LogWriter(directory, segment_bytes=max(size, 1 << 14)) as writer:

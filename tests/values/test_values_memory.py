@@ -321,7 +321,7 @@ JSON_SHAPES: dict[str, Callable[[int], tuple[pa.DataType, list[bytes]]]] = {
 }
 
 
-# A type has at most 20,000 fields. Each shape with so many takes three seconds: an ordinary run has only two of them.
+# A type has at most 20,000 fields. Each shape with this number takes three seconds, so an ordinary run has only two.
 WIDE_SHAPES = [*JSON_SHAPES] if os.environ.get("KBATCH_TEST_ALL") else ["numbers", "list"]
 
 
