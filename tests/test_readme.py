@@ -319,6 +319,12 @@ def test_pages_are_short(page: Path) -> None:
     assert page.read_text().count("\n") <= (110 if page == README else 400)
 
 
+def test_the_architecture_names_modules_that_exist() -> None:
+    named = set(re.findall(r"`(\w+/[\w/]+\.\w+)`", (ROOT / "docs" / "architecture.md").read_text()))
+    assert named
+    assert not [path for path in sorted(named) if not (ROOT / "kbatch" / path).exists()]
+
+
 def test_the_documented_layout_equals_the_package() -> None:
     rows = re.findall(r"^\| `(\w+(?:\.py|/))` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
     modules = [path for path in (ROOT / "kbatch").iterdir() if not path.name.startswith("_")]
