@@ -70,11 +70,10 @@ def verify_log(
     Every batch is decoded, which verifies its checksum (CRC-R1, CRC-R7) and structure. Offsets must ascend within and
     across segments (DSK-R1, DSK-R13). Gaps within segments are notes, except next to damage, as are gaps between
     segments that compaction has left (`kbatch.log.gaps`); another gap between two segments is a fault, since no broker
-    leaves one. No record may be later than the header's
-    ``max_timestamp``. An incomplete batch or zeros may only end the last segment (DSK-R14). Each entry of an ``.index``
-    must point at a batch and carry the last offset of one (DSK-R2); of a ``.timeindex``, the largest timestamp up to
-    the batch of its offset (DSK-R3). The ``.txnindex`` files must agree with the markers (TXI-R5), and the checksum of
-    each ``.snapshot`` must be valid (DSK-R6).
+    leaves one. No record may be later than the header's ``max_timestamp``. An incomplete batch or zeros may only end
+    the last segment (DSK-R14). Each entry of an ``.index`` must point at a batch and carry the last offset of one
+    (DSK-R2); of a ``.timeindex``, the largest timestamp up to the batch of its offset (DSK-R3). The ``.txnindex`` files
+    must agree with the markers (TXI-R5), and the checksum of each ``.snapshot`` must be valid (DSK-R6).
     """
     report = VerificationReport(on_finding=on_finding)
     options = DecodeOptions(include_control=True, on_error="skip", limits=limits if limits is not None else Limits())

@@ -46,9 +46,9 @@ def write_log(
 
     In an existing log, offsets continue after the last batch, in a new segment; existing files do not change. Either
     all rows are written or none. The next writer or `kbatch.log.roll_back` removes the files that remain after an error
-    or a crash. The brokers' lock, ``.lock``, is held during the write, so
-    no broker and no other writer may use the directory. A broker that is started on it serves the records of the topics
-    in its metadata: create the topics first, since it marks the directories of unknown topics as strays.
+    or a crash. The brokers' lock, ``.lock``, is held during the write, so no broker and no other writer may use the
+    directory. A broker that is started on it serves the records of the topics in its metadata: create the topics first,
+    since it marks the directories of unknown topics as strays.
 
     Parameters
     ----------
