@@ -62,11 +62,7 @@ def resolved_ranges(
     selection = options.selection
     starts = _bound_times(cluster, logs, [start for start, _ in bounds], options)
     stops = _bound_times(cluster, logs, [stop for _, stop in bounds], options)
-    pruned: list[int | None] = [None] * len(logs)
-    if selection.prune.since is not None and options.on_error != "stop":
-        since = [LogBound(timestamp=selection.prune.since)] * len(logs)
-        found = _bound_times(cluster, logs, since, options)
-        pruned = [log.end_offset if each is None else each for log, each in zip(logs, found, strict=True)]
+    pruned = _pruned_starts(cluster, logs, options)
     ends = _named_ends(cluster, logs, [stop for _, stop in bounds], options)
     ranges = []
     for log, (starting, ending), since_start, until, first, end in zip(
@@ -195,7 +191,17 @@ def _bound_times(
     return times_as_offsets(cluster, logs, [bound.timestamp for bound in bounds], options)
 
 
+def _pruned_starts(cluster: Cluster, logs: Sequence[LivePartition], options: ReadOptions) -> list[int | None]:
+    """Return the first offset of each partition that a condition on the time does not exclude; None without one."""
+    since = options.selection.prune.since
+    if since is None or options.on_error == "stop":
+        return [None] * len(logs)
+    found = _bound_times(cluster, logs, [LogBound(timestamp=since)] * len(logs), options)
+    return [log.end_offset if each is None else each for log, each in zip(logs, found, strict=True)]
+
+
 def _start(log: LivePartition, starting: LogBound, found: int | None, options: ReadOptions) -> int:
+    """Return the first offset to read; `found` is the offset of the starting time."""
     by_time = starting.timestamp is not None and starting.offset is None
     start = None if by_time else start_of(log, starting)
     start = log.start_offset if start is None else start

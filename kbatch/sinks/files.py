@@ -346,6 +346,8 @@ class DataFiles:
 
 
 class _OpenFile:
+    """A data file that is being written, and how well its rows compress."""
+
     def __init__(
         self,
         place: OutputPlace,
