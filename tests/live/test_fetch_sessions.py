@@ -157,7 +157,7 @@ def test_a_batch_that_the_broker_cuts_off_is_requested_first_and_without_a_sessi
     cluster.fail(ApiKey.FETCH, Fault(change=cut))
     assert offsets(consumed(cluster, fetch_max_bytes=1)) == {("orders", i): list(range(10)) for i in range(2)}
     assert fetches(cluster)[1][:3] == (0, -1, [1, 0])
-    # The session goes on after it.
+    # The session continues after it.
     assert fetches(cluster)[2][:2] == (1, 1)
 
 
