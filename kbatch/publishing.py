@@ -360,7 +360,7 @@ class Journal:
         Raises
         ------
         LogDirectoryError
-            If a directory of a removed file does not exist any more; then nothing is moved.
+            If a directory of a removed file no longer exists; then nothing is moved.
         """
         moves = list(self._moves())
         for source, target in moves:

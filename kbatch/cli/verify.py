@@ -35,9 +35,9 @@ Each finding is printed on a line, "file: byte N: text". A finding that need not
 which compaction and transactions cause too; zeros or an incomplete batch at the end of the last segment.
 
 With --against, PATH is the output of kbatch export or kbatch follow: a directory, a Delta table, or the files of an
-Iceberg table (--table). Its column offset is compared with the logs in LOGDIR, as far as its commits cover them. Each
-record that is missing or doubled is damage. What the logs do not have any more, or the export has not reached, is a
-note.
+Iceberg table (--table). Its column offset is compared with the offsets of the logs in LOGDIR that its commits cover.
+Each record that is missing or doubled is damage. Records that the logs no longer have, or that the export has not
+reached, are a note.
 """
 
 

@@ -256,7 +256,7 @@ class LiveTables:
         return not self._follows and (member is None or member.state.is_settled)
 
     def _reassign(self, change: GroupChange, read: LiveRead) -> None:
-        """Give up the partitions that are not assigned any more, and begin with those that are new."""
+        """Give up the partitions that are no longer assigned, and begin with those that are new."""
         assert self._group is not None
         self.counters.rebalances += 1
         revoked = self._by_key.keys() - change.assigned

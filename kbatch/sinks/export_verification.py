@@ -108,9 +108,9 @@ def verify_export(
 
     Notes
     -----
-    What cannot be compared is a note: records that the log does not have any more, because of retention, compaction or
-    damage; offsets that the export has not reached; a log that was truncated or recreated since, whose earlier records
-    are not those of the log. Of such ranges, the number of records is compared with the one that the commits state.
+    Records that cannot be compared are a note: those that the log no longer has, because of retention, compaction or
+    damage; those that the export has not reached; and those of a log that was truncated or recreated since. Of such
+    ranges, the number of records is compared with the one that the commits state.
 
     Examples
     --------

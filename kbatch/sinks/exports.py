@@ -175,7 +175,7 @@ def exported_cluster(given: Any, config: ClientConfig | None, name: str) -> Clus
 def _check_for_cluster(reading: ReadOptions) -> None:
     """Raise for options that need the files of logs."""
     if reading.index:
-        raise OptionError("{index} is of log directories; brokers have no index of keys")
+        raise OptionError("{index} needs log directories; brokers have no key index")
 
 
 def run_export(

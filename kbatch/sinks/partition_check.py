@@ -42,7 +42,7 @@ class ExportFinding(NamedTuple):
         no commit covers), ``"fewer"`` (a commit wrote more records than are there, and the log does not have them
         either). Notes name what is not compared: ``"unknown"`` commits, records that the export ``"lost"``, a
         ``"damaged"`` log, an export that is ``"behind"``, offsets that are ``"gone"`` from the log, rows of a log that
-        was ``"restarted"``, and ``"extra"`` rows, which the log does not have any more.
+        was ``"restarted"``, and ``"extra"`` rows, which the log no longer has.
     first_offset, last_offset : int or None
     total : int
         The number of records, offsets or bytes.
@@ -306,7 +306,7 @@ class PartitionCheck:
         if extra:
             part.add(
                 "extra",
-                f"{counted(extra, 'row')} that the log does not have any more: compaction, or damage",
+                f"{counted(extra, 'row')} that the log no longer has: compaction, or damage",
                 total=extra,
             )
 
@@ -317,7 +317,7 @@ class PartitionCheck:
             return
         first, log_end = log.first_offset, log.end_offset
         if first > start:
-            text = f"offsets {start} to {min(first, end) - 1} are not in the log any more"
+            text = f"offsets {start} to {min(first, end) - 1} are no longer in the log"
             part.add("gone", text, first=start, last=min(first, end) - 1)
         if log_end < end:
             text = f"the log ends at offset {log_end}, before the position of the export, {end}"

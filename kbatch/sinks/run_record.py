@@ -198,7 +198,7 @@ class RunRecord:
         return [f"{REPORTS}/{name}" for name in found if not (unseen and name + _SEEN in entries)]
 
     def read(self, names: Sequence[str]) -> dict[str, RunReport]:
-        """Return reports by name; one that does not exist any more is left out.
+        """Return reports by name, without those that no longer exist.
 
         Raises
         ------

@@ -375,7 +375,7 @@ def test_new_fields_of_values_become_columns(tmp_path: Path) -> None:
 
 def test_arguments_that_need_files_are_refused(tmp_path: Path) -> None:
     source = cluster_source(filled(1))
-    with pytest.raises(ValueError, match="index is of log directories"):
+    with pytest.raises(ValueError, match="index needs log directories"):
         kbatch.export(source, tmp_path / "out", engine="local", key=b"a", index=tmp_path)
     with pytest.raises(ValueError, match="a cluster excludes other paths"):
         kbatch.export(["kafka://a", "b"], tmp_path / "out")
