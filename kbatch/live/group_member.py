@@ -8,9 +8,9 @@ from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.classic_group import ClassicGroup
 from kbatch.live.cluster import Cluster
+from kbatch.live.consumer_group import ConsumerGroup
 from kbatch.live.coordinator import GroupCoordinator
 from kbatch.live.group_state import GroupClosedError, GroupState
-from kbatch.live.new_group import NewGroup
 from kbatch.live.subscription import TopicSubscription
 from kbatch.protocol.api_keys import ApiKey
 
@@ -18,7 +18,7 @@ __all__ = ["GroupMember"]
 
 # Seconds that `close` waits for the thread to leave the group.
 _LEAVE_SECONDS = 0.5
-# The group cannot be joined by the new protocol: the broker has it turned off, or does not convert a classic group.
+# The group cannot be joined by the consumer protocol: the broker has it disabled, or does not convert a classic group.
 _CLASSIC_ONLY = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
@@ -44,22 +44,24 @@ class GroupMember(threading.Thread):
         arguments = (cluster, self._coordinator, self.state, subscription)
         protocol = cluster.settings.group_protocol
         try:
-            has_new = self._coordinator.has(ApiKey.CONSUMER_GROUP_HEARTBEAT)
+            has_consumer_protocol = self._coordinator.has(ApiKey.CONSUMER_GROUP_HEARTBEAT)
         except BaseException:
             self._coordinator.close()
             raise
-        if protocol == "consumer" and not has_new:
+        if protocol == "consumer" and not has_consumer_protocol:
             self._coordinator.close()
             raise BrokerError(
-                f"group {group!r}: the broker does not have the protocol of group.protocol=consumer (KIP-848), as "
-                "Kafka 4.0 and newer have; set group.protocol=classic",
+                f"group {group!r}: the broker does not support group.protocol=consumer (KIP-848), which needs Kafka "
+                "4.0 or newer; set group.protocol=classic",
                 code=ErrorCode.UNSUPPORTED_VERSION,
             )
         # A list of assignors belongs to the classic protocol.
         prefers_classic = protocol is None and cluster.settings.partition_assignment_strategy is not None
-        is_classic = protocol == "classic" or prefers_classic or not has_new
+        is_classic = protocol == "classic" or prefers_classic or not has_consumer_protocol
         self._fallback = None if is_classic or protocol == "consumer" else ClassicGroup(*arguments)
-        self._session: ClassicGroup | NewGroup = ClassicGroup(*arguments) if is_classic else NewGroup(*arguments)
+        self._session: ClassicGroup | ConsumerGroup = (
+            ClassicGroup(*arguments) if is_classic else ConsumerGroup(*arguments)
+        )
 
     def run(self) -> None:
         """Be a member until the end."""

@@ -200,7 +200,7 @@ def test_the_protocol_is_the_new_one_if_the_broker_has_it() -> None:
         with joined(cluster) as consumer:
             assert offsets(consumer) == {KEYS[0]: [0]}
         assert sessions(cluster) == {key}
-    with pytest.raises(BrokerError, match=r"does not have the protocol of group.protocol=consumer"):
+    with pytest.raises(BrokerError, match=r"does not support group.protocol=consumer"):
         joined(cluster, group_protocol="consumer")
 
 

@@ -38,7 +38,7 @@ HEARTBEAT_MS = 20
 
 @dataclass
 class ScriptedMember:
-    """What a coordinator knows of a member; partitions are those of the new protocol, by topic and number."""
+    """A member as its coordinator knows it; partitions are those of the consumer protocol, by topic and number."""
 
     instance_id: str | None = None
     protocols: dict[str, bytes] = field(default_factory=dict)
@@ -259,7 +259,7 @@ class GroupCluster(ScriptedCluster):
         self.changed.notify_all()
         return LeaveGroupResponse()
 
-    # -- the new protocol
+    # -- the consumer protocol
 
     def _consumer_group_heartbeat(self, broker: int, message: Any, version: int) -> Any:
         cls = ConsumerGroupHeartbeatResponse

@@ -1,4 +1,4 @@
-"""Membership in a group of the new protocol, whose assignments the broker makes (KIP-848)."""
+"""Membership in a group of the consumer protocol, whose assignments the broker makes (KIP-848)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbatch.live.subscription import TopicSubscription
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import message_class
 
-__all__ = ["NewGroup"]
+__all__ = ["ConsumerGroup"]
 
 _JOIN, _LEAVE, _LEAVE_STATIC = 0, -1, -2
 # From this version on, members choose their ids.
@@ -25,8 +25,8 @@ _OWN_ID = 1
 _REMOVED_BY_BROKER = frozenset([ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH])
 
 
-class NewGroup:
-    """A member of a group of the new protocol. The thread of the membership uses it.
+class ConsumerGroup:
+    """A member of a group of the consumer protocol. The thread of the membership uses it.
 
     The broker revokes partitions by an assignment without them, and gives them to another member when this one has
     acknowledged that: after its reader has given them up.
@@ -197,7 +197,8 @@ class NewGroup:
             "of the broker's group.consumer.assignors",
             ErrorCode.GROUP_ID_NOT_FOUND: "the group has members of the classic protocol, and the broker does not "
             "convert it; set group.protocol=classic",
-            ErrorCode.UNSUPPORTED_VERSION: "the broker does not have the new protocol; set group.protocol=classic",
+            ErrorCode.UNSUPPORTED_VERSION: "the broker does not support group.protocol=consumer; set "
+            "group.protocol=classic",
             ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as the broker's group.consumer.max.size "
             "allows",
         }
