@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,8 +130,8 @@ class Growing:
         self.now = 1000.0
         self.commits: list[tuple[float, int]] = []
         self.steps: list[Any] = []
-        monkeypatch.setattr(follower.time, "sleep", self._pause)
-        monkeypatch.setattr(follower.time, "monotonic", lambda: self.now)
+        # Only the follower has this clock: other threads of the process, such as those of py4j, must not take steps.
+        monkeypatch.setattr(follower, "time", SimpleNamespace(sleep=self._pause, monotonic=lambda: self.now))
         self._follow = lambda: follow(root, out, on_commit=self._on_commit, **options)
 
     def run(self, *steps: Any) -> list[tuple[float, int]]:
