@@ -194,9 +194,9 @@ def sessions(cluster: GroupCluster) -> set[ApiKey]:
     }
 
 
-def test_the_protocol_is_the_new_one_if_the_broker_has_it() -> None:
-    for has_new, key in ((True, ApiKey.CONSUMER_GROUP_HEARTBEAT), (False, ApiKey.JOIN_GROUP)):
-        cluster = GroupCluster(has_new=has_new, orders=[written(1)])
+def test_the_protocol_is_the_consumer_protocol_if_the_broker_has_it() -> None:
+    for has_consumer_protocol, key in ((True, ApiKey.CONSUMER_GROUP_HEARTBEAT), (False, ApiKey.JOIN_GROUP)):
+        cluster = GroupCluster(has_consumer_protocol=has_consumer_protocol, orders=[written(1)])
         with joined(cluster) as consumer:
             assert offsets(consumer) == {KEYS[0]: [0]}
         assert sessions(cluster) == {key}
@@ -225,7 +225,7 @@ def test_the_classic_protocol_serves_where_the_new_one_is_turned_off_or_the_grou
 
 
 def test_with_members_that_have_only_range_the_default_assignors_are_the_eager_ones() -> None:
-    cluster = GroupCluster(has_new=False, orders=[written(4), written(4)])
+    cluster = GroupCluster(has_consumer_protocol=False, orders=[written(4), written(4)])
     first = Follower(cluster, partition_assignment_strategy="range")
     cluster.wait(lambda: len(first.found) == 8)
     second = Follower(cluster)

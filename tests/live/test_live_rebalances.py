@@ -156,7 +156,7 @@ def test_a_reader_that_requests_nothing_for_too_long_leaves_the_group_and_joins_
 
 
 def test_a_commit_with_the_generation_before_a_rebalance_is_repeated_with_the_new_one() -> None:
-    cluster = GroupCluster(has_new=False, orders=[written(3)])
+    cluster = GroupCluster(has_consumer_protocol=False, orders=[written(3)])
     with joined(cluster, end=None, auto_offset_reset="earliest", heartbeat_interval_ms=10_000) as consumer:
         assert len(next(consumer)) == 3
         with cluster.lock:

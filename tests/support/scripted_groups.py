@@ -23,7 +23,7 @@ from kbatch.protocol import (
 
 __all__ = ["GroupCluster", "ScriptedGroup", "ScriptedMember"]
 
-NEW_PROTOCOL = {ApiKey.CONSUMER_GROUP_HEARTBEAT: (0, 1)}
+CONSUMER_PROTOCOL = {ApiKey.CONSUMER_GROUP_HEARTBEAT: (0, 1)}
 CLASSIC_PROTOCOL = {
     ApiKey.OFFSET_COMMIT: (2, 10),
     ApiKey.OFFSET_FETCH: (1, 10),
@@ -79,11 +79,13 @@ class ScriptedGroup:
 
 
 class GroupCluster(ScriptedCluster):
-    """Brokers that coordinate groups: broker `coordinator` answers; without `has_new` only the classic protocol."""
+    """Brokers that coordinate groups: broker `coordinator` answers, by the classic and maybe the consumer protocol."""
 
-    def __init__(self, brokers: int = 1, *, has_new: bool = True, **topics: list[ScriptedPartition]) -> None:
+    def __init__(
+        self, brokers: int = 1, *, has_consumer_protocol: bool = True, **topics: list[ScriptedPartition]
+    ) -> None:
         super().__init__(brokers, **topics)
-        self.versions |= CLASSIC_PROTOCOL | (NEW_PROTOCOL if has_new else {})
+        self.versions |= CLASSIC_PROTOCOL | (CONSUMER_PROTOCOL if has_consumer_protocol else {})
         self.coordinator = 1
         self.groups: dict[str, ScriptedGroup] = {}
         self.changed = threading.Condition(self.lock)
