@@ -25,7 +25,7 @@ from kbatch.options import CodecLevel, CodecName, Crc, EngineName, Isolation, On
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import OnGap, ReadOptions, split_policies
 from kbatch.sinks.counts import Progress
-from kbatch.sinks.exports import Engine, ExportSetup, run_export
+from kbatch.sinks.exports import Engine, ExportSetup, exported_cluster, run_export
 from kbatch.sinks.follow_options import FollowOptions
 from kbatch.sinks.follower import Follower, FollowSummary, OnCommit, OnProgress
 from kbatch.sinks.local_engine import LocalExecutor
@@ -118,6 +118,7 @@ def export(
     out: str | os.PathLike[str],
     *,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    history: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
     engine: EngineName = "auto",
     threads: int | None = None,
     master: str | None = None,
@@ -145,6 +146,10 @@ def export(
         everything that it has written is removed.
     config : str, path or mapping, optional
         For a cluster: the settings of Kafka's clients, as for `kbatch.consume`.
+    history : str or path, or iterable of them, optional
+        For a cluster: log directories and tiered storage with copies of its topics, as for `kbatch.scan_logs`. Closed
+        segments are read from there, and only the rest is fetched; positions and files are the same as without it.
+        Workers of Spark must have the same paths.
     engine : {"auto", "local", "spark"}
         What runs the tasks: threads of this process, or Spark. Rows, files, commits and the summary are the same.
         ``"auto"`` takes Spark if `master` is given, if a session is active, or if the logs have 1 TiB or more and
@@ -243,8 +248,9 @@ def export(
     check_types(export, locals())
     reading, writing = _split_options(options, storage_options)
     choose = engine_choice(engine, threads=threads, master=master, conf=conf)
+    cluster = exported_cluster(logdir, "logdir", config, history, storage_options)
     return run_export(
-        logdir,
+        logdir if cluster is None else cluster,
         out,
         choose,
         reading,
@@ -255,7 +261,6 @@ def export(
         progress=progress,
         mark_seen=mark_seen,
         metrics=metrics,
-        config=config,
     )
 
 
@@ -265,6 +270,7 @@ def follow(
     out: str | os.PathLike[str],
     *,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    history: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
     commit_interval: float | str = 300.0,
     commit_bytes: int | str = 1 << 30,
     available_now: bool = False,
@@ -289,7 +295,7 @@ def follow(
 
     Parameters
     ----------
-    logdir, out, config, engine, threads, master, conf, table, catalog, transform, storage_options
+    logdir, out, config, history, engine, threads, master, conf, table, catalog, transform, storage_options
         As for `export`. Directories must be on a local or mounted file system. The engine runs until the end.
     commit_interval : float or str
         Commit when a record has waited for these seconds, or a time such as ``"30s"``. What waits at the start is
@@ -341,9 +347,11 @@ def follow(
     size: Any = commit_bytes
     following = as_named(lambda: FollowOptions(interval, size, available_now), {})
     choose = engine_choice(engine, threads=threads, master=master, conf=conf)
+    cluster = exported_cluster(logdir, "logdir", config, history, storage_options)
+    source = logdir if cluster is None else cluster
     follower: Follower = as_named(
         lambda: Follower(
-            ExportSetup.of(logdir, out, reading, writing, table, catalog, transform, config),
+            ExportSetup.of(source, out, reading, writing, table, catalog, transform),
             choose,
             following,
             on_commit=on_commit,

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from kbatch.cli.broker_flags import CLIENT_SETTINGS, KAFKA_URL, add_broker_flags, given_settings, live_brokers
 from kbatch.cli.command_parser import add_command
-from kbatch.cli.flags import JSON, NAME_AND_VALUE, STORAGE, add_flags, given_options, given_storage, given_values, usage
+from kbatch.cli.flags import (
+    JSON,
+    NAME_AND_VALUE,
+    PATHS,
+    STORAGE,
+    UsageError,
+    add_flags,
+    given_options,
+    given_storage,
+    given_values,
+    usage,
+)
 from kbatch.cli.open_transactions import open_transaction_lines
 from kbatch.cli.reports import column_texts, loss_lines, lost_text, print_record, report_lines
 from kbatch.cli.selection_flags import RANGES, SelectionFlags, add_selection, given_selection
@@ -122,6 +133,7 @@ examples:
   kbatch export /backup/kafka /lake/orders --topic orders --times 2026-03-01:2026-03-02 --values json --by-day
   kbatch export /var/lib/kafka/data /lake/table --format delta
   kbatch export kafka://localhost:9092 /lake/raw --topic orders --config client.properties
+  kbatch export kafka://localhost:9092 /lake/raw --topic orders --history /mnt/tier
   kbatch export s3://backup/kafka s3://lake/raw --isolation read_committed --on-error skip
   kbatch export /var/lib/kafka/data /lake/raw --on-error clicks=skip --allow-missing-offsets clicks=true
 """
@@ -179,6 +191,11 @@ class ExportFlags:
     conf: tuple[tuple[str, str], ...] = option(
         NAME_AND_VALUE, (), flag="--conf", help="a setting of Spark; may be given more than once"
     )
+    history: tuple[str, ...] = option(
+        PATHS, (), flag="--history",
+        help="with kafka://: a log directory or tiered storage with copies of the topics, also a URL, whose closed "
+        "segments are read; only the rest is fetched. May be repeated. Workers of Spark need the same paths",
+    )  # fmt: skip
     metrics: str | None = option(
         replace(TEXT, metavar="FILE"), None, flag="--metrics",
         help="replace this file, such as kbatch.prom, at the end of the run with metrics for Prometheus's node "
@@ -243,6 +260,7 @@ def add_export_flags(parser: argparse.ArgumentParser, leave_out: Collection[str]
     add_flags(
         groups["running"], [*(own[name] for name in ("engine", "threads", "master", "conf", "metrics")), *STORAGE]
     )
+    add_flags(groups["cluster"], [own["history"]])
     add_broker_flags(groups["cluster"], without_servers=True)
 
 
@@ -282,11 +300,15 @@ def run(arguments: argparse.Namespace) -> int:
 def export_source(arguments: argparse.Namespace, reading: ReadOptions) -> tuple[ExportedLogs, str]:
     """Return what the command exports, and the name of a cluster and its topics for the line of progress."""
     url = live_brokers(arguments.logdirs, arguments)
+    history = given_options(ExportFlags, arguments).history
     if url is None:
+        if history:
+            raise UsageError("--history goes with kafka://HOST:PORT: log directories are given as LOGDIR")
         return arguments.logdirs, ""
     from kbatch.live import ClusterSource
 
-    source = ClusterSource(given_settings(arguments, url))
+    storage = given_storage(arguments) if history else None
+    source = ClusterSource(given_settings(arguments, url), history=history or None, storage_options=storage)
     topics = reading.topics or reading.assign or ([reading.topic_pattern] if reading.topic_pattern else [])
     return source, " ".join(filter(None, [source.describe(), ", ".join(topics)]))
 
@@ -379,6 +401,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         "",
         *_source_lines(summary),
         f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
+        *_history_lines(summary),
         *_control_lines(summary),
         f"  written    {format_size(summary.file_bytes)} of {'Arrow' if summary.format == 'arrow' else 'Parquet'}",
         *_omitted_lines(summary),
@@ -441,6 +464,17 @@ def _source_lines(summary: ExportSummary) -> list[str]:
 
     topics = list(dict.fromkeys(part.topic for part in summary.partitions))
     return [f"  source     {summary.logdir}, {counted(len(topics), 'topic')}: {first_names(topics)}"]
+
+
+def _history_lines(summary: ExportSummary) -> list[str]:
+    """Return what was read from files of the history."""
+    if not summary.history_bytes:
+        return []
+    rest = format_size(summary.log_bytes - summary.history_bytes)
+    return [
+        f"  history    {format_size(summary.history_bytes)} of them with {counted(summary.history_records, 'record')} "
+        f"from files, {rest} from the cluster"
+    ]
 
 
 def _open_of(part: PartitionSummary) -> tuple[str, list[OpenTransaction], int]:

@@ -24,6 +24,7 @@ from kbatch.log.missing import MissingOffsets
 from kbatch.log.resolving import log_bounds
 from kbatch.log.store.segment_file import Tail
 from kbatch.options import Crc, On
+from kbatch.plan.cluster_history import ClusterHistory
 from kbatch.plan.cluster_tasks import ClusterRange
 from kbatch.plan.live_tasks import resolved_ranges
 from kbatch.plan.positions import (
@@ -157,12 +158,15 @@ class ClusterLogs:
     url : str
         The name of the cluster for messages.
     options : ReadOptions
+    history : ClusterHistory, optional
+        Files from which tasks read what they have.
     """
 
-    def __init__(self, cluster: Cluster, url: str, options: ReadOptions) -> None:
+    def __init__(self, cluster: Cluster, url: str, options: ReadOptions, history: ClusterHistory | None = None) -> None:
         self._cluster = cluster
         self._url = url
         self._options = options
+        self._history = history
         # Bytes per offset, by topic.
         self._densities: dict[str, float] = {}
 
@@ -332,16 +336,22 @@ class ClusterLogs:
         """
         by_key = {log.key: log for log in logs}
         parts: list[ClusterRange] = []
+        if self._history is not None:
+            self._history.look_for([(each.topic, each.partition) for each in ranges if each.records])
         for each in ranges:
-            log = by_key[each.topic, each.partition]
-            count = -(-each.bytes // options.split_bytes)
-            if not each.records:
-                continue
-            if count < 2 or options._for_topic(each.topic).on_error == "stop":
-                parts.append(each)
-                continue
-            parts += each.cut(self._cuts(log, each, count))
+            if each.records:
+                parts += self._parts(by_key[each.topic, each.partition], each, options)
         return [Task(ClusterRange.joined(task)) for task in divide_parts(parts, options)]
+
+    def _parts(self, log: ClusterLog, whole: ClusterRange, options: ReadOptions) -> Iterator[ClusterRange]:
+        """Yield the parts of a range of about ``split_bytes``."""
+        found = [whole] if self._history is None else self._history.parts(log.live, whole, options)
+        for each in found:
+            count = -(-each.bytes // options.split_bytes)
+            if each.is_history or count < 2 or options._for_topic(each.topic).on_error == "stop":
+                yield each
+            else:
+                yield from each.cut(self._cuts(log, each, count))
 
     def _cuts(self, log: ClusterLog, each: ClusterRange, count: int) -> list[int]:
         """Return the base offsets of batches that divide a range into about equal parts."""

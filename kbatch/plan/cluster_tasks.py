@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby, pairwise
 from typing import Any
@@ -19,15 +20,21 @@ from kbatch.live.settings import ClientSettings
 from kbatch.live.transport import TransportFactory
 from kbatch.log.gaps import SegmentGap
 from kbatch.log.missing import MissingOffsets, report_data_loss
-from kbatch.log.reading import TABLE_BYTES
+from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.row_filter import RowFilter, key_bytes
+from kbatch.log.segment import planned_segment
+from kbatch.plan.history_files import FileTables
+from kbatch.plan.history_plan import offsets_text
 from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.split import Split
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import decoded_columns
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 
 __all__ = ["ClusterRange", "ClusterReader"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,12 @@ class ClusterRange(LiveRange):
     ----------
     density : float
         The estimated bytes per offset.
+    split : Split or None
+        The part of a file of the history that has the records; None if brokers send them.
     """
 
     density: float = 0.0
+    split: Split | None = None
 
     @classmethod
     def of(cls, planned: LiveRange, density: float) -> ClusterRange:
@@ -58,6 +68,11 @@ class ClusterRange(LiveRange):
         return round(self.records * self.density)
 
     @property
+    def is_history(self) -> bool:
+        """Whether the records are read from a file."""
+        return self.split is not None
+
+    @property
     def limit(self) -> int:
         """The offset from which on batches do not belong to the range."""
         return self.stop
@@ -65,6 +80,10 @@ class ClusterRange(LiveRange):
     def bytes_after(self, before: object) -> int:
         """Return the bytes between the part before and this one that are not read."""
         return 0
+
+    def fetched_from(self, offset: int) -> ClusterRange:
+        """Return the range from an offset on, which brokers send."""
+        return replace(self, start=offset, may_begin_later=self.may_begin_later and offset == self.start, split=None)
 
     def cut(self, offsets: Sequence[int]) -> list[ClusterRange]:
         """Return the parts of the range between these offsets."""
@@ -78,7 +97,9 @@ class ClusterRange(LiveRange):
         """Join neighbours that follow each other."""
         found: list[ClusterRange] = []
         for each in parts:
-            if found and found[-1].path == each.path and found[-1].stop == each.start:
+            before = found[-1] if found else each
+            is_fetched = not (before.is_history or each.is_history)
+            if is_fetched and before.path == each.path and before.stop == each.start:
                 found[-1] = replace(found[-1], stop=each.stop)
             else:
                 found.append(each)
@@ -119,11 +140,19 @@ class ClusterReader:
     settings : ClientSettings
     transport : TransportFactory, optional
         Opens connections; by default, sockets.
+    storage_options : mapping of str to str, optional
+        For the files of a history.
     """
 
-    def __init__(self, settings: ClientSettings, transport: TransportFactory | None = None) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        transport: TransportFactory | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         self._settings = settings
         self._transport = transport
+        self._storage_options = storage_options
         self._begin()
 
     def _begin(self) -> None:
@@ -132,7 +161,8 @@ class ClusterReader:
         self._is_stopped = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_settings": self._settings, "_transport": self._transport}
+        names = ("_settings", "_transport", "_storage_options")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -152,7 +182,9 @@ class ClusterReader:
         columns: tuple[str, ...] | None = None,
         gaps: list[SegmentGap] | None = None,
     ) -> Iterator[tuple[ClusterRange, RecordTable]]:
-        """Fetch and decode the ranges of a task, as `kbatch.plan.tasks.task_tables` reads splits of files.
+        """Read the ranges of a task, as `kbatch.plan.tasks.task_tables` reads splits of files.
+
+        What cannot be read from a file of the history is fetched.
 
         Raises
         ------
@@ -164,9 +196,51 @@ class ClusterReader:
         with Cluster(self._settings, transport=self._transport) as cluster:
             # The address is right: the read was planned with it.
             cluster._was_reached = True
-            # Topics with the same options are read together.
-            for of_topic, of_options in groupby(parts, lambda each: options._for_topic(each.topic)):
-                yield from self._tables(cluster, list(of_options), of_topic, columns, [] if gaps is None else gaps)
+            # Topics with the same options are fetched together.
+            for (of_topic, in_files), of_options in groupby(
+                parts, lambda each: (options._for_topic(each.topic), each.is_history)
+            ):
+                tables = self._file_tables if in_files else self._tables
+                yield from tables(cluster, list(of_options), of_topic, columns, [] if gaps is None else gaps)
+
+    def _file_tables(
+        self,
+        cluster: Cluster,
+        parts: Sequence[ClusterRange],
+        options: ReadOptions,
+        columns: tuple[str, ...] | None,
+        gaps: list[SegmentGap],
+    ) -> Iterator[tuple[ClusterRange, RecordTable]]:
+        for each in parts:
+            tables = FileTables(self._decoded(each, options, columns), each.start)
+            for table in tables:
+                yield each, table
+                del table
+            if tables.error is not None and tables.reached < each.stop:
+                where = f"{each.path}: {offsets_text(tables.reached, each.stop)}"
+                _log.warning("%s fetched from the cluster, since %s", where, tables.error)
+                yield from self._tables(cluster, [each.fetched_from(tables.reached)], options, columns, gaps)
+
+    def _decoded(
+        self, part: ClusterRange, options: ReadOptions, columns: tuple[str, ...] | None
+    ) -> Iterator[RecordTable]:
+        """Yield the tables of a part of a file; damage is an error, since the cluster has these records too."""
+        split, rows = part.split, RowFilter(keys=key_bytes(options.key))
+        assert split is not None
+        decoding = replace(
+            _decode_options(options, columns, rows),
+            crc="verify" if options.crc == "mark" else options.crc,
+            on_error="raise",
+            # The plan has decided which batches are withheld.
+            isolation="read_uncommitted",
+            withheld=split.withheld,
+            start_offset=split.start_offset,
+            stop_offset=split.stop_offset,
+        )
+        segment = planned_segment(split.path, live=False, storage_options=self._storage_options, size=split.size)
+        for table in read_tables(segment, split.start, split.end, decoding, TABLE_BYTES):
+            yield rows.chosen(table)._with(topic=split.topic, partition=split.partition)
+            del table
 
     def _tables(
         self,
@@ -177,14 +251,7 @@ class ClusterReader:
         gaps: list[SegmentGap],
     ) -> Iterator[tuple[ClusterRange, RecordTable]]:
         rows = RowFilter(keys=key_bytes(options.key))
-        decoding = DecodeOptions(
-            isolation=options.isolation,
-            include_control=options.include_control,
-            crc=options.crc,
-            on_error=options.on_error,
-            limits=Limits(max_decompressed_bytes=options.max_decompressed_bytes),
-            columns=None if columns is None else decoded_columns(tuple(dict.fromkeys((*columns, *rows.columns)))),
-        )
+        decoding = _decode_options(options, columns, rows)
         loss = _RunLoss(options.fail_on_data_loss or options.on_gap == "raise")
         turns = RangesInTurn(parts)
         with self._lock:
@@ -201,6 +268,17 @@ class ClusterReader:
         finally:
             with self._lock:
                 self._running.discard(turns)
+
+
+def _decode_options(options: ReadOptions, columns: tuple[str, ...] | None, rows: RowFilter) -> DecodeOptions:
+    return DecodeOptions(
+        isolation=options.isolation,
+        include_control=options.include_control,
+        crc=options.crc,
+        on_error=options.on_error,
+        limits=Limits(max_decompressed_bytes=options.max_decompressed_bytes),
+        columns=None if columns is None else decoded_columns(tuple(dict.fromkeys((*columns, *rows.columns)))),
+    )
 
 
 def _missing_tables(

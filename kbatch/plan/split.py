@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +124,9 @@ class Split:
     stable_offset: int | None = None
     is_named: bool = False
     density: float | None = None
+
+    # Not the history of a cluster, of which `kbatch.plan.cluster_tasks.ClusterRange` may be a part.
+    is_history: ClassVar[bool] = False
 
     @property
     def log(self) -> str:

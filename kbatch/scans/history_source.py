@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 import warnings
@@ -12,13 +11,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from kbatch.bounds import Domain
-from kbatch.errors import KbatchError, LimitExceededError, LogDirectoryError
+from kbatch.errors import KbatchError, LimitExceededError
 from kbatch.escaping import counted
 from kbatch.live import BrokerError, ClusterSource
 from kbatch.live.cluster import PartitionKey
 from kbatch.live.cluster_source import PlannedOffsets
 from kbatch.live.live_partitions import LivePartition
-from kbatch.log import Log, Segment, find_logs
+from kbatch.log import Log, Segment
 from kbatch.log.counting import SegmentCount, counted_options
 from kbatch.log.read_arguments import ReadArguments
 from kbatch.log.reading import read_tables
@@ -28,8 +27,10 @@ from kbatch.log.source import Excludes, RangeRequest, ReadAhead
 from kbatch.log.store.storage import locate
 from kbatch.options import On
 from kbatch.plan.history import HistoryPlanner
+from kbatch.plan.history_copies import found_copies
+from kbatch.plan.history_files import FileTables, cut_split
 from kbatch.plan.history_plan import FetchedRange, HistoryPlan, offsets_text, unavailable
-from kbatch.plan.split import Split, good_row, growing_parts
+from kbatch.plan.split import Split
 from kbatch.quantities import callers_stacklevel
 from kbatch.read.decode_options import DecodeOptions, OnError
 from kbatch.records.data import decoded_columns
@@ -112,29 +113,15 @@ class _OpenHistory:
     def logs(self, selection: Selection, excludes: Excludes | None = None) -> Sequence[LivePartition]:
         found = self._opened.logs(selection, excludes)
         self._live = {(log.metadata.name, log.number): log for log in found}
-        self._copies = {key: [] for key in self._live}
-        for path in self._source.history:
-            for log in self._logs_below(path):
-                self._copies[log.topic or "", log.partition or 0].append(log)
+        found_in = found_copies(self._source.history, self._live, self._source.storage_options, self._note_unlisted)
+        self._copies = {key: found_in.get(key, []) for key in self._live}
         if not self._source.include_expired:
             return found
         return [self._extended(log) for log in found]
 
-    def _logs_below(self, path: str) -> Sequence[Log]:
-        """Return the copies of the partitions in a path of the history."""
-        options = self._source.storage_options
-        storage, text = locate(path, options)
-        if storage.find(text) is None:
-            raise LogDirectoryError(f"{text}: no such directory, given as history", source=text)
-        try:
-            logs = find_logs(
-                path, predicate=lambda topic, number: (topic, number) in self._live, storage_options=options
-            )
-        except LogDirectoryError as error:
-            self._unlisted.append(str(error))
-            self._note(f"{error}; all is fetched instead")
-            return []
-        return [log for log in logs if (log.topic, log.partition) in self._live]
+    def _note_unlisted(self, reason: str) -> None:
+        self._unlisted.append(reason)
+        self._note(f"{reason}; all is fetched instead")
 
     def _extended(self, live: LivePartition) -> LivePartition:
         """Return a partition from the beginning of its history on."""
@@ -200,7 +187,7 @@ class _OpenHistory:
                 if isinstance(part, FetchedRange):
                     yield each, part
                     continue
-                for split in _cut_split(part, each.segments[part.path], size, reverse):
+                for split in cut_split(part, each.segments[part.path], size, TASK_BYTES, from_end=reverse):
                     yield each, split
                     size = min(4 * size, TASK_BYTES)
 
@@ -239,20 +226,11 @@ class _OpenHistory:
 
         Raise LogDirectoryError if the cluster has deleted these offsets, and damage is an error.
         """
-        reached = split.start_offset or 0
-        try:
-            for table in self._decoded(planned, split, columns, "raise"):
-                if len(table.batches):
-                    reached = max(reached, int(table.batches["last_offset"][-1]) + 1)
-                yield table
-                del table
-            return
-        except (BrokerError, LimitExceededError):
-            raise
-        except (KbatchError, OSError) as error:
-            failed = error
+        tables = FileTables(self._decoded(planned, split, columns, "raise"), split.start_offset or 0)
+        yield from tables
+        failed, reached = tables.error, tables.reached
         plan, stop, on_error = planned.plan, split.stop_offset or 0, self._arguments.decode.on_error
-        if reached >= stop:
+        if failed is None or reached >= stop:
             return
         if reached >= plan.log_start:
             where = f"{plan.topic}-{plan.partition}: {offsets_text(reached, stop)}"
@@ -391,24 +369,3 @@ def _split_parts(plan: HistoryPlan) -> Sequence[Split | FetchedRange]:
 
 def _fetched_parts(plan: HistoryPlan) -> Sequence[Split | FetchedRange]:
     return plan.fetched
-
-
-def _cut_split(whole: Split, segment: Segment, size: int, reverse: bool) -> Iterator[Split]:
-    """Yield the parts of a split, in order or in the opposite one, each with the offsets that only it has.
-
-    What can't be cut is one part: if the file has changed since it was planned, its task fetches these offsets.
-    """
-    rest = whole
-    with contextlib.suppress(KbatchError, OSError):
-        for part in growing_parts(segment, whole, size, TASK_BYTES, from_end=reverse):
-            cut = part.start if reverse else part.end
-            if part.bytes == rest.bytes or (row := good_row(segment, cut)) is None or row["base_offset"][0] < 0:
-                break
-            offset = min(max(int(row["base_offset"][0]), rest.start_offset or 0), rest.stop_offset or 0)
-            before, after = (
-                replace(rest, end=cut, stop_offset=offset),
-                replace(rest, start=cut, start_offset=offset),
-            )
-            yield after if reverse else before
-            rest = before if reverse else after
-    yield rest

@@ -14,9 +14,8 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import Cluster
 from kbatch.live.cluster_source import ClusterSource
-from kbatch.live.settings import ClientSettings
-from kbatch.live.transport import TransportFactory
-from kbatch.options import Crc, Isolation, On
+from kbatch.options import Crc, Isolation, On, OptionError
+from kbatch.plan.cluster_history import ClusterHistory
 from kbatch.plan.cluster_logs import ClusterLog, ClusterLogs
 from kbatch.plan.cluster_tasks import ClusterRange, ClusterReader
 from kbatch.plan.planner import LogRead, Mapper
@@ -66,20 +65,27 @@ class ClusterInput:
 
     Parameters
     ----------
-    settings : ClientSettings
-    transport : TransportFactory or None
+    source : ClusterSource
+        What its history has is read from there.
     options : ReadOptions
+
+    Raises
+    ------
+    ValueError
+        For a history with options that it cannot be read with.
     """
 
-    def __init__(self, settings: ClientSettings, transport: TransportFactory | None, options: ReadOptions) -> None:
-        self._url = f"kafka://{','.join(map(str, settings.bootstrap_servers))}"
-        self._cluster = Cluster(settings, transport=transport)
+    def __init__(self, source: ClusterSource, options: ReadOptions) -> None:
+        if source.history:
+            _check_for_history(source, options)
+        self._source = source
+        self._url = source.url
+        self._cluster = source._connected()
         self._options = options
-        self._logs = ClusterLogs(self._cluster, self._url, options)
+        history = ClusterHistory(source.history, source.storage_options) if source.history else None
+        self._logs = ClusterLogs(self._cluster, self._url, options, history)
         self._states: dict[TopicPartition, ClusterState] = {}
         self._unknown_at: float | None = None
-        self._settings = settings
-        self._transport = transport
 
     @property
     def name(self) -> str:
@@ -89,7 +95,7 @@ class ClusterInput:
     @property
     def reader(self) -> ClusterReader:
         """The reader of the tasks of a run, which is stopped with it."""
-        return ClusterReader(self._settings, self._transport)
+        return ClusterReader(self._source._settings, self._source._transport, self._source.storage_options)
 
     def close(self) -> None:
         """Close the connections."""
@@ -204,6 +210,18 @@ class ClusterInput:
     def learn(self, topic: str, size: int, offsets: int) -> None:
         """Estimate bytes by what was read."""
         self._logs.learn(topic, size, offsets)
+
+
+def _check_for_history(source: ClusterSource, options: ReadOptions) -> None:
+    if source.include_expired:
+        raise ValueError(
+            "include_expired is for kbatch.scan_logs; export the log directories of the history to another output"
+        )
+    if "stop" in (options.on_error, *(policy.get("on_error") for policy in options.policies.values())):
+        raise OptionError(
+            "{on_error}=stop cannot be used with a history, whose damaged files are replaced by the cluster's records; "
+            "use raise or skip"
+        )
 
 
 class _PartitionOffsets:

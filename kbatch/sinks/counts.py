@@ -63,6 +63,8 @@ class Counts:
         Offsets that are missing between two segments for an unknown reason. They count as losses of no bytes.
     removed_offsets : int
         Offsets without a record within batches, between them and between segments, which compaction removed.
+    history_records, history_bytes : int
+        Those of the records and of the bytes of batches that were read from files of the history of a cluster.
     bad_keys, bad_values, incomplete_keys, incomplete_values : int
         Keys and values that cannot be parsed, and those that lack fields; their bytes were written.
     """
@@ -88,6 +90,8 @@ class Counts:
     gap_offsets: int = 0
     gap_count: int = 0
     removed_offsets: int = 0
+    history_records: int = 0
+    history_bytes: int = 0
     bad_keys: int = 0
     bad_values: int = 0
     incomplete_keys: int = 0

@@ -138,8 +138,10 @@ def _opened_logs(
     stack: contextlib.ExitStack,
 ) -> dict[tuple[str, int], VerifiedLog]:
     """Return the logs by topic and partition; `stack` closes what is opened."""
-    source = exported_cluster(against, config, "against")
+    source = exported_cluster(against, "against", config)
     if source is not None:
+        if source.history:
+            raise ValueError("against a cluster all records are fetched; give the log directories without the cluster")
         from kbatch.sinks.cluster_input import opened_partitions
 
         return opened_partitions(source, names, stack)

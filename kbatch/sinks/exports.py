@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -30,12 +30,12 @@ from kbatch.sinks.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from kbatch.live import ClusterSource
+    from kbatch.scans.given_sources import HistoryLike
 
 __all__ = ["Engine", "ExportSetup", "ExportedLogs", "exported_cluster", "run_export", "run_input"]
 
 # What an export reads: log directories, or a cluster by its URL or its source.
 ExportedLogs: TypeAlias = "str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]]"
-# The settings of the client of a cluster.
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,10 @@ class ExportSetup:
         table: str | None,
         catalog: str | None,
         transform: Transform | None,
-        config: ClientConfig | None = None,
     ) -> ExportSetup:
         """Check the arguments of an export, and return them as a setup."""
         _check_options(reading, writing, transform, has_table=table is not None or catalog is not None)
-        source = run_input(logdir, reading, config)
+        source = run_input(logdir, reading)
         return cls(source, open_place(os.fspath(out), writing.storage), reading, writing, table, catalog, transform)
 
     def target(self) -> RunTarget:
@@ -123,20 +122,26 @@ class ExportSetup:
         )
 
 
-def run_input(logdir: ExportedLogs, reading: ReadOptions, config: ClientConfig | None = None) -> RunInput:
+def run_input(logdir: ExportedLogs, reading: ReadOptions) -> RunInput:
     """Return what an export reads. Modules of live topics are imported only for a cluster."""
-    source = exported_cluster(logdir, config, "logdir")
+    source = exported_cluster(logdir, "logdir")
     if source is None:
         given: Any = logdir
         return DirectoryInput([os.fspath(each) for each in root_list(given, "logdir")], reading)
     from kbatch.sinks.cluster_input import ClusterInput
 
     _check_for_cluster(reading)
-    return ClusterInput(source._settings, source._transport, reading)
+    return ClusterInput(source, reading)
 
 
-def exported_cluster(given: Any, config: ClientConfig | None, name: str) -> ClusterSource | None:
-    """Return the cluster that an argument names; None for paths.
+def exported_cluster(
+    given: Any,
+    name: str,
+    config: ClientConfig | None = None,
+    history: HistoryLike = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ClusterSource | None:
+    """Return the cluster that an argument names; None for paths. The options are for URLs of the history.
 
     Raises
     ------
@@ -155,20 +160,20 @@ def exported_cluster(given: Any, config: ClientConfig | None, name: str) -> Clus
             f"{name}: a cluster excludes other paths; several brokers of it are kafka://HOST:PORT,HOST:PORT"
         )
     if not is_source:
-        if not urls and config is None:
+        if not urls and config is None and history is None:
             return None
         # Exports of files import nothing of scans.
         from kbatch.scans.given_sources import cluster_source
 
-        return cluster_source(urls[0] if urls else "", None, config)
+        storage = None if history is None else storage_options
+        return cluster_source(urls[0] if urls else "", storage, config, history=history)
     from kbatch.live import ClusterSource
 
     if not isinstance(given, ClusterSource):
         raise TypeError(f"{name} must be paths or a ClusterSource, got {type(given).__name__}")
-    if config is not None:
-        raise ValueError("config and a ClusterSource exclude each other: the source has its settings")
-    if given.history:
-        raise ValueError("a ClusterSource with a history is for kbatch.scan_logs; exports fetch all records")
+    if config is not None or history is not None:
+        name = "config" if config is not None else "history"
+        raise ValueError(f"{name} and a ClusterSource exclude each other: the source has its own")
     return given
 
 
@@ -191,12 +196,11 @@ def run_export(
     progress: Progress | None = None,
     mark_seen: bool = True,
     metrics: str | os.PathLike[str] | None = None,
-    config: ClientConfig | None = None,
 ) -> ExportSummary:
     """Export as `kbatch.export` does. `engine` is called with the bytes of the logs, and returns the engine."""
     file = None if metrics is None else MetricsFile(os.fspath(metrics), os.fspath(out))
     try:
-        setup = ExportSetup.of(logdir, out, reading, writing, table, catalog, transform, config)
+        setup = ExportSetup.of(logdir, out, reading, writing, table, catalog, transform)
         with contextlib.closing(setup.source):
             summary = _committed_run(setup, engine, progress)
     except BaseException as error:

@@ -75,6 +75,8 @@ class PartitionSummary:
         The offset after the last complete batch of the log when it was listed; of a cluster, the high watermark.
     withheld_offsets : int
         Under read_committed, of a cluster: the offsets from the last stable one on.
+    history_records, history_bytes : int
+        Those of the records, and of the bytes of batches, that were read from files of the history of a cluster.
 
     Examples
     --------
@@ -112,6 +114,8 @@ class PartitionSummary:
     end_offset: int | None = None
     control_records: int = 0
     withheld_offsets: int = 0
+    history_records: int = 0
+    history_bytes: int = 0
 
     @property
     def lag_offsets(self) -> int:
@@ -187,6 +191,8 @@ undecided_bytes : int
     withheld_offsets : int
         Under read_committed, of a cluster: the offsets from the last stable ones on, which belong to open transactions
         or follow them.
+    history_records, history_bytes : int
+        Totals, as in `PartitionSummary`.
     partitions : list of PartitionSummary
     files : list of str
         The data files, relative to `out`.
@@ -265,6 +271,8 @@ undecided_bytes : int
     control_records: int = 0
     include_control: bool = False
     withheld_offsets: int = 0
+    history_records: int = 0
+    history_bytes: int = 0
 
     def __post_init__(self) -> None:
         # Not a field, because it is not part of the result.

@@ -101,7 +101,13 @@ class TaskReport:
         return json.dumps(changed_fields(self), default=changed_fields)
 
     def with_table(
-        self, table: RecordTable, *, bad_crc_accepted: bool, limit: int | None = None, follows: bool = True
+        self,
+        table: RecordTable,
+        *,
+        bad_crc_accepted: bool,
+        limit: int | None = None,
+        follows: bool = True,
+        is_history: bool = False,
     ) -> TaskReport:
         """Add a table; `follows` unless the key index has excluded bytes before it, whose offsets are unknown.
 
@@ -134,6 +140,8 @@ class TaskReport:
             lost_bytes=int(table.losses.lengths.sum()),
             loss_count=len(table.losses),
             removed_offsets=0 if table.losses else self._removed_offsets(decided, follows),
+            history_records=len(table) if is_history else 0,
+            history_bytes=int(read["size"].sum()) if is_history else 0,
         )
         last_loss = int(table.losses.positions.max()) if table.losses else None
         transactions = self.transactions.with_batches(decided, last_loss)
@@ -352,7 +360,13 @@ class ExportJob:
                 excluded = split.bytes_after(before)
                 before = split
                 accepted = self.options.crc == "mark"
-                report = report.with_table(table, bad_crc_accepted=accepted, limit=split.limit, follows=not excluded)
+                report = report.with_table(
+                    table,
+                    bad_crc_accepted=accepted,
+                    limit=split.limit,
+                    follows=not excluded,
+                    is_history=split.is_history,
+                )
                 losses.write(split, table)
                 self._write(files, values, table, reading)
                 reading.done += excluded + table.consumed
