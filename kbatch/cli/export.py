@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from kbatch.cli.broker_flags import CLIENT_SETTINGS, KAFKA_URL, add_broker_flags, given_settings, live_brokers
+from kbatch.cli.broker_flags import (
+    CLIENT_SETTINGS,
+    KAFKA_URL,
+    add_broker_flags,
+    given_settings,
+    live_brokers,
+    warnings_as_lines,
+)
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import (
     JSON,
@@ -275,7 +282,7 @@ def run(arguments: argparse.Namespace) -> int:
         reading, writing = export_options(arguments)
         choose = chosen_engine(flags)
     source, name = export_source(arguments, reading)
-    with ProgressLine("planning ...", name=name) as line:
+    with ProgressLine("planning ...", name=name) as line, warnings_as_lines("export"):
         summary = run_export(
             source,
             arguments.out,

@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     metrics = None if flags.metrics is None else MetricsFile(flags.metrics, arguments.out)
     source, name = export_source(arguments, reading)
     setup = ExportSetup.of(source, arguments.out, reading, writing, flags.table, flags.catalog, None)
-    with ProgressLine("planning ...", name=name) as line:
+    with ProgressLine("planning ...", name=name) as line, warnings_as_lines("follow"):
         commits = _CommitLines(line, as_json=arguments.json)
         with usage():
             follower: Follower = as_named(

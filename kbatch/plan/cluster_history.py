@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,11 +16,10 @@ from kbatch.plan.history_copies import found_copies
 from kbatch.plan.history_files import cut_split
 from kbatch.plan.history_plan import FetchedRange, offsets_text
 from kbatch.plan.read_options import ReadOptions
+from kbatch.quantities import callers_stacklevel
 from kbatch.read.decode_options import DecodeOptions
 
 __all__ = ["ClusterHistory"]
-
-_log = logging.getLogger(__name__)
 
 
 class ClusterHistory:
@@ -92,4 +91,4 @@ class ClusterHistory:
     def _note(self, text: str) -> None:
         if text not in self._notes:
             self._notes.add(text)
-            _log.warning("history: %s", text)
+            warnings.warn(f"history: {text}", RuntimeWarning, stacklevel=callers_stacklevel())

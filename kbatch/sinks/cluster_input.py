@@ -14,7 +14,7 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import Cluster
 from kbatch.live.cluster_source import ClusterSource
-from kbatch.options import Crc, Isolation, On, OptionError
+from kbatch.options import Crc, Isolation, On
 from kbatch.plan.cluster_history import ClusterHistory
 from kbatch.plan.cluster_logs import ClusterLog, ClusterLogs
 from kbatch.plan.cluster_tasks import ClusterRange, ClusterReader
@@ -68,16 +68,9 @@ class ClusterInput:
     source : ClusterSource
         What its history has is read from there.
     options : ReadOptions
-
-    Raises
-    ------
-    ValueError
-        For a history with options that it cannot be read with.
     """
 
     def __init__(self, source: ClusterSource, options: ReadOptions) -> None:
-        if source.history:
-            _check_for_history(source, options)
         self._source = source
         self._url = source.url
         self._cluster = source._connected()
@@ -210,18 +203,6 @@ class ClusterInput:
     def learn(self, topic: str, size: int, offsets: int) -> None:
         """Estimate bytes by what was read."""
         self._logs.learn(topic, size, offsets)
-
-
-def _check_for_history(source: ClusterSource, options: ReadOptions) -> None:
-    if source.include_expired:
-        raise ValueError(
-            "include_expired is for kbatch.scan_logs; export the log directories of the history to another output"
-        )
-    if "stop" in (options.on_error, *(policy.get("on_error") for policy in options.policies.values())):
-        raise OptionError(
-            "{on_error}=stop cannot be used with a history, whose damaged files are replaced by the cluster's records; "
-            "use raise or skip"
-        )
 
 
 class _PartitionOffsets:

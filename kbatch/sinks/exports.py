@@ -130,7 +130,7 @@ def run_input(logdir: ExportedLogs, reading: ReadOptions) -> RunInput:
         return DirectoryInput([os.fspath(each) for each in root_list(given, "logdir")], reading)
     from kbatch.sinks.cluster_input import ClusterInput
 
-    _check_for_cluster(reading)
+    _check_for_cluster(source, reading)
     return ClusterInput(source, reading)
 
 
@@ -177,10 +177,18 @@ def exported_cluster(
     return given
 
 
-def _check_for_cluster(reading: ReadOptions) -> None:
-    """Raise for options that need the files of logs."""
+def _check_for_cluster(source: ClusterSource, reading: ReadOptions) -> None:
+    """Raise for options that need the files of logs, and those that a history excludes."""
     if reading.index:
         raise OptionError("{index} needs log directories; brokers have no key index")
+    if source.include_expired:
+        raise ValueError(
+            "include_expired is for kbatch.scan_logs; export the log directories of the history to another output"
+        )
+    if source.history and "stop" in (reading.on_error, *(each.get("on_error") for each in reading.policies.values())):
+        raise OptionError(
+            "{on_error} stop cannot be used with a history: what is damaged in its files is fetched; use raise or skip"
+        )
 
 
 def run_export(

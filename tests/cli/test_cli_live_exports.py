@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from golden_logs import LOGS
+from history_copies import write_log
 from scripted_broker import ScriptedCluster, ScriptedPartition
 
 from kbatch.cli import main
@@ -61,6 +63,26 @@ def test_an_export_follows_and_is_verified(cluster: ScriptedCluster, run: Run, t
     del cluster.topics["orders"]
     status, text, _ = run("verify", tmp_path / "out", "--against", URL)
     assert "there is no log" in text
+
+
+def test_the_summary_states_what_is_from_the_history_and_a_line_what_it_lacks(
+    cluster: ScriptedCluster, run: Run, tmp_path: Path
+) -> None:
+    log = cluster.topics["orders"][0]
+    log.write([b"d"])
+    write_log(tmp_path / "disk" / "orders-0", log.batches, [1], cluster.ids["orders"])
+    arguments = ("--topic", "orders", "--history", tmp_path / "disk")
+    status, text, errors = run("export", URL, tmp_path / "out", *arguments)
+    assert (status, errors) == (0, "")
+    assert re.search(r"\n  history    \d+ bytes of them with 3 records from files, \d+ bytes from the cluster\n", text)
+    write_log(tmp_path / "disk" / "orders-1", log.batches, [1], uuid.UUID(int=7))
+    for command, out in (("export", "again"), ("follow", "followed")):
+        more = ("--available-now",) if command == "follow" else ()
+        status, text, errors = run(command, URL, tmp_path / out, *arguments, *more)
+        assert status == 0
+        assert f"kbatch {command}: history: orders-1: offsets 0 to 2 fetched from the cluster, since " in errors
+    status, _, errors = run("export", tmp_path / "disk", tmp_path / "files", *arguments)
+    assert (status, "--history goes with kafka://HOST:PORT" in errors) == (2, True)
 
 
 def test_offsets_from_the_last_stable_one_on_are_withheld(cluster: ScriptedCluster, run: Run, tmp_path: Path) -> None:

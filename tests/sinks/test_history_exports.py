@@ -121,9 +121,7 @@ def test_damage_within_a_file_is_fetched(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("fault", ["cut", "gone", "another topic"])
-def test_what_the_history_lacks_is_fetched_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
-) -> None:
+def test_what_the_history_lacks_is_fetched_with_a_warning(tmp_path: Path, fault: str) -> None:
     cluster = served(partition())
     topic_id = uuid.UUID(int=7) if fault == "another topic" else cluster.ids["orders"]
     log = log_of(cluster, tmp_path / "disk", [3, 3, 3], topic_id=topic_id)
@@ -132,11 +130,11 @@ def test_what_the_history_lacks_is_fetched_with_a_warning(
         cut(middle)
     elif fault == "gone":
         middle.unlink()
-    summary = export(source_of(cluster, tmp_path / "disk"), tmp_path / "out")
+    where = "offsets 0 to 119" if fault == "another topic" else "offsets 30 to 59"
+    with pytest.warns(RuntimeWarning, match=f"history: orders-0: {where} fetched from the cluster, since"):
+        summary = export(source_of(cluster, tmp_path / "disk"), tmp_path / "out")
     assert offsets_in(tmp_path / "out") == list(range(12 * BATCH))
     assert summary.history_records == (0 if fault == "another topic" else 6 * BATCH)
-    where = "offsets 0 to 119" if fault == "another topic" else "offsets 30 to 59"
-    assert f"history: orders-0: {where} fetched from the cluster, since" in caplog.text
 
 
 def test_a_file_that_is_gone_when_a_task_reads_it_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +179,7 @@ def test_an_export_that_follows_reads_the_history_once(tmp_path: Path) -> None:
 def test_options_that_a_history_excludes_are_named(tmp_path: Path) -> None:
     cluster = served(partition())
     log_of(cluster, tmp_path / "disk", [3])
-    with pytest.raises(ValueError, match="on_error=stop cannot be used with a history"):
+    with pytest.raises(ValueError, match="on_error stop cannot be used with a history"):
         export(source_of(cluster, tmp_path / "disk"), tmp_path / "out", on_error={"orders": "stop"})
     with pytest.raises(ValueError, match=r"include_expired is for kbatch\.scan_logs"):
         export(source_of(cluster, tmp_path / "disk", include_expired=True), tmp_path / "out")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import kbatch
-from kbatch.live import BrokerError, ClientSettings, ClusterSource
+from kbatch.live import BrokerError
 from kbatch.protocol import ApiKey
 
 pa = pytest.importorskip("pyarrow")
@@ -521,10 +521,3 @@ def test_every_record_is_written_once_despite_kills_at_random_times(
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) > 0
-
-
-def test_a_cluster_with_a_history_is_refused_because_exports_fetch_all_records(tmp_path: Path) -> None:
-    source = ClusterSource(ClientSettings.of(bootstrap_servers="localhost:1"), history=tmp_path)
-    with pytest.raises(ValueError, match="exports fetch all records"):
-        kbatch.export(source, tmp_path / "out", engine="local")
-    assert list(tmp_path.iterdir()) == []
