@@ -22,7 +22,7 @@ from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import (
     JSON,
     NAME_AND_VALUE,
-    PATHS,
+    REPEATED_PATHS,
     STORAGE,
     UsageError,
     add_flags,
@@ -199,7 +199,7 @@ class ExportFlags:
         NAME_AND_VALUE, (), flag="--conf", help="a setting of Spark; may be given more than once"
     )
     history: tuple[str, ...] = option(
-        PATHS, (), flag="--history",
+        REPEATED_PATHS, (), flag="--history",
         help="with kafka://: a log directory or tiered storage with copies of the topics, also a URL, whose closed "
         "segments are read; only the rest is fetched. May be repeated. Workers of Spark need the same paths",
     )  # fmt: skip

@@ -17,7 +17,7 @@ __all__ = [
     "JSON",
     "JSON_LINES",
     "NAME_AND_VALUE",
-    "PATHS",
+    "REPEATED_PATHS",
     "STORAGE",
     "UsageError",
     "add_flags",
@@ -122,7 +122,7 @@ def _parse_name_and_value(text: str) -> tuple[tuple[str, str], ...]:
     return ((name, value),)
 
 
-PATHS = ValueKind(lambda text: (text,), "path", metavar="PATH", repeated=True)
+REPEATED_PATHS = ValueKind(lambda text: (text,), "path", metavar="PATH", repeated=True)
 NAME_AND_VALUE = ValueKind(_parse_name_and_value, "name=value", metavar="NAME=VALUE", repeated=True)
 
 

@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from kbatch.cli.broker_flags import CLIENT_SETTINGS
+from kbatch.cli.broker_flags import CLIENT_SETTINGS, warnings_as_lines
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.export import (
     ExportFlags,

@@ -34,8 +34,6 @@ from kbatch.table import RecordTable
 
 __all__ = ["ClusterRange", "ClusterReader"]
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterRange(LiveRange):
@@ -218,7 +216,7 @@ class ClusterReader:
                 del table
             if tables.error is not None and tables.reached < each.stop:
                 where = f"{each.path}: {offsets_text(tables.reached, each.stop)}"
-                _log.warning("%s fetched from the cluster, since %s", where, tables.error)
+                logging.getLogger(__name__).warning("%s fetched from the cluster, since %s", where, tables.error)
                 yield from self._tables(cluster, [each.fetched_from(tables.reached)], options, columns, gaps)
 
     def _decoded(
@@ -228,7 +226,7 @@ class ClusterReader:
         split, rows = part.split, RowFilter(keys=key_bytes(options.key))
         assert split is not None
         decoding = replace(
-            _decode_options(options, columns, rows),
+            _range_decoding(options, columns, rows),
             crc="verify" if options.crc == "mark" else options.crc,
             on_error="raise",
             # The plan has decided which batches are withheld.
@@ -251,7 +249,7 @@ class ClusterReader:
         gaps: list[SegmentGap],
     ) -> Iterator[tuple[ClusterRange, RecordTable]]:
         rows = RowFilter(keys=key_bytes(options.key))
-        decoding = _decode_options(options, columns, rows)
+        decoding = _range_decoding(options, columns, rows)
         loss = _RunLoss(options.fail_on_data_loss or options.on_gap == "raise")
         turns = RangesInTurn(parts)
         with self._lock:
@@ -270,7 +268,7 @@ class ClusterReader:
                 self._running.discard(turns)
 
 
-def _decode_options(options: ReadOptions, columns: tuple[str, ...] | None, rows: RowFilter) -> DecodeOptions:
+def _range_decoding(options: ReadOptions, columns: tuple[str, ...] | None, rows: RowFilter) -> DecodeOptions:
     return DecodeOptions(
         isolation=options.isolation,
         include_control=options.include_control,
