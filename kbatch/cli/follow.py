@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.broker_flags import CLIENT_SETTINGS, warnings_as_lines
 from kbatch.cli.command_parser import add_command
-from kbatch.cli.export import (
-    ExportFlags,
-    add_export_flags,
-    chosen_engine,
-    export_options,
-    export_source,
-    summary_document,
-)
+from kbatch.cli.export import ExportFlags, add_export_flags, chosen_engine, export_options, export_source
+from kbatch.cli.export_summary import summary_document
 from kbatch.cli.flags import JSON, add_flags, given_options, usage
 from kbatch.cli.reports import report_lines
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_json, print_lines

@@ -20,7 +20,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 import iceberg_catalog  # noqa: E402
 from local_export import export, log_offsets  # noqa: E402
 
-from kbatch.cli.export import summary_lines  # noqa: E402
+from kbatch.cli.export_summary import summary_lines  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 

@@ -19,7 +19,7 @@ import pyarrow.dataset as ds  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from local_export import export  # noqa: E402
 
-from kbatch.cli.export import summary_lines  # noqa: E402
+from kbatch.cli.export_summary import summary_lines  # noqa: E402
 from kbatch.errors import LogDirectoryError  # noqa: E402
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.sinks import parquet  # noqa: E402

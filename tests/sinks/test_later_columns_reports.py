@@ -18,7 +18,7 @@ from later_columns import JSON, add, changes, given, manifest, rows_of  # noqa: 
 
 import kbatch  # noqa: E402
 from kbatch.cli import main  # noqa: E402
-from kbatch.cli.export import summary_lines  # noqa: E402
+from kbatch.cli.export_summary import summary_lines  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 every_format = pytest.mark.parametrize("out", FORMATS, indirect=True)

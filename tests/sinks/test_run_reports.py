@@ -32,7 +32,7 @@ pytest.importorskip("pyarrow.dataset")
 import iceberg_catalog  # noqa: E402
 from local_export import export  # noqa: E402
 
-from kbatch.cli.export import summary_lines  # noqa: E402
+from kbatch.cli.export_summary import summary_lines  # noqa: E402
 from kbatch.sinks.directories import StoreTarget  # noqa: E402
 from kbatch.sinks.manifest import MANIFEST  # noqa: E402
 from kbatch.sinks.outputs import OutputPlace, open_place  # noqa: E402
