@@ -151,6 +151,34 @@ def test_a_scan_with_its_history_is_that_of_the_broker_and_fetches_only_the_tail
     assert traffic.requests.count(FETCH) <= (4 if isolation == "read_uncommitted" else 6)
 
 
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_an_export_with_its_history_is_that_of_the_broker(
+    tiered: TieredBroker, tmp_path: Path, engine: Any, isolation: Any
+) -> None:
+    ds = pytest.importorskip("pyarrow.dataset")
+    url = f"kafka://{tiered.broker.bootstrap}"
+    options: dict[str, Any] = {"topics": [TOPIC], "isolation": isolation}
+    plain = kbatch.export(url, tmp_path / "plain", engine="local", **options)
+    if engine == "spark":
+        pytest.importorskip("pyspark")
+        options["master"] = "local[2]"
+    history = [tiered.tier, tiered.broker.log_dir]
+    summary = kbatch.export(url, tmp_path / "out", history=history, engine=engine, split_bytes=50_000, **options)
+    order = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    tables = [
+        ds.dataset(tmp_path / name, partitioning="hive").to_table().sort_by(order).select(COLUMNS)
+        for name in ("out", "plain")
+    ]
+    assert tables[0].combine_chunks().equals(tables[1].combine_chunks())
+    assert (summary.records, summary.control_records) == (plain.records, plain.control_records)
+    assert summary.history_records > summary.records // 2
+    active = sum(kbatch.Log(tiered.broker.log_dir / f"{TOPIC}-{number}").segments[-1].size for number in range(2))
+    assert summary.log_bytes - summary.history_bytes <= active
+    # A run without the history continues it.
+    assert kbatch.export(url, tmp_path / "out", engine="local", isolation=isolation, topics=[TOPIC]).records == 0
+
+
 def test_missing_and_cut_objects_of_the_tier_are_fetched(tiered: TieredBroker, tmp_path: Path) -> None:
     copy = shutil.copytree(tiered.tier, tmp_path / "tier")
     first, second = (sorted(each.glob("*.log")) for each in sorted(copy.iterdir()))
