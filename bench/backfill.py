@@ -1,9 +1,9 @@
 """A backfill: all records of a topic, from its tiered storage and by Fetch, with the processor time of the broker.
 
 ``python -m bench.backfill [--megabytes 2048] [--rounds 3] [--json FILE]`` starts a broker with tiered storage, writes a
-topic, waits until its closed segments are in the tier, and scans the topic into Arrow in turns: all by Fetch, and
-with the tier as history. Each scan runs in a fresh process, and its sums are checked. It prints the seconds, and the
-processor time of the broker, as Markdown.
+topic, waits until its closed segments are in the tier, and reads the topic in turns: all by Fetch, and with the tier as
+history; by a scan into Arrow, and by an export to Parquet with the local engine. Each read runs in a fresh process, and
+its sums are checked. It prints the seconds, and the processor time of the broker, as Markdown.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,12 @@ PARTITIONS = 4
 CORPUS = "medium-16k-lz4"
 SEGMENT_BYTES = 16 << 20
 UPLOAD_SECONDS = 600
-WAYS = {"Fetch": False, "tier, then Fetch": True}
+WAYS = {
+    "scan to Arrow, by Fetch": ("scan", False),
+    "scan to Arrow, tier, then Fetch": ("scan", True),
+    "export to Parquet, by Fetch": ("export", False),
+    "export to Parquet, tier, then Fetch": ("export", True),
+}
 
 
 def processor_seconds(pid: int) -> float:
@@ -51,28 +57,41 @@ def wait_for_uploads(tier: Path, log_dir: Path, topic: Topic) -> int:
 
 
 def run_step(order: dict[str, Any]) -> dict[str, Any]:
-    """Scan the topic and return the seconds and the sums."""
-    import pyarrow.compute as pc
+    """Read the topic and return the seconds and the sums."""
+    import pyarrow.dataset
 
     import kbatch
     from kbatch.live import ClientSettings, ClusterSource
 
     start, cpu = time.perf_counter(), time.process_time()
     source = ClusterSource(ClientSettings.of(bootstrap_servers=order["bootstrap"]), history=order["history"])
-    scan = kbatch.scan_logs(source, topics=order["topic"], columns=["offset", "key", "value"])
+    if order["kind"] == "scan":
+        sums = sums_of(kbatch.scan_logs(source, topics=order["topic"], columns=["offset", "key", "value"]).reader())
+        origins = [list(each) for each in source.origins] if order["history"] else []
+        return {
+            "seconds": time.perf_counter() - start,
+            "cpu": time.process_time() - cpu,
+            "sums": sums,
+            "origins": origins,
+        }
+    with tempfile.TemporaryDirectory(dir=order["scratch"]) as out:
+        summary = kbatch.export(source, out, topics=[order["topic"]], engine="local")
+        seconds, used = time.perf_counter() - start, time.process_time() - cpu
+        sums = sums_of(pyarrow.dataset.dataset(out).to_batches(columns=["offset", "value"]))
+    origins = [["history", summary.history_records, summary.history_bytes]]
+    return {"seconds": seconds, "cpu": used, "sums": sums, "origins": origins}
+
+
+def sums_of(batches: Iterable[Any]) -> list[int]:
+    """Return the number of records, and the sums of offsets and of the sizes of values."""
+    import pyarrow.compute as pc
+
     records = offsets = size = 0
-    for batch in scan.reader():
+    for batch in batches:
         records += batch.num_rows
         offsets += pc.sum(batch["offset"]).as_py() or 0
         size += pc.sum(pc.binary_length(batch["value"])).as_py() or 0
-    seconds = time.perf_counter() - start
-    places = [list(each) for each in source.origins] if order["history"] else []
-    return {
-        "seconds": seconds,
-        "cpu": time.process_time() - cpu,
-        "sums": [records, offsets, size],
-        "origins": places,
-    }
+    return [records, offsets, size]
 
 
 def measure(megabytes: int, rounds: int, scratch: Path) -> dict[str, Any]:
@@ -97,10 +116,14 @@ def measure(megabytes: int, rounds: int, scratch: Path) -> dict[str, Any]:
         pid = broker._process.pid
         # The first round compiles the broker's code, and is not counted.
         for turn in range(rounds + 1):
-            for name, with_tier in WAYS.items():
+            for name, (kind, with_tier) in WAYS.items():
                 order = {
-                    "bootstrap": broker.bootstrap, "topic": topic.name, "history": str(tier) if with_tier else None
-                }  # fmt: skip
+                    "kind": kind,
+                    "bootstrap": broker.bootstrap,
+                    "topic": topic.name,
+                    "history": str(tier) if with_tier else None,
+                    "scratch": str(scratch),
+                }
                 before = processor_seconds(pid)
                 found, _ = run_fresh("bench.backfill", order, seconds=3600)
                 if found is None or found["sums"] != expected:
@@ -121,7 +144,7 @@ def report(figures: dict[str, Any]) -> str:
         f"({figures['corpus']}), of which {figures['tier_bytes'] / 1e6:,.0f} MB are in the tier; medians of {rounds} "
         "rounds, each in a fresh process",
         "",
-        "| scan to Arrow | seconds | processor seconds of kbatch | of the broker |",
+        "| read | seconds | processor seconds of kbatch | of the broker |",
         "|---|---:|---:|---:|",
     ]
     for name, runs in figures["runs"].items():
@@ -131,7 +154,7 @@ def report(figures: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure both ways."""
+    """Measure all ways."""
     parser = argparse.ArgumentParser(prog="python -m bench.backfill", description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=2048, help="stored bytes of the topic, in MiB (default: 2048)")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
