@@ -75,7 +75,7 @@ site_sections = {
     "coming-from": (
         "Coming from",
         "The same tasks in kbatch and in other clients and tools.",
-        ["coming-from/*"],
+        ["coming-from/*", "client-settings"],
     ),
     "benchmarks": (
         "Benchmarks",

@@ -122,6 +122,48 @@ def test_docstrings_link_to_other_packages() -> None:
     assert "https://docs.python.org/3/library/functions.html#int" in links
 
 
+COMPARED = sorted(path.stem for path in (ROOT / "docs" / "coming-from").glob("*.md"))
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_pages_for_users_of_other_tools_have_pairs_of_code(name: str) -> None:
+    text = (SITE / "coming-from" / f"{name}.html").read_text()
+    pairs = re.findall(r'<div class="sides\b', text)
+    assert len(pairs) >= 9
+    assert len(re.findall(r'<div class="side\b(?!-)', text)) == 2 * len(pairs)
+
+
+# How many pairs of code are side by side and one below the other, and the code whose lines do not fit in its column.
+COLUMNS = """(() => {
+    const pairs = [...document.querySelectorAll(".sides")].map(
+        each => [...each.querySelectorAll(":scope > .side")].map(side => side.getBoundingClientRect()));
+    const wrapped = [...document.querySelectorAll(".sides pre")].filter(pre => {
+        const style = getComputedStyle(pre);
+        const inside = pre.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
+        return inside > (pre.textContent.trimEnd().split("\\n").length + 0.5) * parseFloat(style.lineHeight);
+    });
+    return {
+        beside: pairs.filter(([a, b]) => a.top === b.top && a.right < b.left).length,
+        below: pairs.filter(([a, b]) => a.bottom <= b.top && a.left === b.left).length,
+        pairs: pairs.length,
+        wrapped: wrapped.map(pre => pre.textContent),
+    };
+})()"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", COMPARED)
+def test_code_of_two_tools_is_side_by_side_and_in_one_column_on_a_phone(name: str, tmp_path: Path) -> None:
+    found = {}
+    with Browser() as browser:
+        for width in (1280, 390):
+            browser.picture(SITE / "coming-from" / f"{name}.html", tmp_path / "page.png", width, height=10)
+            result = browser.call("Runtime.evaluate", expression=COLUMNS, returnByValue=True)["result"]
+            found[width] = result["value"]
+    assert found[1280]["beside"] == found[1280]["pairs"] == found[390]["below"] > 0
+    assert found[1280]["wrapped"] == []
+
+
 @pytest.mark.long
 def test_search_works_without_a_server() -> None:
     with Browser() as browser:
