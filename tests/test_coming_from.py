@@ -67,11 +67,13 @@ def test_every_page_states_what_differs_and_what_kbatch_does_not_do(page: Path) 
 # -- Python
 
 
-def settings_of(page: str) -> set[str]:
-    """Return the names in the first column of the table of settings."""
-    text = (ROOT / "docs" / "coming-from" / f"{page}.md").read_text()
-    table = text[text.index("\n## Settings") : text.index("\n## What differs")]
-    cells = re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
+SETTINGS = ROOT / "docs" / "client-settings.md"
+
+
+def settings_of(client: str) -> set[str]:
+    """Return the names in the first column of a client's table of settings."""
+    _, _, table = SETTINGS.read_text().partition(f"\n## {client}\n")
+    cells = re.findall(r"^\| (.*?) \|", table.partition("\n## ")[0], re.MULTILINE)
     # A default is not a setting.
     return {
         name for cell in cells for name in re.findall(r"`([a-z_.]+)(?:=[^`]*)?`", re.sub("by default .*", "", cell))
@@ -100,12 +102,8 @@ def test_settings_of_the_clients_in_python_exist() -> None:
 
 
 def test_settings_that_pages_call_the_same_are_settings_of_kbatch() -> None:
-    found = set()
-    for page in ("confluent-kafka", "kafka-python", "aiokafka"):
-        rows = re.findall(
-            r"^\| (`.*?) \| the same(?:, .*)? \|$", (ROOT / f"docs/coming-from/{page}.md").read_text(), re.MULTILINE
-        )
-        found |= {name.replace("_", ".") for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
+    rows = re.findall(r"^\| (`.*?) \| the same(?:, .*)? \|$", SETTINGS.read_text(), re.MULTILINE)
+    found = {name.replace("_", ".") for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
     assert len(found) > 20
     for name in found:
         with pytest.raises((ValueError, TypeError, kbatch.KbatchError)) as raised:

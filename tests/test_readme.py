@@ -204,7 +204,7 @@ def kbatch_commands(page: Path) -> list[list[str]]:
     """Return the arguments of the `kbatch` commands in blocks that are not run."""
     found = []
     for block in blocks(page):
-        for line in block.text.splitlines():
+        for line in block.text.replace("\\\n", "").splitlines():
             command = re.search(r"(?:^|/|[A-Z]=\S+ )kbatch ([a-z]+ [^|]+)", line)
             if block.language == "" and command:
                 found.append(shlex.split(command[1]))
