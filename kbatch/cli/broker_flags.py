@@ -36,7 +36,7 @@ CLIENT_SETTINGS = """\
 settings:
   --config is a file of NAME=VALUE lines, such as client.properties, with the names that Kafka's clients in Java or
   librdkafka have; --setting takes precedence. Passwords are read from the file only, because other users can see
-  command lines. docs/live.md lists the settings.
+  command lines. docs/live-settings.md lists the settings.
 """
 
 KAFKA_URL = "kafka://"

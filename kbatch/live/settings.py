@@ -164,7 +164,7 @@ class ClientSettings:
     ----------
     bootstrap_servers : tuple of ServerAddress
     others
-        The settings of Kafka's clients, with underscores; docs/live.md lists them. `repr` shows no
+        The settings of Kafka's clients, with underscores; docs/live-settings.md lists them. `repr` shows no
         secrets.
     """
 
