@@ -109,6 +109,21 @@ def test_a_section_without_a_page_leaves_its_pages_to_the_front_page() -> None:
     assert entries("a", sections, pages) == []
 
 
+@pytest.mark.parametrize("page", sorted(written_pages()))
+def test_every_page_begins_with_a_sentence_about_it(page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text()
+    first = re.search(r"^# [^\n]+\n+(.+?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert first is not None
+    assert re.match(r"[\w`\[]", first[1]), "a list or a table"
+    assert re.search(r"[.:?](?:\s|$)", first[1])
+
+
+@pytest.mark.parametrize("page", sorted(written_pages() - {"benchmarks"}))
+def test_ratios_of_speed_are_only_on_the_page_of_benchmarks(page: str) -> None:
+    ratio = r"\btimes (?:as|faster|slower)\b|\btwice as (?:fast|slow)|\bhalf (?:of )?the time|\dx (?:faster|slower)"
+    assert re.findall(ratio, (DOCS / f"{page}.md").read_text()) == []
+
+
 def test_links_out_of_docs_lead_to_pages_or_become_text() -> None:
     rewritten = module("project_files").rewritten
     text = (
