@@ -180,6 +180,23 @@ def test_search_works_without_a_server() -> None:
     assert any("kbatch.scan_logs" in link for link in found)
 
 
+# The beginnings of tables of sentences that are wider than the window.
+WIDE = """[...document.querySelectorAll("table.stacked")]
+    .filter(table => table.scrollWidth > table.clientWidth || table.getBoundingClientRect().right > innerWidth)
+    .map(table => table.textContent.trim().slice(0, 80))"""
+
+
+@pytest.mark.long
+def test_tables_of_sentences_fit_a_phone(tmp_path: Path) -> None:
+    wide = {}
+    with Browser() as browser:
+        for source in (ROOT / "docs").rglob("*.md"):
+            name = source.relative_to(ROOT / "docs").with_suffix(".html")
+            browser.picture(SITE / name, tmp_path / "page.png", 390, height=10)
+            wide[str(name)] = browser.call("Runtime.evaluate", expression=WIDE, returnByValue=True)["result"]["value"]
+    assert {name: tables for name, tables in wide.items() if tables} == {}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1280])
 def test_no_page_is_wider_than_the_window(tmp_path: Path, width: int) -> None:

@@ -17,14 +17,14 @@ __all__ = ["setup"]
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension."""
-    from kbatch_site import links, llms, python_pages, sections, sides
+    from kbatch_site import links, llms, python_pages, sections, sides, tables
 
     app.add_config_value("site_sections", {}, "env")
     # Before numpydoc reads it.
     app.connect("config-inited", add_type_names, priority=100)
     # Before Sphinx looks for pages.
     app.connect("builder-inited", write_pages)
-    for part in (sections, python_pages, links, llms, sides):
+    for part in (sections, python_pages, links, llms, sides, tables):
         part.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 

@@ -1,0 +1,41 @@
+"""Tables of sentences, which a phone shows as a block of lines for each row; tables of short cells scroll."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from docutils import nodes
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+__all__ = ["setup", "stack"]
+
+# A cell with more characters makes a table wider than a phone.
+_SHORT = 24
+
+
+def setup(app: Sphinx) -> None:
+    """Register the handler of pages."""
+    app.connect("doctree-read", lambda app, tree: stack(tree))
+
+
+def stack(tree: nodes.document) -> None:
+    """Mark tables with long cells as stacked, and give their cells the name of the column, which only phones show."""
+    for table in tree.findall(nodes.table):
+        head, body = next(table.findall(nodes.thead), None), next(table.findall(nodes.tbody), None)
+        if head is None or body is None or "fields" in table["classes"]:
+            continue
+        if max((len(cell.astext()) for cell in body.findall(nodes.entry)), default=0) > _SHORT:
+            table["classes"].append("stacked")
+            names = [cell.astext() for cell in head.findall(nodes.entry)]
+            # The second of two columns explains the first.
+            for row in body.findall(nodes.row) if len(names) > 2 else ():
+                _name_cells(row, names)
+
+
+def _name_cells(row: nodes.row, names: list[str]) -> None:
+    """Name the cells of a row after the first, which is the title of the block."""
+    for cell, name in list(zip(row.children, names, strict=False))[1:]:
+        if name and cell.children and isinstance(cell.children[0], nodes.paragraph):
+            cell.children[0].insert(0, nodes.inline("", name, classes=["cell-name"]))
