@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["setup", "stack"]
 
-# A cell with more characters makes a table wider than a phone.
+# A cell with more characters makes a table wider than a phone. Code with fewer is not divided in tables of few columns.
 _SHORT = 24
+_FEW = 3
 
 
 def setup(app: Sphinx) -> None:
@@ -21,14 +22,21 @@ def setup(app: Sphinx) -> None:
 
 
 def stack(tree: nodes.document) -> None:
-    """Mark tables with long cells as stacked, and give their cells the name of the column, which only phones show."""
+    """Mark tables with long cells as stacked, and short code in cells.
+
+    The cells of stacked tables get the name of their column, which only phones show.
+    """
     for table in tree.findall(nodes.table):
         head, body = next(table.findall(nodes.thead), None), next(table.findall(nodes.tbody), None)
         if head is None or body is None or "fields" in table["classes"]:
             continue
+        names = [cell.astext() for cell in head.findall(nodes.entry)]
+        if len(names) <= _FEW:
+            for code in body.findall(nodes.literal):
+                if len(code.astext()) <= _SHORT:
+                    code["classes"].append("short")
         if max((len(cell.astext()) for cell in body.findall(nodes.entry)), default=0) > _SHORT:
             table["classes"].append("stacked")
-            names = [cell.astext() for cell in head.findall(nodes.entry)]
             # The second of two columns explains the first.
             for row in body.findall(nodes.row) if len(names) > 2 else ():
                 _name_cells(row, names)
@@ -37,5 +45,5 @@ def stack(tree: nodes.document) -> None:
 def _name_cells(row: nodes.row, names: list[str]) -> None:
     """Name the cells of a row after the first, which is the title of the block."""
     for cell, name in list(zip(row.children, names, strict=False))[1:]:
-        if name and cell.children and isinstance(cell.children[0], nodes.paragraph):
+        if name and cell.astext() and isinstance(cell.children[0], nodes.paragraph):
             cell.children[0].insert(0, nodes.inline("", name, classes=["cell-name"]))
