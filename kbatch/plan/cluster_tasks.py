@@ -107,7 +107,7 @@ class ClusterRange(LiveRange):
 class _RunLoss(DataLoss):
     """What a run reports as missing: records that retention deletes before they are read.
 
-    After a truncation, or if the topic was made again, the run fails: the next one compares the positions with the log.
+    After a truncation, or if the topic was recreated, the run fails: the next one compares the positions with the log.
     """
 
     def __init__(self, fails: bool) -> None:

@@ -238,7 +238,7 @@ class HistoryPlanner:
             return False
         if theirs is None or not ours.int or theirs == ours:
             return True
-        reason = f"it is a log of a topic with the id {theirs}, and that of the cluster has {ours}: it was made again"
+        reason = f"it is a log of a topic with the id {theirs}, and that of the cluster has {ours}: it was recreated"
         self._refuse(log.path, None, None, reason)
         return False
 

@@ -197,7 +197,7 @@ class ClusterInput:
         return max(begin, log.start_offset) + max(1, int(size / max(log.density, 1e-9)))
 
     def may_pass(self, error: KbatchError) -> bool:
-        """Whether the run failed because a topic was made again, truncated or shortened meanwhile."""
+        """Whether the run failed because a topic was recreated, truncated or shortened meanwhile."""
         return isinstance(error, BrokerError) and error.code in _CHANGED
 
     def learn(self, topic: str, size: int, offsets: int) -> None:

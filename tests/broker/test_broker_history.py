@@ -213,6 +213,6 @@ def test_a_backup_has_what_the_cluster_has_deleted_unless_the_topic_was_made_aga
     tiered.admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(60)
     with librdkafka(tiered.broker.bootstrap, "none") as producer:
         send(producer, TOPIC, 0, plain(30))
-    with pytest.warns(RuntimeWarning, match="has .*: it was made again"):
+    with pytest.warns(RuntimeWarning, match="has .*: it was recreated"):
         again = kbatch.scan_logs(tiered.source(tiered.backup, tiered.tier), **options).to_arrow()
     assert again.column("offset").to_pylist() == list(range(30))

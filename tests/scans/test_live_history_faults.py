@@ -207,7 +207,7 @@ def test_a_log_of_a_topic_that_was_made_again_is_not_read(tmp_path: Path, has_id
     for i in range(12):
         old.write([b"old %d" % i] * BATCH)
     log_of(cluster, tmp_path, [3, 3, 3], batches=old.batches, topic_id=uuid.UUID(int=7) if has_id else None)
-    reason = "it was made again" if has_id else "is not the one that the cluster has: it is another log"
+    reason = "it was recreated" if has_id else "is not the one that the cluster has: it is another log"
     with pytest.warns(RuntimeWarning, match=f"orders-0: offsets 0 to 119 fetched from the cluster, since .*{reason}"):
         table = kbatch.scan_logs(source_of(cluster, tmp_path)).to_arrow()
     assert table.column("value").to_pylist() == [b"value %d" % i for i in range(120)]
