@@ -13,6 +13,7 @@ from kbatch.batches.framing import byte_array, scan_part
 from kbatch.error_codes import ErrorCode
 from kbatch.format import BatchStatus
 from kbatch.live.broker_errors import BrokerError, refusal_error
+from kbatch.live.compacted_ends import QUIET_SECONDS
 from kbatch.live.counters import FetchCounts
 from kbatch.live.fetch_state import (
     MIN_PARTITION_BYTES,
@@ -110,7 +111,10 @@ class FetchProgress:
             fetch.waited = 0.0
             return
         fetch.waited += context.seconds
-        if fetch.position < fetch.stop and fetch.waited > self._sizes.timeout:
+        if fetch.position >= fetch.stop:
+            return
+        is_quiet = fetch.waited > QUIET_SECONDS and fetch.end_offset >= fetch.stop and not fetch.is_questioned
+        if is_quiet or fetch.waited > self._sizes.timeout:
             context.event.stalled.append(fetch)
 
     def _take(

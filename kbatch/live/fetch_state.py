@@ -76,6 +76,8 @@ class PartitionFetch:
         read_committed the last stable offset.
     high_watermark : int
         By the last response, or -1.
+    is_questioned : bool
+        Whether the reader has asked if compaction has removed the records that do not arrive.
     """
 
     topic: str
@@ -99,6 +101,7 @@ class PartitionFetch:
     replica_until: float = 0.0
     end_offset: int = -1
     high_watermark: int = -1
+    is_questioned: bool = False
 
     @property
     def name(self) -> str:
@@ -214,7 +217,7 @@ class FetchEvent:
     batches : list of FetchedBatches
     finished, lost, moved, stalled : list of PartitionFetch
         Partitions that the thread no longer fetches: those that were read to their end, those that need new metadata,
-        those to fetch from another broker, and those whose remaining records do not arrive.
+        those to fetch from another broker, and those whose remaining records do not arrive for some time.
     error : BaseException or None
         The thread has ended.
     """

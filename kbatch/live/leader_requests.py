@@ -66,10 +66,12 @@ def fetch_alone(cluster: Cluster, topic: TopicMetadata, number: int, message: An
             connection = cluster._connection(leader.broker)
             # From version 13 on, Fetch has ids instead of names.
             response = connection.request(message, maximum=12 if topic.id.int == 0 else None)
-        code, parts = response.error_code, [each for one in response.responses for each in one.partitions]
-        if code or parts[0].error_code:
+        parts = [each for one in response.responses for each in one.partitions]
+        # A response that a quota holds back has no partition.
+        code = response.error_code or (parts[0].error_code if parts else ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        if code:
             raise refusal_error(
-                code or parts[0].error_code, action, broker=str(connection.server), topic=topic.name,
+                code, action, broker=str(connection.server), topic=topic.name,
                 partition=number,
             )  # fmt: skip
         return parts[0]

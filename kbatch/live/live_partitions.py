@@ -81,6 +81,16 @@ class LivePartition:
         message = cls(max_bytes=size, min_bytes=0, isolation_level=isolation, topics=[topic])
         return fetch_alone(self.cluster, self.metadata, self.number, message, action)
 
+    def has_no_records(self, start: int, stop: int) -> bool:
+        """Whether the leader has none from `start` on, although its high watermark is `stop` or a later offset.
+
+        Raises
+        ------
+        BrokerError, AuthenticationError
+        """
+        found = self._fetched(start, _HEADER_BYTES, "fetch of the end of the log")
+        return not found.records and found.high_watermark >= stop
+
     def aborted_at(self, offset: int) -> list[tuple[int, int]]:
         """Return producer id and first offset of the aborted transactions that reach an offset or a later one.
 

@@ -13,6 +13,7 @@ from kbatch.backoff import Backoff
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionLeader, TopicMetadata, may_pass
+from kbatch.live.compacted_ends import has_compacted_end
 from kbatch.live.counters import ReadCounters
 from kbatch.live.data_loss import DataLoss
 from kbatch.live.fetch_state import NO_END, FetchedBatches, FetchEvent, FetchLimits, PartitionFetch
@@ -175,10 +176,10 @@ class LiveRead:
             yield from self._one_by_one(self._policy.gathering.ready(event))
             for each in event.moved:
                 self._move(each)
-            for each in event.stalled:
-                self._give_up(each)
             self._add_lost(event.lost)
-            self._unfinished -= len(event.finished) + len(event.stalled)
+            self._unfinished -= len(event.finished)
+            for each in event.stalled:
+                self._end_or_resume(each)
 
     def _one_by_one(self, found: list[FetchedBatches]) -> Iterator[FetchedBatches]:
         """Yield batches so that their memory is free as soon as the consumer has dropped them."""
@@ -356,13 +357,30 @@ class LiveRead:
         key = (fetch.topic, fetch.partition)
         return self._cluster.offsets({key: EARLIEST})[key] or 0, self._cluster.offsets({key: LATEST})[key] or 0
 
+    def _end_or_resume(self, fetch: PartitionFetch) -> None:
+        """End the read of a partition whose records do not arrive, unless they may come."""
+        is_over = fetch.waited > self._sizes.timeout
+        if fetch.end_offset >= fetch.stop and has_compacted_end(self._cluster, fetch):
+            fetch.position = fetch.stop
+        elif is_over:
+            self._give_up(fetch)
+        else:
+            fetch.is_questioned = True
+            self._give(fetch)
+            return
+        self._unfinished -= 1
+
     def _give_up(self, fetch: PartitionFetch) -> None:
         """Report the records up to the end of the read as missing, after a long time without any."""
         self._policy.loss.report(
             fetch,
             f"no records from offset {fetch.position} on for {fetch.waited:.0f} s, although the read ends at "
-            f"{fetch.stop}; the high watermark is {fetch.high_watermark}, so the log was truncated or its replicas are "
-            "behind",
+            f"{fetch.stop}; the high watermark is {fetch.high_watermark}, so "
+            + (
+                "the broker cannot read them now: check its log, and its tiered storage"
+                if fetch.high_watermark >= fetch.stop
+                else "the log was truncated or its replicas are behind"
+            ),
             None,
             position=fetch.stop,
             broker=self._address(fetch.leader),

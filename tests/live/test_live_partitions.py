@@ -91,6 +91,15 @@ def test_a_topic_that_was_made_again_is_not_asked(scripted: ScriptedCluster, par
     assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
+def test_a_fetch_that_a_quota_holds_back_is_repeated(scripted: ScriptedCluster, partition: LivePartition) -> None:
+    def hold_back(response: Any) -> None:
+        response.throttle_time_ms, response.responses = 5, []
+
+    scripted.fail(ApiKey.FETCH, *[Fault(change=hold_back)] * 2)
+    assert len(partition.fetched(0, 1, "fetch of a sample")) > 61
+    assert len(scripted.sent(ApiKey.FETCH)) == 3
+
+
 def test_an_error_that_does_not_pass_is_raised_at_once(scripted: ScriptedCluster, partition: LivePartition) -> None:
     def deny(response: Any) -> None:
         response.responses[0].partitions[0].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -228,3 +228,22 @@ def test_a_topic_that_was_deleted_is_an_error_or_has_no_records(
         offsets(address, task)
     with pytest.warns(RuntimeWarning, match=r"^t-0: the topic no longer exists: broker .* there is no topic 't'"):
         assert offsets(address, task, fail_on_data_loss=False) == []
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_a_range_ends_where_compaction_has_removed_the_last_records(
+    scripted: ScriptedCluster, address: str, monkeypatch: pytest.MonkeyPatch, is_compacted: bool
+) -> None:
+    monkeypatch.setattr("kbatch.live.fetch_progress.QUIET_SECONDS", 0.1)
+    log = scripted.topics["t"][0]
+    scripted.compacted = {"t"} if is_compacted else set()
+    task = planned(address)[:1]
+    log.last = 100
+    del log.batches[8:]
+    if is_compacted:
+        assert offsets(address, task) == [(0, offset) for offset in range(80)]
+        return
+    # With tiered storage, an empty response may be records that are late.
+    with pytest.raises(BrokerError, match=r"t-0: no records from offset 80 on .* the broker cannot read them now"):
+        offsets(address, task)
+    assert len(scripted.sent(ApiKey.DESCRIBE_CONFIGS)) == 2

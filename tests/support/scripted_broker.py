@@ -14,6 +14,7 @@ from kbatch.live import ClientSettings, ServerAddress
 from kbatch.protocol import (
     ApiKey,
     ApiVersionsResponse,
+    DescribeConfigsResponse,
     FetchResponse,
     ListOffsetsResponse,
     MessageSplitter,
@@ -33,6 +34,7 @@ VERSIONS = {
     ApiKey.METADATA: (0, 12),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     ApiKey.API_VERSIONS: (0, 3),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
     ApiKey.SASL_HANDSHAKE: (0, 1),
     ApiKey.SASL_AUTHENTICATE: (0, 2),
 }
@@ -56,7 +58,8 @@ class Fault:
 class ScriptedPartition:
     """Batches with their base offsets; a leader; and what a broker states about the log.
 
-    ``replicas`` has the ids of followers, and the offset after the last record that each of them has.
+    ``replicas`` has the ids of followers, and the offset after the last record that each of them has. ``last`` is the
+    end of the log if compaction has removed the last batches.
     """
 
     batches: list[bytes] = field(default_factory=list)
@@ -66,9 +69,12 @@ class ScriptedPartition:
     aborted: list[tuple[int, int]] = field(default_factory=list)
     replicas: dict[int, int] = field(default_factory=dict)
     stable: int | None = None
+    last: int | None = None
 
     @property
     def end(self) -> int:
+        if self.last is not None:
+            return self.last
         if not self.batches:
             return self.start
         return int(kbatch.scan(self.batches[-1])["last_offset"][-1]) + 1
@@ -120,7 +126,7 @@ class ScriptedCluster:
     ``faults`` has lists of faults by API, which the next responses get; ``requests`` are those received, as
     (broker id, message); ``refused`` are the ids of brokers that accept no connection. ``racks`` has the racks of
     brokers: leaders send clients with a rack to their replica there (KIP-392). ``max_sessions`` is the number of fetch
-    sessions of a broker (KIP-227); ``sessions`` are those that are open.
+    sessions of a broker (KIP-227); ``sessions`` are those that are open. ``compacted`` are the topics with this policy.
     """
 
     def __init__(self, brokers: int = 1, **topics: list[ScriptedPartition]) -> None:
@@ -137,6 +143,7 @@ class ScriptedCluster:
         self.sessions: dict[tuple[int, int], ScriptedSession] = {}
         self.last_session = 0
         self.throttle_ms = 0
+        self.compacted: set[str] = set()
         self.password: bytes | None = None
         self.session_ms = 0
         self.lock = threading.RLock()
@@ -319,6 +326,19 @@ class ScriptedCluster:
         """Return the replica in a rack that has an offset, by default the leader."""
         found = [each for each, end in log.replicas.items() if rack and self.racks.get(each) == rack and end >= offset]
         return found[0] if found and self.racks.get(log.leader) != rack else log.leader
+
+    def _describe_configs(self, broker: int, message: Any, version: int) -> Any:
+        cls = DescribeConfigsResponse
+        results = []
+        for each in message.resources:
+            policy = cls.DescribeConfigsResourceResult(
+                name="cleanup.policy", value="compact" if each.resource_name in self.compacted else "delete"
+            )
+            result = cls.DescribeConfigsResult(
+                resource_type=each.resource_type, resource_name=each.resource_name, configs=[policy]
+            )
+            results.append(result)
+        return cls(results=results)
 
     def _sasl_handshake(self, broker: int, message: Any, version: int) -> Any:
         mechanisms = ["PLAIN", "OAUTHBEARER"]
