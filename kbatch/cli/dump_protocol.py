@@ -26,8 +26,8 @@ from kbatch.protocol import (
     MessageSplitter,
     read_capture,
 )
-from kbatch.protocol.capture import is_capture
 from kbatch.protocol.codec import Request, Response, UnknownMessage
+from kbatch.protocol.packet_file import is_capture
 
 __all__ = ["dump_messages"]
 
@@ -98,7 +98,8 @@ def _dump_capture(path: str, max_bytes: int | None) -> int:
             for size, kind in ((lost.skipped, "skipped"), (lost.missing, "missing"))
             if size
         ]
-        text = f"{source} to {target}: {' and '.join(sizes)}: {lost.reason}"
+        parts = [f"{source} to {target}"] * bool(source) + [" and ".join(sizes)] * bool(sizes) + [lost.reason]
+        text = ": ".join(parts)
         print_errors(f"kbatch dump: {path}: {text}", style="error")
     return 3 if capture.skipped else 0
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import io
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 from kbatch.arguments import check_types
 from kbatch.batches.regular_files import open_regular
 from kbatch.errors import ProtocolError
-from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.format import Limits
-from kbatch.protocol.api_keys import ApiKey
-from kbatch.protocol.captured_connection import CapturedConnection, CapturedMessage, SkippedBytes
+from kbatch.protocol.captured_connection import (
+    CUT_ADVICE,
+    CapturedConnection,
+    CapturedMessage,
+    CapturedSegment,
+    SkippedBytes,
+    utc_time,
+)
 from kbatch.protocol.codec import MAX_MESSAGE_SIZE, Request, Response, UnknownMessage
+from kbatch.protocol.conversation import has_response
+from kbatch.protocol.packet_file import PacketFile
 from kbatch.quantities import SizeLike, size_between
 
-__all__ = ["Capture", "CapturedExchange", "is_capture", "read_capture"]
+__all__ = ["Capture", "CapturedExchange", "read_capture"]
 
-# The first bytes of pcap in both byte orders, with microseconds or nanoseconds, and of pcapng.
-_MAGICS = {bytes.fromhex(each) for each in ("d4c3b2a1", "a1b2c3d4", "4d3cb2a1", "a1b23c4d", "0a0d0d0a")}
-# The largest packet or block that is read; snap lengths are at most 256 KiB.
-_MAX_PACKET = 16 << 20
 # Names of dpkt's classes by link type (https://www.tcpdump.org/linktypes.html); None for a bare IP packet.
 _LINKS = {
     0: ("loopback", "Loopback"),
@@ -40,6 +42,8 @@ _LINKS = {
     229: None,
     276: ("sll2", "SLL2"),
 }
+_IPV4_SIZE = 4
+_TCP = 6
 
 
 class CapturedExchange(NamedTuple):
@@ -74,8 +78,8 @@ class Capture:
     Attributes
     ----------
     skipped : list of SkippedBytes
-        What the last iteration could not read: bytes that were not captured, connections that are encrypted or not of
-        Kafka's protocol, and messages with errors.
+        What the last iteration could not read: bytes that were not captured, packets that were cut, connections that
+        are encrypted or not of Kafka's protocol, messages with errors, and a last packet that is incomplete.
     """
 
     def __init__(self, path: str, port: int | None, max_size: int, limits: Limits | None) -> None:
@@ -111,21 +115,25 @@ class Capture:
         open_requests: dict[tuple[str, str, int], CapturedMessage] = {}
         for message in self.messages():
             key = message.client, message.broker, message.correlation_id
-            if not message.is_response:
-                decoded = message.message
-                if isinstance(decoded, Request) and decoded.api_key == ApiKey.PRODUCE and decoded.message.acks == 0:
-                    yield _exchange(message, None)
-                else:
-                    open_requests.pop(key, None)
-                    open_requests[key] = message
-            elif (request := open_requests.pop(key, None)) is not None:
-                yield _exchange(request, message)
+            request = open_requests.pop(key, None)
+            if message.is_response:
+                if request is not None:
+                    yield _exchange(request, message)
+                continue
+            if request is not None:
+                # The id is used again, as on a new connection from the same port.
+                yield _exchange(request, None)
+            if isinstance(message.message, Request) and not has_response(message.message):
+                yield _exchange(message, None)
+            else:
+                open_requests[key] = message
         for request in open_requests.values():
             yield _exchange(request, None)
 
     def _read(self, names: dict[uuid.UUID, str], skipped: list[SkippedBytes]) -> Iterator[CapturedMessage]:
         connections: dict[tuple[str, str], CapturedConnection] = {}
-        for time, source, target, packet in self._segments():
+        for segment in self._segments(skipped):
+            source, target, packet = segment.source, segment.target, segment.packet
             connection = connections.get((source, target)) or connections.get((target, source))
             is_syn = bool(packet.flags & 2)
             if connection is None or (is_syn and connection.is_other(source, packet.seq)):
@@ -136,7 +144,7 @@ class Capture:
                     continue
                 connection = CapturedConnection(client, broker, names, skipped, self._max_size, self._limits)
                 connections[client, broker] = connection
-            yield from connection.feed(source, packet, time)
+            yield from connection.feed(segment)
         for connection in connections.values():
             yield from connection.finish()
         if self._port is not None and not connections:
@@ -155,36 +163,41 @@ class Capture:
             is_request = packet.dport <= packet.sport
         return (source, target) if is_request else (target, source)
 
-    def _segments(self) -> Iterator[tuple[float, str, str, Any]]:
-        """Yield time, source, target and TCP segment of each packet that has one."""
+    def _segments(self, skipped: list[SkippedBytes]) -> Iterator[CapturedSegment]:
+        """Yield the TCP segments of the packets."""
         dpkt: Any = require("dpkt", "capture", "reading captures")
-        with _PacketFile(open_regular(self._path)) as file:
-            try:
-                reader = dpkt.pcap.UniversalReader(file)
-                link = reader.datalink()
-            except (ValueError, dpkt.Error) as error:
-                raise ProtocolError(f"{self._path} is neither a pcap nor a pcapng file ({error})") from None
+        parsers: dict[int, Callable[[bytes], Any]] = {}
+        # Bytes and times of packets whose segment is not known, by the reason.
+        lost: dict[str, tuple[int, float]] = {}
+        file, time = PacketFile(self._path), 0.0
+        for time, link, data, size in file.packets():
             if link not in _LINKS:
-                raise ProtocolError(
-                    f"{self._path}: packets have the link type {link}, which is not supported; "
-                    "convert the file with editcap -T ether"
-                )
-            parse = _link_parser(dpkt, link)
-            packets = iter(reader)
-            while True:
-                try:
-                    time, data = next(packets)
-                except (StopIteration, dpkt.NeedData):
-                    # A capture that was killed ends within a packet.
-                    return
-                try:
-                    network = parse(data)
-                # The parser raises errors of many types for damaged packets.
-                except Exception:
-                    continue
-                segment = getattr(network, "data", None)
-                if isinstance(segment, dpkt.tcp.TCP):
-                    yield float(time), *_endpoints(network, segment), segment
+                reason = f"packets have the link type {link}, which is not supported; capture with tcpdump -i INTERFACE"
+                lost[reason] = lost.get(reason, (0, 0.0))[0] + len(data), time
+                continue
+            if link not in parsers:
+                parsers[link] = _link_parser(dpkt, link)
+            try:
+                network = parsers[link](data)
+            # The parser raises errors of many types for damaged packets.
+            except Exception:
+                network = None
+            segment = getattr(network, "data", None)
+            if isinstance(segment, dpkt.tcp.TCP):
+                source, target = _endpoints(network, segment)
+                rest = _payload_size(network, segment) if size > len(data) else 0
+                yield CapturedSegment(time, source, target, segment, max(len(segment.data), rest))
+            elif size > len(data) and getattr(network, "p", _TCP) == _TCP:
+                reason = f"packets were cut before the end of their TCP header, {CUT_ADVICE}"
+                lost[reason] = lost.get(reason, (0, 0.0))[0] + len(data), time
+        if lost and not parsers:
+            raise ProtocolError(f"{self._path}: {next(iter(lost))}")
+        for reason, (size, at) in lost.items():
+            skipped.append(SkippedBytes(utc_time(at), "", "", False, 0, size, reason))
+        if file.torn is not None:
+            present, missing = file.torn
+            reason = "the file ends within a packet, as if the capture was killed or the file was cut"
+            skipped.append(SkippedBytes(utc_time(time), "", "", False, missing, present, reason))
 
 
 def _link_parser(dpkt: Any, link: int) -> Any:
@@ -196,8 +209,18 @@ def _link_parser(dpkt: Any, link: int) -> Any:
     return lambda data: parser(data).data
 
 
+def _payload_size(network: Any, segment: Any) -> int:
+    """Return the size that the payload of a segment had before its packet was cut."""
+    if len(network.src) == _IPV4_SIZE:
+        size = network.len - (network.hl << 2)
+    else:
+        size = network.plen - sum(each.length for each in network.all_extension_headers)
+    found: int = size - (segment.off << 2)
+    return found
+
+
 def _endpoints(network: Any, segment: Any) -> tuple[str, str]:
-    if len(network.src) == 4:
+    if len(network.src) == _IPV4_SIZE:
         return f"{socket.inet_ntop(socket.AF_INET, network.src)}:{segment.sport}", (
             f"{socket.inet_ntop(socket.AF_INET, network.dst)}:{segment.dport}"
         )
@@ -215,21 +238,6 @@ def _exchange(request: CapturedMessage, response: CapturedMessage | None) -> Cap
         cast("Request | UnknownMessage | None", request.message),
         None if response is None else cast("Response | UnknownMessage | None", response.message),
     )
-
-
-class _PacketFile(io.BufferedReader):
-    """A file of packets, of which none makes a huge allocation."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > _MAX_PACKET:
-            raise ProtocolError(f"byte {self.tell()}: a packet of {counted(size, 'byte')}, the limit is {_MAX_PACKET}")
-        return super().read(size)
-
-
-def is_capture(path: str) -> bool:
-    """Return whether a file begins like a pcap or pcapng file."""
-    with open_regular(path) as file:
-        return file.read(4) in _MAGICS
 
 
 def read_capture(
@@ -272,7 +280,7 @@ def read_capture(
     -----
     Segments are put in order, and repeated ones are dropped. After bytes that were not captured, reading continues at
     the next segment that begins with a message. Encrypted connections are listed as skipped. Memory is bounded by the
-    messages in flight.
+    messages in flight. Packets may have several link types: Ethernet with VLAN tags, raw IP, loopback, Linux cooked.
 
     Examples
     --------

@@ -15,7 +15,14 @@ from kbatch.protocol.conversation import Conversation, request_numbers
 from kbatch.protocol.message_stream import MessageSplitter
 from kbatch.protocol.tcp_stream import StreamPart, TcpStream
 
-__all__ = ["CapturedConnection", "CapturedMessage", "SkippedBytes"]
+__all__ = [
+    "CUT_ADVICE",
+    "CapturedConnection",
+    "CapturedMessage",
+    "CapturedSegment",
+    "SkippedBytes",
+    "utc_time",
+]
 
 _SYN, _RST = 2, 4
 # The shortest request has a header of version 1 with a null client id.
@@ -23,6 +30,19 @@ _SHORTEST_REQUEST = 10
 _SHORTEST_RESPONSE = 4
 # The first bytes of a TLS record: handshake or data, version 3.
 _TLS = (b"\x16\x03", b"\x17\x03")
+
+
+CUT_ADVICE = "as by a snap length; capture whole packets with tcpdump -s 0"
+
+
+class CapturedSegment(NamedTuple):
+    """A TCP segment as dpkt parses it; `size` is that of its payload before the packet was cut."""
+
+    time: float
+    source: str
+    target: str
+    packet: Any
+    size: int
 
 
 class CapturedMessage(NamedTuple):
@@ -62,7 +82,7 @@ class SkippedBytes(NamedTuple):
     time : datetime
         When the bytes were captured, in UTC; for missing ones, those after them.
     client, broker : str
-        Addresses with ports.
+        Addresses with ports; empty for bytes of the file that are of no known connection, such as an incomplete packet.
     is_response : bool
         Whether the bytes were sent by the broker.
     missing : int
@@ -84,7 +104,10 @@ class SkippedBytes(NamedTuple):
 class _Direction:
     """The bytes of one side."""
 
-    __slots__ = ("first_time", "is_response", "missing", "reason", "skipped", "splitter", "started", "stream")
+    __slots__ = (
+        "first_time", "is_cut", "is_response", "last_time", "missing", "reason", "skipped", "splitter", "started",
+        "stream",
+    )  # fmt: skip
 
     def __init__(self, is_response: bool) -> None:
         self.is_response = is_response
@@ -93,6 +116,9 @@ class _Direction:
         self.splitter: MessageSplitter | None = None
         # The sequence number of the SYN.
         self.started: int | None = None
+        # Whether a packet lacks bytes, and the time of the last bytes.
+        self.is_cut = False
+        self.last_time = 0.0
         # The range that is being skipped.
         self.first_time = 0.0
         self.missing = 0
@@ -126,9 +152,9 @@ class CapturedConnection:
         started = self._side(source).started
         return started is not None and started != sequence
 
-    def feed(self, source: str, packet: Any, time: float) -> Iterator[CapturedMessage]:
+    def feed(self, segment: CapturedSegment) -> Iterator[CapturedMessage]:
         """Yield the messages that a segment completes."""
-        side = self._side(source)
+        packet, side = segment.packet, self._side(segment.source)
         other = self._responses if side is self._requests else self._requests
         if packet.flags & _SYN:
             if side.started is None:
@@ -138,9 +164,10 @@ class CapturedConnection:
             return
         for chunk in other.stream.acknowledge(packet.ack):
             yield from self._chunk(other, chunk)
-        data = memoryview(packet.data)
-        if data and not packet.flags & _RST:
-            for chunk in side.stream.feed(packet.seq, data, time):
+        if segment.size and not packet.flags & _RST:
+            data = memoryview(packet.data)
+            side.is_cut |= segment.size > len(data)
+            for chunk in side.stream.feed(packet.seq, data, segment.time, segment.size):
                 yield from self._chunk(side, chunk)
 
     def finish(self) -> Iterator[CapturedMessage]:
@@ -148,15 +175,19 @@ class CapturedConnection:
         for side in (self._requests, self._responses):
             for chunk in side.stream.finish():
                 yield from self._chunk(side, chunk)
+            if side.splitter is not None and side.splitter.pending:
+                self._skip(side, side.splitter.pending, side.last_time, "the capture ends within a message")
             self._report(side)
 
     def _side(self, source: str) -> _Direction:
         return self._requests if source == self._client else self._responses
 
     def _chunk(self, side: _Direction, chunk: StreamPart) -> Iterator[CapturedMessage]:
+        side.last_time = chunk.time
         if chunk.missing:
             pending = side.splitter.pending if side.splitter is not None else 0
-            self._skip(side, pending, chunk.time, "bytes were not captured")
+            reason = f"packets were cut, {CUT_ADVICE}" if side.is_cut else "bytes were not captured"
+            self._skip(side, pending, chunk.time, reason)
             side.splitter = None
             side.missing += chunk.missing
         if side.splitter is None:
@@ -167,7 +198,7 @@ class CapturedConnection:
             side.splitter = MessageSplitter(max_size=self._max_size)
         try:
             for data in side.splitter.feed(chunk.data):
-                message = self._message(side, data, _utc(chunk.time))
+                message = self._message(side, data, utc_time(chunk.time))
                 if message is not None:
                     yield message
         except (LimitExceededError, ProtocolError) as error:
@@ -220,7 +251,7 @@ class CapturedConnection:
         if side.skipped or side.missing:
             self._skipped.append(
                 SkippedBytes(
-                    _utc(side.first_time), self._client, self._broker, side.is_response, side.missing, side.skipped,
+                    utc_time(side.first_time), self._client, self._broker, side.is_response, side.missing, side.skipped,
                     side.reason,
                 )
             )  # fmt: skip
@@ -233,5 +264,6 @@ def _skip_reason(data: memoryview, otherwise: str) -> str:
     return otherwise
 
 
-def _utc(time: float) -> datetime:
+def utc_time(time: float) -> datetime:
+    """Return seconds since 1970 as a datetime in UTC."""
     return datetime.fromtimestamp(time, UTC)

@@ -22,7 +22,7 @@ from kbatch.protocol.codec import (
 )
 from kbatch.quantities import SizeLike, size_between
 
-__all__ = ["Conversation", "Exchange", "request_numbers"]
+__all__ = ["Conversation", "Exchange", "has_response", "request_numbers"]
 
 # The responses that have names and ids of topics, and their field with them.
 _NAMED_TOPICS = {
@@ -59,6 +59,12 @@ def request_numbers(data: memoryview) -> tuple[int, int, int]:
         int.from_bytes(data[at:end], "big", signed=True) for at, end in ((0, 2), (2, 4), (4, 8))
     )
     return api_key, version, correlation_id
+
+
+def has_response(request: Request | UnknownMessage) -> bool:
+    """Return whether a broker answers a request: a ProduceRequest with ``acks=0`` has no response."""
+    is_produce = isinstance(request, Request) and request.api_key == ApiKey.PRODUCE
+    return not (is_produce and request.message.acks == 0)
 
 
 class Conversation:
@@ -143,10 +149,10 @@ class Conversation:
             self._sent.pop(correlation_id, None)
             self._sent[correlation_id] = _Sent(api_key, version, None)
         request = decode_request(view, max_size=self._max_size, limits=self._limits)
-        if isinstance(request, Request) and request.api_key == ApiKey.PRODUCE and request.message.acks == 0:
-            del self._sent[request.header.correlation_id]
-        else:
+        if has_response(request):
             self._sent[request.header.correlation_id] = _Sent(request.api_key, request.version, request)
+        else:
+            del self._sent[request.header.correlation_id]
         return request
 
     def expects(self, correlation_id: int) -> bool:

@@ -34,7 +34,7 @@ class StreamPart(NamedTuple):
 class TcpStream:
     """Orders the segments of one direction, drops repeated bytes, and finds missing ones."""
 
-    __slots__ = ("_bytes", "_end", "_later", "_number", "_position")
+    __slots__ = ("_bytes", "_end", "_later", "_number", "_position", "_sent", "_time")
 
     def __init__(self) -> None:
         # The sequence number of the next byte, modulo 2**32; None before the first segment.
@@ -45,18 +45,23 @@ class TcpStream:
         self._later: list[tuple[int, int, float, memoryview]] = []
         self._number = 0
         self._bytes = 0
+        # The end of all segments, of which packets that were cut have only the beginning, and the last time.
+        self._sent = 0
+        self._time = 0.0
 
     def start(self, sequence: int) -> None:
         """Begin with the sequence number of a SYN."""
         self._end = (sequence + 1) % (1 << 32)
 
-    def feed(self, sequence: int, data: memoryview, time: float) -> Iterator[StreamPart]:
-        """Yield the chunks that are complete up to this segment."""
+    def feed(self, sequence: int, data: memoryview, time: float, size: int = 0) -> Iterator[StreamPart]:
+        """Yield the chunks that are complete up to this segment; it had `size` bytes if that is more than `data`."""
         if self._end is None:
             self._end = sequence
         # Sequence numbers wrap: the smaller of both distances is the right one.
         distance = (sequence - self._end + _HALF) % (1 << 32) - _HALF
         heapq.heappush(self._later, (self._position + distance, self._number, time, data))
+        self._sent = max(self._sent, self._position + distance + max(size, len(data)))
+        self._time = time
         self._number += 1
         self._bytes += len(data)
         yield from self._ready()
@@ -72,12 +77,22 @@ class TcpStream:
 
     def finish(self) -> Iterator[StreamPart]:
         """Yield the segments after missing bytes, which do not follow any more."""
+        missing = 0
         while self._later:
-            missing = self._later[0][0] - self._position
-            self._advance(missing)
+            missing += self._pass(self._later[0][0])
             for chunk in self._ready():
                 yield chunk._replace(missing=missing)
                 missing = 0
+        missing += self._pass(self._sent)
+        if missing:
+            yield StreamPart(missing, memoryview(b""), self._time)
+
+    def _pass(self, position: int) -> int:
+        """Advance to a position; return the number of bytes up to it."""
+        missing = max(position - self._position, 0)
+        if missing:
+            self._advance(missing)
+        return missing
 
     def _ready(self) -> Iterator[StreamPart]:
         while self._later and self._later[0][0] <= self._position:

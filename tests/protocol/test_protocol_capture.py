@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
+import lzma
 import random
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from captured_traffic import TcpPeer, joined, write_capture
+import zstandard
+from captured_traffic import LINK_TYPES, TcpPeer, joined, pcapng_block, pcapng_section, write_capture
 
 import kbatch
 from kbatch.cli import main
@@ -77,7 +81,7 @@ def test_traffic_of_librdkafka_becomes_tables() -> None:
     assert capture.skipped == []
 
 
-@pytest.mark.parametrize("link", ["ethernet", "raw", "sll", "loopback"])
+@pytest.mark.parametrize("link", ["ethernet", "vlan", "raw", "sll", "sll2", "loopback"])
 @pytest.mark.parametrize("ng", [False, True])
 @pytest.mark.parametrize("addresses", [("10.0.0.7", "10.0.0.1"), ("fd00::7", "fd00::1")])
 def test_link_types_and_addresses(tmp_path: Path, link: str, ng: bool, addresses: tuple[str, str]) -> None:
@@ -135,7 +139,107 @@ def test_a_snap_length_that_cuts_packets_is_reported(tmp_path: Path) -> None:
     path = write_capture(tmp_path / "c", packets, snap_length=150)
     capture = read_capture(path)
     assert [each.request.header.correlation_id for each in capture] == [1]
-    assert sum(each.missing for each in capture.skipped) > 0
+    [cut] = [each for each in capture.skipped if each.missing and not each.is_response]
+    assert cut.missing + cut.skipped == len(big) + len(sent(0))
+    assert cut.reason == "packets were cut, as by a snap length; capture whole packets with tcpdump -s 0"
+
+
+@pytest.mark.parametrize("snap_length", [20, 40, 54, 57, 60])
+def test_a_capture_of_packets_without_their_messages_reports_what_is_missing(tmp_path: Path, snap_length: int) -> None:
+    peer = TcpPeer()
+    path = write_capture(tmp_path / "c", peer.opening() + beats(peer, 2), snap_length=snap_length)
+    capture = read_capture(path)
+    assert list(capture) == []
+    reasons = {each.reason for each in capture.skipped}
+    assert len(reasons) == 1
+    assert "packets were cut" in reasons.pop()
+    if snap_length >= 54:
+        lost = sum(each.missing + each.skipped for each in capture.skipped)
+        assert lost == sum(len(sent(i) + answered(i)) for i in range(2))
+
+
+def test_a_capture_that_ends_within_a_message_reports_it(tmp_path: Path) -> None:
+    peer = TcpPeer()
+    packets = peer.opening() + beats(peer, 2, 10)
+    path = write_capture(tmp_path / "c", packets[:-1])
+    capture = read_capture(path)
+    assert [each.response is not None for each in capture] == [True, False]
+    assert [(each.is_response, each.missing, each.skipped, each.reason) for each in capture.skipped] == [
+        (True, 0, 10, "the capture ends within a message")
+    ]
+
+
+def test_packets_of_several_interfaces_and_sections_are_read_with_their_link_types_and_times(tmp_path: Path) -> None:
+    peer = TcpPeer()
+    packets = peer.opening() + beats(peer, 3)
+    interfaces = [("ethernet", 6), ("sll2", 9), ("raw", 3)]
+    first = pcapng_section(interfaces, [(i % 3, packet) for i, packet in enumerate(packets[:5])])
+    second = pcapng_section(interfaces[1:], [(i % 2, packet) for i, packet in enumerate(packets[5:])], "big", 5)
+    path = tmp_path / "c"
+    path.write_bytes(first + pcapng_block(5, bytes(8)) + second)
+    assert numbers(path) == [(0, 0), (1, 1), (2, 2)]
+    times = [time for each in read_capture(path) for time in (each.request_time, each.response_time)]
+    assert [round(each.timestamp() * 1000) - 1_700_000_000_000 for each in times] == list(range(2, 8))
+
+
+def test_packets_of_a_link_type_that_is_not_supported_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LINK_TYPES, "usb", 220)
+    peer = TcpPeer()
+    packets = peer.opening() + beats(peer, 2)
+    path = tmp_path / "c"
+    other = (1, packets[0])
+    path.write_bytes(pcapng_section([("ethernet", 6), ("usb", 6)], [other, *((0, each) for each in packets), other]))
+    capture = read_capture(path)
+    assert len(list(capture)) == 2
+    [skipped] = capture.skipped
+    assert (skipped.client, skipped.broker, skipped.skipped) == ("", "", 80)
+    assert "packets have the link type 220, which is not supported" in skipped.reason
+    path.write_bytes(pcapng_section([("usb", 6)], [(0, packets[0])]))
+    with pytest.raises(ProtocolError, match=f"{path}: packets have the link type 220, which is not supported"):
+        list(read_capture(path))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        (bytes.fromhex("01000000 00000000 00000000"), "has the length 0, expected at least 12"),
+        (bytes.fromhex("01000000 07000000 00000000"), "has the length 7, expected at least 12"),
+        (bytes.fromhex("0a0d0d0a 1c000000 00000000"), "the byte-order mark 00000000"),
+        (pcapng_block(6, bytes(20)), "a block of pcapng of type 6 and 32 bytes is damaged"),
+        (pcapng_block(6, bytes(4)), "a block of pcapng of type 6 and 16 bytes is damaged"),
+        (pcapng_block(1, bytes([1]) + bytes(7)) + pcapng_block(6, bytes(12) + b"\xff" * 8), "type 6 .* is damaged"),
+        (pcapng_block(1, bytes([1]) + bytes(7)) + pcapng_block(6, bytes(4) + b"\xff" * 8 + bytes(8)), "seconds since"),
+        (pcapng_block(3, bytes(8)), "a block of pcapng of type 3 and 20 bytes is damaged"),
+    ],
+)
+def test_damaged_blocks_are_an_error_that_states_the_place(tmp_path: Path, blocks: bytes, message: str) -> None:
+    path = tmp_path / "c"
+    path.write_bytes(pcapng_section([], []) + blocks)
+    with pytest.raises(ProtocolError, match=rf"before byte \d+: .*{message}"):
+        list(read_capture(path))
+
+
+@pytest.mark.parametrize(
+    ("compress", "method"), [(gzip.compress, "gzip"), (zstandard.compress, "zstd"), (lzma.compress, "xz")]
+)
+def test_a_compressed_capture_is_an_error_that_names_the_method(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], compress: Callable[[bytes], bytes], method: str
+) -> None:
+    path = tmp_path / "c"
+    path.write_bytes(compress(GOLDEN.read_bytes()))
+    message = f"{path} is compressed with {method}; decompress it first: {method} -dk FILE"
+    with pytest.raises(ProtocolError, match=message):
+        list(read_capture(path))
+    assert main(["dump", "--protocol", str(path)]) == 1
+    assert message in capfd.readouterr().err
+
+
+def test_a_request_whose_id_is_used_again_has_no_response(tmp_path: Path) -> None:
+    first, second = TcpPeer(), TcpPeer(first=500_000)
+    packets = joined(first.opening(), first.client(sent(0)), second.opening(), beats(second, 1))
+    assert numbers(write_capture(tmp_path / "c", packets)) == [(0, None), (0, 0)]
 
 
 def test_a_capture_that_begins_within_a_connection_is_read_from_the_next_message_on(tmp_path: Path) -> None:
@@ -278,11 +382,48 @@ def test_a_packet_with_a_huge_length_is_refused(tmp_path: Path) -> None:
         list(read_capture(tmp_path / "c"))
 
 
-def test_a_capture_that_ends_within_a_packet_is_read_up_to_it(tmp_path: Path) -> None:
-    data = GOLDEN.read_bytes()
-    whole = len(list(read_capture(GOLDEN)))
-    (tmp_path / "c").write_bytes(data[: len(data) // 2])
-    assert 0 < len(list(read_capture(tmp_path / "c"))) < whole
+@pytest.mark.parametrize("ng", [False, True])
+def test_a_capture_that_ends_within_a_packet_is_read_up_to_it_and_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], ng: bool
+) -> None:
+    peer = TcpPeer()
+    packets = peer.opening() + beats(peer, 2)
+    whole = write_capture(tmp_path / "whole", packets, ng=ng).read_bytes()
+    start = len(write_capture(tmp_path / "c", packets[:-1], ng=ng).read_bytes())
+    for end in range(start, len(whole)):
+        path = tmp_path / "c"
+        path.write_bytes(whole[:end])
+        capture = read_capture(path)
+        assert [each.response is not None for each in capture] == [True, False]
+        if end == start:
+            assert capture.skipped == []
+            continue
+        [torn] = capture.skipped
+        assert torn.skipped == end - start
+        assert torn.missing > 0
+        assert torn.reason.startswith("the file ends within a packet")
+    assert main(["dump", "--protocol", str(path)]) == 3
+    expected = (
+        f"kbatch dump: {path}: {torn.skipped} bytes skipped and {torn.missing} byte missing: the file ends within"
+    )
+    assert expected in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_pcapng_files_give_messages_or_an_error(tmp_path: Path, seed: int) -> None:
+    peer = TcpPeer()
+    path = tmp_path / "c"
+    data = pcapng_section([("raw", 6)], [(0, each) for each in peer.opening() + beats(peer, 20)])
+    rng = random.Random(seed)
+    for _ in range(40):
+        damaged = bytearray(data)
+        for _ in range(rng.choice([1, 5, 50])):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        found = []
+        with contextlib.suppress(KbatchError):
+            found.extend(read_capture(path))
+        assert len(found) <= 2 * 20
 
 
 @pytest.mark.parametrize("seed", range(60))

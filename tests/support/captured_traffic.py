@@ -5,16 +5,27 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import dpkt
 
-__all__ = ["BROKER", "CLIENT", "Packet", "TcpPeer", "joined", "write_capture"]
+__all__ = [
+    "BROKER",
+    "CLIENT",
+    "LINK_TYPES",
+    "Packet",
+    "TcpPeer",
+    "joined",
+    "pcapng_block",
+    "pcapng_section",
+    "write_capture",
+]
 
 CLIENT, BROKER = ("10.0.0.7", 51022), ("10.0.0.1", 9092)
 # An IP packet with a TCP segment, before its link type is known.
 Packet = tuple[str, str, bytes]
 FIN, SYN, ACK = 1, 2, 16
-LINK_TYPES = {"ethernet": 1, "raw": 101, "sll": 113, "loopback": 0}
+LINK_TYPES = {"ethernet": 1, "vlan": 1, "raw": 101, "sll": 113, "sll2": 276, "loopback": 0}
 
 
 class TcpPeer:
@@ -67,6 +78,11 @@ def packet_bytes(packet: Packet, link: str) -> bytes:
         kind = 0x0800
     if link == "ethernet":
         return bytes(12) + kind.to_bytes(2, "big") + network
+    if link == "vlan":
+        # 802.1ad with a tag of 802.1Q.
+        return bytes(12) + bytes.fromhex("88a80005 81000007") + kind.to_bytes(2, "big") + network
+    if link == "sll2":
+        return kind.to_bytes(2, "big") + bytes(18) + network
     if link == "sll":
         return bytes(14) + kind.to_bytes(2, "big") + network
     if link == "loopback":
@@ -85,8 +101,43 @@ def write_capture(
             writer = dpkt.pcap.Writer(file, linktype=LINK_TYPES[link])
         for number, packet in enumerate(packets):
             data = packet_bytes(packet, link)
-            writer.writepkt(data[:snap_length], 1_700_000_000 + number / 1000)
+            time = 1_700_000_000 + number / 1000
+            if snap_length is None or ng:
+                writer.writepkt(data[:snap_length], time)
+            else:
+                header = dpkt.pcap.LEPktHdr(
+                    tv_sec=int(time), tv_usec=number * 1000, caplen=min(snap_length, len(data)), len=len(data)
+                )
+                file.write(bytes(header) + data[:snap_length])
     return path
+
+
+def pcapng_block(kind: int, body: bytes, order: Literal["little", "big"] = "little") -> bytes:
+    """Return a block of pcapng."""
+    body += bytes(-len(body) % 4)
+    length = (len(body) + 12).to_bytes(4, order)
+    return kind.to_bytes(4, order) + length + body + length
+
+
+def pcapng_section(
+    interfaces: Sequence[tuple[str, int]],
+    packets: Iterable[tuple[int, Packet]],
+    order: Literal["little", "big"] = "little",
+    first: int = 0,
+) -> bytes:
+    """Return a section with interfaces, each a link type and its digits of a second, and packets by interface."""
+    section = 0x1A2B3C4D.to_bytes(4, order) + (1).to_bytes(2, order) + bytes(2) + b"\xff" * 8
+    blocks = [pcapng_block(0x0A0D0D0A, section, order)]
+    for link, digits in interfaces:
+        option = (9).to_bytes(2, order) + (1).to_bytes(2, order) + bytes([digits, 0, 0, 0]) + bytes(4)
+        blocks.append(pcapng_block(1, LINK_TYPES[link].to_bytes(2, order) + bytes(6) + option, order))
+    for number, (interface, packet) in enumerate(packets, first):
+        link, digits = interfaces[interface]
+        data = packet_bytes(packet, link)
+        ticks = (1_700_000_000_000 + number) * 10**digits // 1000
+        fields = (interface, ticks >> 32, ticks & 0xFFFFFFFF, len(data), len(data))
+        blocks.append(pcapng_block(6, b"".join(each.to_bytes(4, order) for each in fields) + data, order))
+    return b"".join(blocks)
 
 
 def joined(*groups: Sequence[Packet]) -> list[Packet]:
