@@ -24,6 +24,7 @@ from kbatch.log.source import LogSource
 from kbatch.options import CodecLevel, CodecName, Crc, EngineName, Isolation, OnError, OptionError, Overflow, as_named
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import OnGap, ReadOptions, split_policies
+from kbatch.settings_text import ClientConfig
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.exports import Engine, ExportSetup, exported_cluster, run_export
 from kbatch.sinks.follow_options import FollowOptions
@@ -117,7 +118,7 @@ def export(
     logdir: str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    config: ClientConfig | None = None,
     history: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
     engine: EngineName = "auto",
     threads: int | None = None,
@@ -269,7 +270,7 @@ def follow(
     logdir: str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    config: ClientConfig | None = None,
     history: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
     commit_interval: float | str = 300.0,
     commit_bytes: int | str = 1 << 30,

@@ -104,8 +104,9 @@ def run(arguments: argparse.Namespace) -> int:
         print_summary("backup", 0, entries, damaged=False, out=arguments.out)
         return 0
     for log in logs:
+        control = f"{counted(log.control_records, 'control record')}, " if log.control_records else ""
         new = (
-            f"offsets {log.first_offset} to {log.next_offset} (exclusive), {counted(log.records, 'record')}, "
+            f"offsets {log.first_offset} to {log.next_offset} (exclusive), {counted(log.records, 'record')}, {control}"
             f"{format_size(log.bytes)}"
         )
         name = f"{log.topic}-{log.partition}"

@@ -264,6 +264,10 @@ def _partition_lines(result: PartitionComparison, flags: DiffFlags) -> list[str]
         if result.first is not None:
             lines += _first_lines(result.first, flags)
     lines += _extent_lines(result)
+    if flags.match == "offset" and not result.matching and (result.different or result.disjoint):
+        lines.append(
+            "  no offset has the same record: for a topic that was mirrored with other offsets, use --match order"
+        )
     for name, side in sides:
         lines += _notes(name, side)
     return lines

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from kbatch.log.files.properties import read_meta_properties
+from kbatch.settings_text import ClientConfig
 
 __all__ = ["jaas_options", "read_config"]
 
@@ -15,7 +15,7 @@ _JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b
 _JAAS_OPTION = re.compile(r"""\s*([\w.\-]+)\s*=\s*("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^\s;"']+)""")
 
 
-def read_config(config: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
+def read_config(config: ClientConfig) -> dict[str, Any]:
     """Return the settings of a properties file, or of a mapping.
 
     Raises

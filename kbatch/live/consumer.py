@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import re
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
@@ -39,6 +38,7 @@ from kbatch.options import Binary, as_named
 from kbatch.records.arrow import requested_binary
 from kbatch.records.data import checked_columns
 from kbatch.records.display import html_of, more_rows
+from kbatch.settings_text import ClientConfig
 from kbatch.table import RecordTable
 from kbatch.value_options import ValueOptions
 from kbatch.values.typed_columns import ValueColumns
@@ -334,7 +334,7 @@ def consume(
     columns: Sequence[str] | None = None,
     group: str | None = None,
     auto_commit: bool | None = None,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    config: ClientConfig | None = None,
     transport: TransportFactory | None = None,
     **options: Unpack[ConsumeOptions],
 ) -> Consumer:

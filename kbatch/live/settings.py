@@ -18,7 +18,7 @@ from kbatch.live.group_settings import assignor_names, checked_choice
 from kbatch.live.tokens import TokenProvider
 from kbatch.log.store.storage import CLUSTER_SCHEME, is_cluster_url
 from kbatch.options import did_you_mean
-from kbatch.settings_text import as_list, setting_value
+from kbatch.settings_text import ClientConfig, as_list, setting_value
 from kbatch.values.registry_settings import is_registry_setting
 
 __all__ = ["ClientSettings", "ServerAddress", "parse_servers"]
@@ -215,9 +215,7 @@ class ClientSettings:
 
     @classmethod
     @lists_options
-    def of(
-        cls, config: str | os.PathLike[str] | Mapping[str, Any] | None = None, **options: Unpack[ClientArguments]
-    ) -> ClientSettings:
+    def of(cls, config: ClientConfig | None = None, **options: Unpack[ClientArguments]) -> ClientSettings:
         """Return the settings of a file or mapping, and of keyword arguments, which take precedence.
 
         Parameters

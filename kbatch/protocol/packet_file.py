@@ -55,7 +55,7 @@ class _Interface(NamedTuple):
 
 
 class PacketFile:
-    """The packets of a file. After the last one, `torn` has the bytes of an incomplete packet, and how many it lacks."""
+    """The packets of a file. After the last one, `torn` has the bytes of an incomplete packet and how many it lacks."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import Unpack
 
@@ -25,6 +25,7 @@ from kbatch.scans.polars_scan import lazy_frame
 from kbatch.scans.scan_reading import Reading
 from kbatch.scans.scanned_records import ScannedRecords
 from kbatch.scans.typed_scans import TypedValues
+from kbatch.settings_text import ClientConfig
 from kbatch.value_options import ValueOptions
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def scan_logs(
     partitions: Iterable[int] | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    config: ClientConfig | None = None,
     history: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
     include_expired: bool = False,
     **options: Unpack[ViewOptions],

@@ -14,6 +14,7 @@ from kbatch.log.discovery import root_list
 from kbatch.log.source import LogSource
 from kbatch.log.store.storage import is_url
 from kbatch.records.display import changed_repr
+from kbatch.settings_text import ClientConfig
 from kbatch.sinks.exports import exported_cluster
 from kbatch.sinks.offset_windows import FileOffsets, VerifiedLog
 from kbatch.sinks.output_offsets import ExportOutput, open_output
@@ -64,7 +65,7 @@ def verify_export(
     out: str | os.PathLike[str],
     against: str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]],
     *,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    config: ClientConfig | None = None,
     table: str | None = None,
     catalog: str | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -132,7 +133,7 @@ def verify_export(
 
 def _opened_logs(
     against: Any,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    config: ClientConfig | None,
     storage_options: Mapping[str, str] | None,
     names: Sequence[tuple[str, int]],
     stack: contextlib.ExitStack,

@@ -58,6 +58,18 @@ def test_each_log_has_a_line_and_later_runs_continue(
     assert kbatch.Log(out / "orders-1").count() == 3
 
 
+def test_control_records_are_stated_apart(
+    capsys: pytest.CaptureFixture[str], cluster: ScriptedCluster, tmp_path: Path
+) -> None:
+    log = cluster.topics["orders"][0]
+    log.batches.append(
+        kbatch.encode([b"t"], offsets=[8], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    log.batches.append(kbatch.encode_marker("commit", offset=9, producer_id=1, producer_epoch=0))
+    status, out, _ = run(capsys, URL, tmp_path / "out", "--topic", "orders", "--partition", "0")
+    assert (status, out.split(", ")[1:3]) == (0, ["9 records", "1 control record"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

@@ -103,6 +103,21 @@ def test_equal_topics_have_status_0_and_other_names_are_paired(
     assert out.splitlines()[0] == "only-a-0: equal: 10 records"
 
 
+def test_a_mirror_with_other_offsets_is_advised_to_match_by_order(
+    clusters: Clusters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    advice = "  no offset has the same record: for a topic that was mirrored with other offsets, use --match order"
+    for values in ([b"first", *VALUES], [b"x"] * 20):
+        clusters._by_host["broker-1"].topics["copy"] = [partition(values)]
+        status, out, _ = run(capsys, A, B, "--topic", "same", "--other-topic", "copy")
+        assert (status, advice in out.splitlines()) == (1, True)
+    later = ScriptedPartition(start=100)
+    later.write([b"1"])
+    clusters._by_host["broker-1"].topics["copy"] = [later]
+    assert advice in run(capsys, A, B, "--topic", "same", "--other-topic", "copy")[1].splitlines()
+    assert advice not in run(capsys, A, B, "--topic", "other")[1].splitlines()
+
+
 def test_json_has_the_offsets_and_digests_of_both_sides(clusters: Clusters, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, A, B, "--topic", "other", "--json", "--digests")
     document = json.loads(out)

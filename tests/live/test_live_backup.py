@@ -20,7 +20,15 @@ from served_logs import cluster_source
 import kbatch
 from kbatch.errors import LogDirectoryError
 from kbatch.live import BrokerError
-from kbatch.log import LogWriter, Written, backup_topics, compare_logs, read_leader_epochs, read_transaction_index
+from kbatch.log import (
+    LogWriter,
+    Written,
+    backup_topics,
+    compare_logs,
+    log_statistics,
+    read_leader_epochs,
+    read_transaction_index,
+)
 from kbatch.log.write import log_appender
 from kbatch.protocol import ApiKey
 
@@ -75,9 +83,13 @@ def test_a_backup_has_the_files_that_the_writer_of_logs_makes(name: str, tmp_pat
     cluster = ScriptedCluster(**{name.replace("-", "_"): [ScriptedPartition(batches, start=first)]})
     # The rest comes in later runs, one batch at a time at first.
     log = cluster.topics[name][0]
+    written = []
     for count in (1, 2, 5, len(batches)):
         log.batches = batches[:count]
-        backup(cluster, tmp_path / "out", name)
+        written += backup(cluster, tmp_path / "out", name)
+    statistics = log_statistics(kbatch.Log(LOGS / f"{name}-0"))
+    for field in ("records", "control_records"):
+        assert sum(getattr(each, field) for each in written) == getattr(statistics, field)
     made = tmp_path / f"out/{name}-0"
     assert stored(made) == data
     with LogWriter(tmp_path / f"{name}-0") as writer:

@@ -67,10 +67,13 @@ class Written(NamedTuple):
     first_offset, next_offset : int
         Offset of the first record written, and the offset after the last.
     records : int
+        Without control records.
     bytes : int
         Size of the batches.
     segments : int
         Number of new segments.
+    control_records : int
+        Transaction markers and other control records, which only a backup has.
 
     Examples
     --------
@@ -90,6 +93,7 @@ class Written(NamedTuple):
     records: int
     bytes: int
     segments: int
+    control_records: int = 0
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from kbatch.log.write.staging import Stage, refuse_link
 from kbatch.publishing import move_all, remove_abandoned, sync_directory
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.in_memory import decode_part
-from kbatch.transactions import TransactionTracker
+from kbatch.transactions import TransactionTracker, are_control
 from kbatch.unfinished import forget_unfinished, register_unfinished
 
 __all__ = ["AppendedLog", "LogAppender"]
@@ -44,6 +44,7 @@ COMMIT_BYTES = 1 << 30
 RECOVERED_BYTES = 16 << 20
 _BACKUP_NAME = re.compile(r"\.kbatch-backup-[0-9a-f]{32}\.tmp")
 _WHOLE = DecodeOptions(framing_only=True)
+_COUNTED = DecodeOptions(columns=("offset",), on_error="skip")
 
 
 class AppendedLog:
@@ -84,7 +85,7 @@ class AppendedLog:
         self.writer: LogWriter | None = None
         self._tracker: TransactionTracker | None = None
         self.first_offset: int | None = None
-        self.records = self.bytes = self.segments = 0
+        self.records = self.control_records = self.bytes = self.segments = 0
         if os.path.lexists(self.path):
             self._open(Log(self.path))
 
@@ -143,7 +144,9 @@ class AppendedLog:
         self.epochs += new_epochs(rows, self.epochs[-1][0] if self.epochs else -1)
         self.first_offset = first if self.first_offset is None else self.first_offset
         self.end_offset = int(rows["last_offset"][-1]) + 1
-        self.records += int(rows["record_count"].sum())
+        counts, control = _record_counts(data, rows), are_control(rows)
+        self.control_records += int(counts[control].sum())
+        self.records += int(counts[~control].sum())
         self.bytes += int(rows["size"].sum())
 
     def _opened(self) -> LogWriter:
@@ -184,7 +187,9 @@ class AppendedLog:
         """What was committed."""
         end = self.end_offset or 0
         first = end if self.first_offset is None else self.first_offset
-        return Written(self.topic, self.partition, first, end, self.records, self.bytes, self.segments)
+        return Written(
+            self.topic, self.partition, first, end, self.records, self.bytes, self.segments, self.control_records
+        )
 
 
 def _is_sound(segment: Segment, row: np.void) -> bool:
@@ -192,6 +197,15 @@ def _is_sound(segment: Segment, row: np.void) -> bool:
     position = int(row["position"])
     table = decode_part(segment.window(position, position + int(row["size"])), replace(_WHOLE, on_error="skip"))
     return not table.losses
+
+
+def _record_counts(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return the number of records of each batch; compressed message sets of magic 0 and 1 do not state it."""
+    counts = rows["record_count"].astype(np.int64)
+    for row in np.flatnonzero(counts < 0):
+        start = rows["position"][row]
+        counts[row] = len(decode_part(data[start : start + rows["size"][row]], _COUNTED))
+    return counts
 
 
 def _valid_batches(segment: Segment) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
