@@ -52,7 +52,7 @@ nav ul,.legend,.tiles{list-style:none;margin:8px 0;padding:0;display:flex;flex-w
 a{color:var(--c0)}
 .tiles{gap:10px;margin:16px 0}
 .tiles li{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px 14px;flex:1 1 125px}
-.tiles b{display:block;font-size:20px;line-height:1.3;font-weight:600;overflow-wrap:anywhere}
+.tiles b{display:block;font-size:20px;line-height:1.3;font-weight:600;overflow-wrap:break-word}
 .tiles span{color:var(--dim);font-size:13px}
 .tiles .bad b{color:var(--bad)}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:14px 28px;align-items:start}

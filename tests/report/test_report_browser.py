@@ -12,6 +12,7 @@ from report_logs import BEGIN, write_report_logs
 from transaction_logs import damaged, txn
 
 import kbatch
+from kbatch.report.page import page, tiles
 
 pytestmark = [
     pytest.mark.long,
@@ -51,3 +52,14 @@ def test_a_page_is_as_wide_as_the_window(
     found = browser.picture(pages[name], tmp_path / "page.png", width)
     assert found["width"] <= width
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_number_of_the_summary_is_on_one_line(browser: Browser, tmp_path: Path) -> None:
+    entries = [("10,000,000,000", "records", False), *[(str(i), "from 2023-11-14 22:13:20 on", False) for i in range(6)]]
+    (tmp_path / "page.html").write_text(page("kbatch report", [], [], [tiles(entries)], ""))
+    for width in (320, 1280):
+        browser.picture(tmp_path / "page.html", tmp_path / "page.png", width)
+        heights = "[...document.querySelectorAll('.tiles b')].map(each => each.offsetHeight)"
+        found = browser.call("Runtime.evaluate", expression=heights, returnByValue=True)["result"]["value"]
+        assert len(found) == 7
+        assert len(set(found)) == 1
