@@ -111,7 +111,8 @@ class DiffFlags:
     )  # fmt: skip
     digests: bool = option(
         BOOLEAN, False, flag="--digests",
-        help="print a digest of the records of each side, which depends on neither batches nor codecs",
+        help="print a digest of the records of each side, which depends on neither batches nor codecs; kbatch dump "
+        "--digests prints those of blocks of offsets",
     )  # fmt: skip
     other_topic: str | None = option(
         TEXT, None, flag="--other-topic", help="the name of the topic in B, if it is not the one of --topic"

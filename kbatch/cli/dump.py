@@ -67,6 +67,7 @@ examples:
   kbatch dump --values avro --value-schema order.avsc data/orders-0
   kbatch dump --values json --tail 5 data/orders-0 | jq .value.id
   kbatch dump --format kafka --print-data-log data/orders-0/00000000000000000000.log
+  kbatch dump --digests 65536 --topic orders kafka://localhost:9092
   kbatch dump data/orders-0/00000000000000000000.timeindex
   kbatch dump --topic orders --tail 10 kafka://localhost:9092 --config client.properties
   kbatch dump --protocol kafka.pcapng                            the messages of captured traffic
@@ -103,6 +104,11 @@ bytes in JSON:
   A decoded value is JSON in place of its bytes: bytes in it as above, times in ISO 8601, decimals as numbers, and NaN
   as a string. A value that cannot be decoded completely is null, or lacks fields; its bytes are then in "value_bad",
   and the reason in "value_error". With framing, "value_schema_id" is the id of its schema. Decoded values are not cut.
+
+--digests N:
+  One line for the offsets 0 to N (exclusive), N to 2N, and so on, if they have records. The digest depends on offset,
+  timestamp, key, value and headers, and on neither batches nor codecs, so the lines of equal logs are equal on every
+  machine. Where the first line differs between two sites, --offsets of that block and a smaller N find the record.
 
 --format kafka:
   Fields have the names and order of kafka-dump-log (Kafka 4.3). --records is its --deep-iteration. The differences:
@@ -160,6 +166,11 @@ class DumpFlags:
         size(0), None, flag="--max-bytes-shown",
         help="in JSON: print at most the first SIZE bytes of a key, a value or a header's value (default: all)",
     )  # fmt: skip
+    digests: int | None = option(
+        whole_number(1), None, flag="--digests",
+        help="in JSON: in place of the records of each N offsets, print their number and a digest as kbatch diff "
+        "--digests has; see below",
+    )  # fmt: skip
     tail: int | None = option(
         whole_number(1), None, flag="--tail",
         help="the last N records of each log, among those that the other options choose; implies --records",
@@ -203,6 +214,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    from kbatch.cli.block_digests import BlockDigests
     from kbatch.cli.decoded_values import DecodedValues
     from kbatch.cli.dump_listing import Listing
     from kbatch.cli.inputs import find_inputs
@@ -217,6 +229,8 @@ def run(arguments: argparse.Namespace) -> int:
         if url is not None:
             raise UsageError(f"--protocol belongs to files, not to a cluster, {url}")
         return _run_protocol(arguments.paths, flags, selection, formats)
+    if flags.digests is not None and (formats.parsed or flags.format == "kafka"):
+        raise UsageError("--digests prints neither decoded values nor --format kafka")
     if formats.parsed and flags.format == "kafka":
         raise UsageError("--values and --keys print JSON, not --format kafka")
     inputs: Sequence[Input] = ()
@@ -243,12 +257,14 @@ def run(arguments: argparse.Namespace) -> int:
         max_shown=flags.max_bytes_shown,
         decoded=DecodedValues.of(formats, topics) if formats.parsed else None,
         index=given_index(arguments) if url is None else None,
+        digests=None if flags.digests is None else BlockDigests(flags.digests),
     )
     try:
         if settings is None:
             _list_files(listing, arguments, inputs)
         else:
             _list_cluster(listing, settings, arguments, flags)
+        listing.print_digests()
     finally:
         sys.stdout.flush()
     listing.print_gaps()

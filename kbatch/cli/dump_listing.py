@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
 from kbatch.cli import jsonlines, kafkatext
+from kbatch.cli.block_digests import BlockDigests
 from kbatch.cli.decoded_values import DecodedValues
 from kbatch.cli.filters import Filters
 from kbatch.cli.inputs import Input, base_offset_of, check_first_bytes, standard_input
@@ -74,13 +75,16 @@ class Listing:
     decoded: DecodedValues | None = None
     # The directory of the key index.
     index: str | None = None
+    # Digests in place of the records.
+    digests: BlockDigests | None = None
     damaged: bool = False
     withheld: bool = False
     # By file: pairs of successive offsets that are not consecutive.
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.records = self.records or self.data or self.tail is not None or self.decoded is not None
+        implied = (self.decoded, self.digests, self.tail)
+        self.records = self.records or self.data or any(each is not None for each in implied)
         self._filters = Filters(self.selection, self.producer)
         self._index: KeyIndex | None = None
         self._is_filtered = self._filters.any or self.tail is not None
@@ -271,7 +275,9 @@ class Listing:
     def _lines(
         self, source: _Source, table: RecordTable, rows: npt.NDArray[np.intp], errors: dict[int, str]
     ) -> Iterator[str]:
-        if self.kafka:
+        if self.digests is not None:
+            self.digests.add(source.topic, source.partition, source.path, table)
+        elif self.kafka:
             holds = self._checksums(source, table)
             yield from kafkatext.lines(table, rows, holds, records=self.records, data=self.data)
         elif self.records:
@@ -352,6 +358,11 @@ class Listing:
             pairs = zip(before[at].tolist(), offsets[at].tolist(), strict=True)
             self.gaps.setdefault(path, []).extend(pairs)
         return int(offsets[-1])
+
+    def print_digests(self) -> None:
+        """Print the digests of all logs."""
+        if self.digests is not None:
+            self._write(self.digests.lines())
 
     def print_gaps(self) -> None:
         """Report missing offsets on standard error, as Kafka's tool does (DMP-7)."""

@@ -10,7 +10,7 @@ from kbatch.kernels.keymap import hash_slices
 from kbatch.kernels.slices import slices_equal
 from kbatch.records.data import TableData
 
-__all__ = ["DIGEST_WORDS", "RecordDigest", "differing_rows", "key_digests", "record_digests"]
+__all__ = ["DIGEST_WORDS", "RecordDigest", "differing_rows", "key_digests", "record_digests", "record_hashes"]
 
 # The words of each field in a row of `record_digests`.
 DIGEST_WORDS = {"timestamp": slice(0, 1), "value": slice(1, 3), "headers": slice(3, 5)}
@@ -103,27 +103,34 @@ def record_digests(table: TableData, secret: bytes) -> npt.NDArray[np.uint64]:
     return digests
 
 
+def record_hashes(table: TableData) -> npt.NDArray[np.uint64]:
+    """Return a hash of offset, timestamp, key, value and headers of each record, shape (records, 2).
+
+    The hash has a known key, so that sums of it on different machines are comparable; it finds accidental differences,
+    not malicious ones.
+    """
+    offsets = table.records["offset"].astype(np.uint64)[:, np.newaxis]
+    fields = (offsets, key_digests(table, _PUBLIC_KEY), record_digests(table, _PUBLIC_KEY))
+    words = np.ascontiguousarray(np.concatenate(fields, axis=1), "<u8")
+    size = words.shape[1] * words.itemsize
+    starts = np.arange(len(words), dtype=np.int64) * size
+    return _hashes(_PUBLIC_KEY, starts, np.full(len(words), size, np.int64), words.view(np.uint8).reshape(-1))
+
+
 class RecordDigest:
     """A digest of records, which does not depend on their order or on how they are divided into tables.
 
-    It is the sum of a hash of 128 bits of each record, modulo 2**64 in both halves. The hash has a known key, so that
-    digests of different machines are comparable; it finds accidental differences, not malicious ones.
+    It is the sum of the hashes of the records, modulo 2**64 in both halves.
     """
 
     def __init__(self) -> None:
+        self.records = 0
         self._sum = np.zeros(2, np.uint64)
 
-    def add(self, table: TableData) -> None:
-        """Add records by offset, timestamp, key, value and headers."""
-        if not len(table):
-            return
-        offsets = table.records["offset"].astype(np.uint64)[:, np.newaxis]
-        fields = (offsets, key_digests(table, _PUBLIC_KEY), record_digests(table, _PUBLIC_KEY))
-        words = np.ascontiguousarray(np.concatenate(fields, axis=1), "<u8")
-        size = words.shape[1] * words.itemsize
-        starts = np.arange(len(words), dtype=np.int64) * size
-        rows = _hashes(_PUBLIC_KEY, starts, np.full(len(words), size, np.int64), words.view(np.uint8).reshape(-1))
-        self._sum += rows.sum(axis=0, dtype=np.uint64)
+    def add(self, hashes: npt.NDArray[np.uint64]) -> None:
+        """Add records by their `record_hashes`."""
+        self.records += len(hashes)
+        self._sum += hashes.sum(axis=0, dtype=np.uint64)
 
     def hexdigest(self) -> str:
         """Return 32 hexadecimal digits."""

@@ -94,8 +94,8 @@ def _damage(log: LogFigures) -> Iterator[Advice]:
             "problem",
             log.name,
             f"{counted(statistics['transactions']['undecided'], 'transaction')} whose marker is lost",
-            "read_committed does not return these records, since nothing shows whether they were committed. Restore the "
-            "damaged or missing segment from a replica.",
+            "read_committed does not return these records, since nothing shows whether they were committed. Restore "
+            "the damaged or missing segment from a replica.",
         )
 
 

@@ -212,7 +212,10 @@ def test_export_and_follow(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     check(documents_of(capsys, command), fields)
 
 
-@pytest.mark.parametrize(("flags", "table"), [([], "batch line"), (["--records", "--control"], "record line")])
+@pytest.mark.parametrize(
+    ("flags", "table"),
+    [([], "batch line"), (["--records", "--control"], "record line"), (["--digests", "64"], "digest line")],
+)
 def test_dump(flags: list[str], table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dump", str(LOGS / "txn-0"), *flags]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

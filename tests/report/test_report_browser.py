@@ -55,7 +55,10 @@ def test_a_page_is_as_wide_as_the_window(
 
 
 def test_a_number_of_the_summary_is_on_one_line(browser: Browser, tmp_path: Path) -> None:
-    entries = [("10,000,000,000", "records", False), *[(str(i), "from 2023-11-14 22:13:20 on", False) for i in range(6)]]
+    entries = [
+        ("10,000,000,000", "records", False),
+        *[(str(i), "from 2023-11-14 22:13:20 on", False) for i in range(6)],
+    ]
     (tmp_path / "page.html").write_text(page("kbatch report", [], [], [tiles(entries)], ""))
     for width in (320, 1280):
         browser.picture(tmp_path / "page.html", tmp_path / "page.png", width)

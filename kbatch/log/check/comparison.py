@@ -19,7 +19,14 @@ from kbatch.log.logs import Log
 from kbatch.log.ranges import LogSelection
 from kbatch.options import Match
 from kbatch.records.concatenation import concat_tables
-from kbatch.records.equality import DIGEST_WORDS, RecordDigest, differing_rows, key_digests, record_digests
+from kbatch.records.equality import (
+    DIGEST_WORDS,
+    RecordDigest,
+    differing_rows,
+    key_digests,
+    record_digests,
+    record_hashes,
+)
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, are_control
 
@@ -188,7 +195,7 @@ class _Side:
         self.report.withheld = self.report.withheld or len(table.pending)
         self.report.losses += [loss._replace(file=table.source) for loss in table.losses]
         if self._digest is not None:
-            self._digest.add(table)
+            self._digest.add(record_hashes(table))
             self.report.digest = self._digest.hexdigest()
         # A batch that is split over several tables counts once.
         batches = table.batches[table.continued :]

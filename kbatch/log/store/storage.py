@@ -416,8 +416,8 @@ def locate(path: str | os.PathLike[str], options: Mapping[str, str] | None = Non
     if is_cluster_url(text):
         raise LogDirectoryError(
             "a kafka:// URL names a cluster, which kbatch.consume, scan_logs, export and follow read, as their only "
-            "source; here a log directory, a topic-partition directory or a '.log' file is needed, such as kbatch backup "
-            "writes"
+            "source; here a log directory, a topic-partition directory or a '.log' file is needed, such as "
+            "kbatch backup writes"
         )
     if is_url(text):
         return Storage(options, remote=True), text
