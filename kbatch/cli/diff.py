@@ -265,7 +265,8 @@ def _partition_lines(result: PartitionComparison, flags: DiffFlags) -> list[str]
         if result.first is not None:
             lines += _first_lines(result.first, flags)
     lines += _extent_lines(result)
-    if flags.match == "offset" and not result.matching and (result.different or result.disjoint):
+    are_empty = any(side.start_offset == side.end_offset for side in result.sides if side.end_offset is not None)
+    if flags.match == "offset" and not result.matching and (result.different or result.disjoint) and not are_empty:
         lines.append(
             "  no offset has the same record: for a topic that was mirrored with other offsets, use --match order"
         )

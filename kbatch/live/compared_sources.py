@@ -176,10 +176,11 @@ class BoundedPair:
             begins, ends = start_of(log, start), stop_of(log, end)
             low = max(first, log.start_offset if begins is None else begins)
             high = min(stop, log.end_offset if ends is None else ends)
-            self._bounds[place] = (
-                start._replace(offset=low, log_end=None),
-                end._replace(offset=max(low, high), log_end=None),
-            )
+            limited = end._replace(offset=max(low, high), log_end=None)
+            if ends is None and isinstance(log, Log) and log._last[0] is None:
+                # The last segment has no batch that ends the log. Its bytes may be damaged, which only reading finds.
+                limited = end
+            self._bounds[place] = start._replace(offset=low, log_end=None), limited
 
     def inputs(self) -> list[ComparedInput | None]:
         """Return the records of each side."""

@@ -116,6 +116,9 @@ def test_a_mirror_with_other_offsets_is_advised_to_match_by_order(
     clusters._by_host["broker-1"].topics["copy"] = [later]
     assert advice in run(capsys, A, B, "--topic", "same", "--other-topic", "copy")[1].splitlines()
     assert advice not in run(capsys, A, B, "--topic", "other")[1].splitlines()
+    clusters._by_host["broker-1"].topics["copy"] = [ScriptedPartition()]
+    status, out, _ = run(capsys, A, B, "--topic", "same", "--other-topic", "copy")
+    assert (status, advice in out.splitlines()) == (1, False)
 
 
 def test_json_has_the_offsets_and_digests_of_both_sides(clusters: Clusters, capsys: pytest.CaptureFixture[str]) -> None:

@@ -288,6 +288,21 @@ def test_damage_in_a_response_is_an_error_or_is_listed() -> None:
     assert counts(result.partitions[0]) == (RECORDS - 100, 0, 100, 0)
 
 
+@pytest.mark.parametrize("kept", [0, 5])
+def test_a_last_segment_of_damaged_bytes_is_an_error_or_is_listed(kept: int, tmp_path: Path) -> None:
+    backup = made(100)
+    del backup.batches[kept:]
+    log = directory(tmp_path, backup) / "orders-0"
+    (log / f"{kept * 100:020}.log").write_bytes(b"\x9f" * 5000)
+    cluster = source(made(17))
+    with pytest.raises(kbatch.CorruptBatchError, match=rf"{kept * 100:020}\.log, byte 0"):
+        compare_logs(tmp_path, cluster)
+    result = compare_logs(tmp_path, cluster, on_error="skip")
+    assert result.damaged
+    assert result.equal == (kept > 0)
+    assert counts(result.partitions[0]) == (kept * 100, 0, 0, 0)
+
+
 def test_a_topic_that_does_not_exist_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(BrokerError, match="there is no topic 'order'"):
         compare_logs(source(made(17)), source(made(17)), topics="order")
