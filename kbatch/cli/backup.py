@@ -10,6 +10,7 @@ from kbatch.cli.broker_flags import CLIENT_SETTINGS, KAFKA_URL, add_broker_flags
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, UsageError, add_flags, given_options
 from kbatch.cli.selection_flags import add_selection, given_selection
+from kbatch.cli.styles import styled
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines, print_summary
 from kbatch.options import INT32_MAX, documented, option, options_of, size
 
@@ -111,4 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         name = f"{log.topic}-{log.partition}"
         print_lines(f"{name}: {new}" if log.bytes else f"{name}: nothing new, the end is offset {log.next_offset}")
+        if log.cut_bytes:
+            cut = f"{counted(log.cut_bytes, 'byte')} at the end of the backup were no valid batches, and were cut"
+            print_lines(styled(f"  {cut}", "warning"))
     return 0

@@ -280,7 +280,7 @@ def read_capture(
     -----
     Segments are put in order, and repeated ones are dropped. After bytes that were not captured, reading continues at
     the next segment that begins with a message. Encrypted connections are listed as skipped. Memory is bounded by the
-    messages in flight. Packets may have several link types: Ethernet with VLAN tags, raw IP, loopback, Linux cooked.
+    messages in flight; a request without a response counts as in flight up to the end. Packets may have several link types: Ethernet with VLAN tags, raw IP, loopback, Linux cooked.
 
     Examples
     --------

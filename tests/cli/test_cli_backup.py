@@ -58,6 +58,19 @@ def test_each_log_has_a_line_and_later_runs_continue(
     assert kbatch.Log(out / "orders-1").count() == 3
 
 
+def test_what_is_cut_is_stated(capsys: pytest.CaptureFixture[str], cluster: ScriptedCluster, tmp_path: Path) -> None:
+    arguments = (URL, tmp_path / "out", "--topic", "orders", "--partition", "1")
+    assert run(capsys, *arguments)[0] == 0
+    (path,) = (tmp_path / "out" / "orders-1").glob("*.log")
+    path.write_bytes(path.read_bytes() + b"garbage")
+    assert run(capsys, *arguments) == (
+        0,
+        "orders-1: nothing new, the end is offset 2\n"
+        "  7 bytes at the end of the backup were no valid batches, and were cut\n",
+        "",
+    )
+
+
 def test_control_records_are_stated_apart(
     capsys: pytest.CaptureFixture[str], cluster: ScriptedCluster, tmp_path: Path
 ) -> None:

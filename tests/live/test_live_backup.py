@@ -210,7 +210,9 @@ def test_a_torn_tail_is_cut_and_its_batch_is_fetched_again(tail: str, tmp_path: 
     path.write_bytes(torn)
     path.with_suffix(".timeindex").write_bytes(b"\xff" * 24)
     write_more(log, 2)
-    backup(cluster, tmp_path / "out")
+    (written,) = backup(cluster, tmp_path / "out")
+    last = len(log.batches[3])
+    assert written.cut_bytes == {"cut": last - 3, "zeros": 1000, "damaged": last}[tail]
     assert stored(tmp_path / "out/orders-0") == sent(log)
     with LogWriter(tmp_path / "orders-0") as writer:
         writer.append(sent(log))

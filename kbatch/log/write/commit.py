@@ -74,6 +74,8 @@ class Written(NamedTuple):
         Number of new segments.
     control_records : int
         Transaction markers and other control records, which only a backup has.
+    cut_bytes : int
+        Bytes at the end of the backup that were no valid batches, as after a crash, and were cut.
 
     Examples
     --------
@@ -94,6 +96,7 @@ class Written(NamedTuple):
     bytes: int
     segments: int
     control_records: int = 0
+    cut_bytes: int = 0
 
 
 @contextlib.contextmanager

@@ -80,8 +80,9 @@ class AppendedLog:
         self.topic_id: uuid.UUID | None = None
         self.base_offset = 0
         self.start_checkpoint: int | None = None
-        # The last segment, if it does not end with a valid batch: its valid part is written again.
+        # The last segment, if it does not end with a valid batch: its valid part is written again, without the rest.
         self.torn: Segment | None = None
+        self.cut_bytes = 0
         self.writer: LogWriter | None = None
         self._tracker: TransactionTracker | None = None
         self.first_offset: int | None = None
@@ -105,7 +106,9 @@ class AppendedLog:
             return
         self.torn = segment = log.segments[-1]
         self.end_offset = segment.base_offset or 0
+        self.cut_bytes = segment.size
         for _, rows in _valid_batches(segment):
+            self.cut_bytes -= int(rows["size"].sum())
             self.end_offset = int(rows["last_offset"][-1]) + 1
             self.last_epoch = int(rows["partition_leader_epoch"][-1]) if rows["magic"][-1] == 2 else -1
         self.epochs = [(epoch, offset) for epoch, offset in self.epochs if offset < self.end_offset]
@@ -188,8 +191,9 @@ class AppendedLog:
         end = self.end_offset or 0
         first = end if self.first_offset is None else self.first_offset
         return Written(
-            self.topic, self.partition, first, end, self.records, self.bytes, self.segments, self.control_records
-        )
+            self.topic, self.partition, first, end, self.records, self.bytes, self.segments, self.control_records,
+            self.cut_bytes,
+        )  # fmt: skip
 
 
 def _is_sound(segment: Segment, row: np.void) -> bool:
