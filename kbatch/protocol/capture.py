@@ -42,6 +42,8 @@ _LINKS = {
     229: None,
     276: ("sll2", "SLL2"),
 }
+# Requests that wait for a response: a capture may have only one direction.
+MAX_WAITING_BYTES = 64 << 20
 _IPV4_SIZE = 4
 _TCP = 6
 
@@ -113,9 +115,11 @@ class Capture:
 
     def __iter__(self) -> Iterator[CapturedExchange]:
         open_requests: dict[tuple[str, str, int], CapturedMessage] = {}
+        waiting = 0
         for message in self.messages():
             key = message.client, message.broker, message.correlation_id
             request = open_requests.pop(key, None)
+            waiting -= 0 if request is None else request.size
             if message.is_response:
                 if request is not None:
                     yield _exchange(request, message)
@@ -125,8 +129,13 @@ class Capture:
                 yield _exchange(request, None)
             if isinstance(message.message, Request) and not has_response(message.message):
                 yield _exchange(message, None)
-            else:
-                open_requests[key] = message
+                continue
+            open_requests[key] = message
+            waiting += message.size
+            while waiting > MAX_WAITING_BYTES:
+                oldest = open_requests.pop(next(iter(open_requests)))
+                waiting -= oldest.size
+                yield _exchange(oldest, None)
         for request in open_requests.values():
             yield _exchange(request, None)
 
@@ -280,7 +289,8 @@ def read_capture(
     -----
     Segments are put in order, and repeated ones are dropped. After bytes that were not captured, reading continues at
     the next segment that begins with a message. Encrypted connections are listed as skipped. Memory is bounded by the
-    messages in flight; a request without a response counts as in flight up to the end. Packets may have several link types: Ethernet with VLAN tags, raw IP, loopback, Linux cooked.
+    messages in flight: requests that wait for a response take at most 64 MiB, and the oldest of more is yielded without
+    one. Packets may have several link types: Ethernet with VLAN tags, raw IP, loopback, Linux cooked.
 
     Examples
     --------

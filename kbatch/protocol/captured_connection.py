@@ -216,6 +216,7 @@ class CapturedConnection:
                 decoded = self._conversation.response(data).response
             else:
                 decoded = self._conversation.request(data)
+                self._conversation._forget(correlation_id)
                 if decoded.api_key == ApiKey.SASL_HANDSHAKE and decoded.version == 0:
                     self._has_tokens = True
         except (LimitExceededError, ProtocolError) as found:

@@ -155,6 +155,11 @@ class Conversation:
             del self._sent[request.header.correlation_id]
         return request
 
+    def _forget(self, correlation_id: int) -> None:
+        """Keep only what the response of a request needs, and not its contents."""
+        if (sent := self._sent.get(correlation_id)) is not None:
+            self._sent[correlation_id] = sent._replace(request=None)
+
     def expects(self, correlation_id: int) -> bool:
         """Return whether a request with this correlation id has no response yet."""
         check_types(Conversation.expects, locals())

@@ -8,6 +8,7 @@ import json
 import lzma
 import random
 import sys
+import tracemalloc
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -234,6 +235,21 @@ def test_a_compressed_capture_is_an_error_that_names_the_method(
         list(read_capture(path))
     assert main(["dump", "--protocol", str(path)]) == 1
     assert message in capfd.readouterr().err
+
+
+def test_requests_that_wait_for_a_response_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbatch.protocol.capture.MAX_WAITING_BYTES", 1 << 20)
+    peer = TcpPeer()
+    requests = [sent(i, ProduceRequest(transactional_id="x" * 10_000, acks=1), 9) for i in range(2000)]
+    path = write_capture(tmp_path / "c", joined(peer.opening(), *(peer.client(each) for each in requests)))
+    tracemalloc.start()
+    try:
+        found = [each.request.header.correlation_id for each in read_capture(path)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == list(range(2000))
+    assert peak < 6 << 20
 
 
 def test_a_request_whose_id_is_used_again_has_no_response(tmp_path: Path) -> None:
