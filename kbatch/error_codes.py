@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import enum
 
+from kbatch.public_names import public_in
+
 __all__ = ["ErrorCode"]
 
 _RETRY = True
 _FINAL = False
 
 
+@public_in("kbatch")
 class ErrorCode(enum.IntEnum):
     """Error codes of requests and partitions, as of Kafka 4.4.
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from kbatch.error_codes import ErrorCode
 from kbatch.escaping import printable
 from kbatch.format import BatchStatus
+from kbatch.public_names import public_in
 
 __all__ = [
     "CodecError",
@@ -59,6 +60,7 @@ _HOW_TO_SKIP = (
 )
 
 
+@public_in("kbatch")
 class KbatchError(Exception):
     """Base of all errors that kbatch raises about its input.
 
@@ -103,34 +105,42 @@ def _unpickled_error(cls: type[KbatchError], args: tuple[str], state: dict[str, 
     return error
 
 
+@public_in("kbatch")
 class CorruptBatchError(KbatchError):
     """No batch can begin with these bytes, so that the headers after them cannot be followed."""
 
 
+@public_in("kbatch")
 class CrcMismatchError(KbatchError):
     """The stored checksum differs from the checksum of the bytes."""
 
 
+@public_in("kbatch")
 class InvalidRecordError(KbatchError):
     """The records of a batch contradict its header or their own lengths."""
 
 
+@public_in("kbatch")
 class CodecError(KbatchError):
     """The compressed payload is not a valid stream of its codec."""
 
 
+@public_in("kbatch")
 class UnsupportedFormatError(KbatchError):
     """A codec, a magic or a combination that kbatch does not read."""
 
 
+@public_in("kbatch")
 class LimitExceededError(KbatchError):
     """A batch exceeds a limit of `kbatch.Limits`."""
 
 
+@public_in("kbatch")
 class TruncatedBatchError(KbatchError):
     """The input ends within a batch where complete batches are required."""
 
 
+@public_in("kbatch")
 class ProtocolError(KbatchError, ValueError):
     """The bytes are not a message of Kafka's protocol, or not one of this API and version.
 
@@ -146,6 +156,7 @@ class ProtocolError(KbatchError, ValueError):
         self.field = field
 
 
+@public_in("kbatch")
 class RefusedError(KbatchError):
     """A broker would not append this batch.
 
@@ -178,18 +189,22 @@ class ProducerStateError(RefusedError, InvalidRecordError):
     """
 
 
+@public_in("kbatch")
 class OutOfOrderSequenceError(RefusedError):
     """A producer's sequence numbers have a gap or decrease."""
 
 
+@public_in("kbatch")
 class FencedError(RefusedError):
     """A later epoch of the producer, or of its transaction coordinator, has been seen."""
 
 
+@public_in("kbatch")
 class TransactionStateError(RefusedError):
     """A producer writes outside of its open transaction."""
 
 
+@public_in("kbatch")
 class LogDirectoryError(KbatchError):
     """A path is not a log directory or log file, or has a name that Kafka does not use."""
 
@@ -204,44 +219,24 @@ def cannot_write(path: str, error: OSError) -> LogDirectoryError:
     return LogDirectoryError(f"{path}: can't be written: {error.strerror or error}", source=path)
 
 
+@public_in("kbatch")
 class ConversionLossError(KbatchError):
     """The target magic cannot represent the content of a batch; the message names the option that allows the loss."""
 
 
+@public_in("kbatch")
 class RegistryError(KbatchError):
     """A schema registry cannot be reached, refuses the client, or lacks the schema of a result."""
 
 
+@public_in("kbatch")
 class MissingColumnError(KbatchError, ValueError):
     """A table was decoded without the requested column; the message states how to decode it."""
 
 
+@public_in("kbatch")
 class MissingDependencyError(KbatchError, ImportError):
     """An optional package is missing; the message names the extra that installs it."""
-
-
-# Tracebacks and pickles name the module from which users import the errors.
-for _error in (
-    KbatchError,
-    CodecError,
-    ConversionLossError,
-    CorruptBatchError,
-    CrcMismatchError,
-    FencedError,
-    InvalidRecordError,
-    LimitExceededError,
-    LogDirectoryError,
-    MissingColumnError,
-    MissingDependencyError,
-    OutOfOrderSequenceError,
-    ProtocolError,
-    RefusedError,
-    RegistryError,
-    TransactionStateError,
-    TruncatedBatchError,
-    UnsupportedFormatError,
-):
-    _error.__module__ = "kbatch"
 
 
 class Fault(enum.IntEnum):

@@ -24,6 +24,7 @@ from kbatch.log.source import LogSource
 from kbatch.options import CodecLevel, CodecName, Crc, EngineName, Isolation, OnError, OptionError, Overflow, as_named
 from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.read_options import OnGap, ReadOptions, split_policies
+from kbatch.public_names import public_in
 from kbatch.settings_text import ClientConfig
 from kbatch.sinks.counts import Progress
 from kbatch.sinks.exports import Engine, ExportSetup, exported_cluster, run_export
@@ -113,6 +114,7 @@ class ExportOptions(BoundArguments, ValueArguments, total=False):
     new_fields: NewFields
 
 
+@public_in("kbatch")
 @suggests_names(_HINTS)
 def export(
     logdir: str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]],
@@ -265,6 +267,7 @@ def export(
     )
 
 
+@public_in("kbatch")
 @suggests_names(_HINTS)
 def follow(
     logdir: str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]],

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+from kbatch.public_names import public_in
 from kbatch.quantities import INT32_MAX, INT64_MAX, MAX_DECOMPRESSED_BYTES, size_between
 
 __all__ = [
@@ -109,6 +110,7 @@ KNOWN_ATTRIBUTES = 0x7F
 NO_TIMESTAMP = -1
 
 
+@public_in("kbatch")
 class Codec(enum.IntEnum):
     """Compression codec of a batch: bits 0 to 2 of its attributes (ATT-R1).
 
@@ -130,6 +132,7 @@ class Codec(enum.IntEnum):
     ZSTD = 4
 
 
+@public_in("kbatch")
 class TimestampType(enum.IntEnum):
     """The meaning of a record's timestamp: bit 3 of the batch's attributes; -1 for magic 0, which has no timestamps.
 
@@ -160,6 +163,7 @@ class TimestampType(enum.IntEnum):
         return types
 
 
+@public_in("kbatch")
 class BatchStatus(enum.IntEnum):
     """The result of decoding a batch: the ``status`` column of ``BATCH_DTYPE``.
 
@@ -204,6 +208,7 @@ class BatchStatus(enum.IntEnum):
         return damaged
 
 
+@public_in("kbatch")
 class ControlType(enum.IntEnum):
     """The type of a control record, as stored in its key (CTL-R1, CTL-R2).
 
@@ -349,6 +354,7 @@ PRODUCER_DTYPE = np.dtype(
 )
 
 
+@public_in("kbatch")
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits on the memory and time that hostile or damaged input can cost.

@@ -13,6 +13,7 @@ from kbatch.arguments import check_types, numpy_dtype
 from kbatch.format import HEADER_DTYPE
 from kbatch.kernels.slices import gather_fixed, header_keys, header_values
 from kbatch.options import Binary, Framing, On, Unknown
+from kbatch.public_names import public_in
 from kbatch.records.data import Rows, TableData
 from kbatch.records.display import table_html, table_repr
 from kbatch.records.trimming import compacted
@@ -140,6 +141,7 @@ class TableViews(TableData):
         return arrow.c_stream(self, requested_schema)
 
 
+@public_in("kbatch")
 class RecordTable(TableViews):
     """Decoded records as columns: `records`, `batches` and `headers`, with positions into `data`.
 

@@ -7,7 +7,10 @@ import doctest
 import importlib
 import inspect
 import pickle
+import pydoc
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,16 +80,21 @@ def all_docstrings() -> Iterator[tuple[Path, str]]:
 
 
 def test_examples_of_internal_modules_import_public_names_from_their_public_modules() -> None:
-    names = {(value.__module__, name) for value, (_, name) in PUBLIC.items()}
     docstrings = list(all_docstrings())
     assert len(docstrings) > 200
     found = [
         f"{path}: from {module} import {imported}"
         for path, text in docstrings
         for module, imported in imports_of_examples(text)
-        if module not in MODULES and (module, imported) in names
+        if module not in MODULES and is_public_value(module, imported)
     ]
     assert found == []
+
+
+def is_public_value(module: str, name: str) -> bool:
+    """Whether a name of a module is a public class or function."""
+    value = getattr(importlib.import_module(module), name, None)
+    return (isinstance(value, type) or inspect.isfunction(value)) and value in PUBLIC
 
 
 def is_public(path: str) -> bool:
@@ -110,12 +118,33 @@ def test_docstrings_of_the_public_api_name_public_paths_only() -> None:
     assert found == []
 
 
-def test_errors_name_the_public_module_in_tracebacks_and_pickles() -> None:
-    errors = {value: where for value, where in PUBLIC.items() if isinstance(value, type)}
-    errors = {value: where for value, where in errors.items() if issubclass(value, kbatch.KbatchError)}
-    assert len(errors) > 20
-    for value, (module, name) in errors.items():
-        assert (value.__module__, value.__qualname__) == (module, name)
-        assert pickle.loads(pickle.dumps(value)) is value
+def test_every_public_class_and_function_names_its_public_module() -> None:
+    found = {where: f"{value.__module__}.{value.__qualname__}" for value, where in PUBLIC.items()}
+    assert len(found) > 300
+    # Literals such as `CodecName` are not classes, and the messages of the protocol are made at their first use.
+    assert {where: shown for where, shown in found.items() if shown != ".".join(where)} == {}
+
+
+def test_help_and_representations_name_the_public_module() -> None:
+    assert repr(kbatch.log.LogWriter) == "<class 'kbatch.log.LogWriter'>"
+    assert "class Log(" in pydoc.render_doc(kbatch.Log, renderer=pydoc.plaintext)
+    assert pydoc.render_doc(kbatch.Log).splitlines()[0].endswith("in module kbatch")
+    assert pydoc.render_doc(kbatch.export).splitlines()[0].endswith("in module kbatch")
+
+
+def test_pickles_name_the_public_module() -> None:
+    for value, (module, _) in PUBLIC.items():
+        data = pickle.dumps(value, protocol=0)
+        assert pickle.loads(data) is value
+        assert data.startswith(f"c{module}\n".encode())
+
+
+def test_public_classes_and_functions_are_found_without_a_first_use_of_their_public_name() -> None:
+    code = "from kbatch.log.write.log_writer import LogWriter; print(LogWriter.__module__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "kbatch.log\n"
+
+
+def test_errors_are_pickled_with_their_attributes() -> None:
     error = pickle.loads(pickle.dumps(kbatch.CrcMismatchError("message", position=5)))
     assert (type(error), error.position) == (kbatch.CrcMismatchError, 5)

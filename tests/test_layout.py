@@ -19,6 +19,7 @@ PACKAGE = Path(kbatch.__file__).parent
 # ``log/__init__.py`` and ``kbatch/__init__.py`` export names of lower layers, ``log/__init__.py`` also of ``live``.
 LAYERS = [
     "version",
+    "public_names",
     "quantities",
     "format",
     "tuning",

@@ -28,6 +28,7 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.kernels import scan as _kernel
+from kbatch.public_names import public_in
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -201,6 +202,7 @@ def put_values(
     out[positions[:, None] + np.arange(width)] = values.astype(dtype).view(np.uint8).reshape(-1, width)
 
 
+@public_in("kbatch")
 def scan(data: BytesLike) -> npt.NDArray[np.void]:
     """Read the batch headers of `data`; nothing is decompressed and no checksum computed.
 

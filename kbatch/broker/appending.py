@@ -27,6 +27,7 @@ from kbatch.format import (
     Limits,
     TimestampType,
 )
+from kbatch.public_names import public_in
 from kbatch.table import RecordTable
 from kbatch.write.batch_layout import BatchLayout, check_range, now
 from kbatch.write.composing import compose, plan_batches
@@ -35,6 +36,7 @@ from kbatch.write.original_batches import table_records
 __all__ = ["accept_batch"]
 
 
+@public_in("kbatch")
 def accept_batch(
     data: BytesLike,
     base_offset: int,

@@ -24,11 +24,13 @@ from kbatch.format import (
     TimestampType,
 )
 from kbatch.kernels.checksum import write_crcs
+from kbatch.public_names import public_in
 from kbatch.write.batch_layout import check_range
 
 __all__ = ["assign_offsets", "write_times"]
 
 
+@public_in("kbatch")
 def assign_offsets(
     data: Buffer, base_offset: int, *, leader_epoch: int | None = None, append_time: int | None = None
 ) -> int:

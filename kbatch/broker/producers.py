@@ -32,6 +32,7 @@ from kbatch.format import (
     BatchStatus,
     ControlType,
 )
+from kbatch.public_names import public_in
 from kbatch.table import RecordTable
 from kbatch.transactions import control_records
 
@@ -189,6 +190,7 @@ def _batch_rows(batches: npt.NDArray[np.void] | RecordTable) -> npt.NDArray[np.v
     return rows
 
 
+@public_in("kbatch")
 class SequenceChecker:
     """Checks the sequence numbers of idempotent and transactional producers, as the leader of a partition does.
 

@@ -8,12 +8,14 @@ from typing import Literal
 from kbatch.arguments import check_fields, check_types
 from kbatch.batches.codecs import parse_codec
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
+from kbatch.public_names import public_in
 from kbatch.quantities import size_between
 from kbatch.write.batch_layout import check_range
 
 __all__ = ["TopicConfig"]
 
 
+@public_in("kbatch")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
     """The topic settings that a broker applies to produced batches, with Kafka's defaults.

@@ -42,6 +42,7 @@ from kbatch.format import (
     Limits,
     TimestampType,
 )
+from kbatch.public_names import public_in
 from kbatch.read.decoding import decode
 from kbatch.records.display import shown_time
 from kbatch.table import RecordTable
@@ -89,6 +90,7 @@ def _refuse_for(error: KbatchError, magic: int = 2) -> NoReturn:
     ) from error
 
 
+@public_in("kbatch")
 def validate_batch(
     data: BytesLike,
     topic: TopicConfig | None = None,

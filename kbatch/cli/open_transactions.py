@@ -49,9 +49,9 @@ def open_text(transactions: Sequence[OpenTransaction], limit: int = 3) -> str:
 
     Examples
     --------
+    >>> import kbatch
     >>> from kbatch.cli.open_transactions import open_text
-    >>> from kbatch.transactions import OpenTransaction
-    >>> open_text([OpenTransaction(1002, 362, 1700000040000)])
+    >>> open_text([kbatch.OpenTransaction(1002, 362, 1700000040000)])
     '1 open transaction (producer 1002 from offset 362 since 2023-11-14 22:14:00)'
     """
     parts = [

@@ -6,10 +6,12 @@ from typing import Any
 
 from kbatch.error_codes import ErrorCode
 from kbatch.errors import KbatchError
+from kbatch.public_names import public_in
 
 __all__ = ["AuthenticationError", "BrokerConnectionError", "BrokerError", "refusal_error"]
 
 
+@public_in("kbatch.live")
 class BrokerError(KbatchError):
     """A broker refused a request, or its response cannot be used.
 
@@ -40,17 +42,14 @@ class BrokerError(KbatchError):
         self.code = code
 
 
+@public_in("kbatch.live")
 class BrokerConnectionError(BrokerError):
     """A broker cannot be reached, does not respond in time, or closed the connection."""
 
 
+@public_in("kbatch.live")
 class AuthenticationError(BrokerError):
     """The broker or the client could not prove its identity: a password, a token or a certificate is wrong."""
-
-
-# As for the errors of `kbatch`, tracebacks and pickles name the public module.
-for _error in (BrokerError, BrokerConnectionError, AuthenticationError):
-    _error.__module__ = "kbatch.live"
 
 
 # What a user can do about an error code. Other codes have only their description.

@@ -19,6 +19,7 @@ from kbatch.live.transport import TransportFactory, check_transport, connect_soc
 from kbatch.options import ISOLATION, Isolation, did_you_mean
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import message_class
+from kbatch.public_names import public_in
 
 __all__ = ["Cluster", "ListedOffset", "PartitionKey", "PartitionLeader", "TopicMetadata"]
 
@@ -30,6 +31,7 @@ PartitionKey = tuple[str, int]
 AnswerT = TypeVar("AnswerT")
 
 
+@public_in("kbatch.live")
 class PartitionLeader(NamedTuple):
     """The leader of a partition.
 
@@ -52,6 +54,7 @@ class ListedOffset(NamedTuple):
     epoch: int
 
 
+@public_in("kbatch.live")
 class TopicMetadata(NamedTuple):
     """A topic.
 
@@ -71,6 +74,7 @@ class TopicMetadata(NamedTuple):
     partitions: dict[int, PartitionLeader]
 
 
+@public_in("kbatch.live")
 class Cluster:
     """A cluster, as a client sees it. Its connections are opened when they are needed.
 

@@ -32,6 +32,7 @@ from kbatch.log.selection import Selection
 from kbatch.log.source import Excludes, RangeRequest, ReadAhead
 from kbatch.log.store.storage import locate
 from kbatch.options import On
+from kbatch.public_names import public_in
 from kbatch.quantities import largest, smallest
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import decoded_columns
@@ -53,6 +54,7 @@ _SPAN_BYTES = 16 << 20
 _PLANNED_PARTITIONS = 2
 
 
+@public_in("kbatch.live")
 class ClusterSource:
     """The topics of a cluster as the source of `kbatch.scan_logs`, for settings that a URL cannot have.
 

@@ -14,11 +14,13 @@ from kbatch.log.check.differences import Comparison, PartitionComparison
 from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
 from kbatch.log.topics import TopicChoice
 from kbatch.options import ComparedExtent, Match
+from kbatch.public_names import public_in
 from kbatch.settings_text import ClientConfig
 
 __all__ = ["compare_logs"]
 
 
+@public_in("kbatch.log")
 @suggests_names(READ_HINTS)
 def compare_logs(
     a: ComparedLogs,

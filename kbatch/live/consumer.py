@@ -35,6 +35,7 @@ from kbatch.log.read_arguments import SCAN_HINTS, ReadArguments, ViewOptions
 from kbatch.log.record_view import RecordView, value_columns_of
 from kbatch.log.topics import TopicChoice, TopicFilter
 from kbatch.options import Binary, as_named
+from kbatch.public_names import public_in
 from kbatch.records.arrow import requested_binary
 from kbatch.records.data import checked_columns
 from kbatch.records.display import html_of, more_rows
@@ -76,6 +77,7 @@ _CONSUMER_HINTS = {
 }
 
 
+@public_in("kbatch")
 class Consumer:
     """Records of live topics. `kbatch.consume` makes it.
 
@@ -326,6 +328,7 @@ class Consumer:
         return RecordView.of(self._names, VIEW_COLUMNS, binary, self._values)
 
 
+@public_in("kbatch")
 @suggests_names(_CONSUME_HINTS)
 def consume(
     topics: TopicChoice,

@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kbatch.public_names import public_in
+
 __all__ = ["ConsumerMetrics", "FetchCounts", "MetricsCallback", "ReadCounters"]
 
 # The least time between two calls of a callback.
 _REPORT_SECONDS = 1.0
 
 
+@public_in("kbatch.live")
 @dataclass(frozen=True)
 class ConsumerMetrics:
     """What a consumer has done so far. `kbatch.Consumer.metrics` makes it; it does not change.

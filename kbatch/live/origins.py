@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
+from kbatch.public_names import public_in
+
 __all__ = ["OriginCounters", "ReadOrigin"]
 
 
+@public_in("kbatch.live")
 class ReadOrigin(NamedTuple):
     """What was read from one place.
 

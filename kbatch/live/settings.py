@@ -18,6 +18,7 @@ from kbatch.live.group_settings import assignor_names, checked_choice
 from kbatch.live.tokens import TokenProvider
 from kbatch.log.store.storage import CLUSTER_SCHEME, is_cluster_url
 from kbatch.options import did_you_mean
+from kbatch.public_names import public_in
 from kbatch.settings_text import ClientConfig, as_list, setting_value
 from kbatch.values.registry_settings import is_registry_setting
 
@@ -111,6 +112,7 @@ _KERBEROS_WITHOUT_EFFECT = frozenset(
 )
 
 
+@public_in("kbatch.live")
 class ServerAddress(NamedTuple):
     """Where a broker listens."""
 
@@ -156,6 +158,7 @@ def _server(text: str) -> ServerAddress:
     return ServerAddress(match[1].strip("[]"), int(match[2] or _DEFAULT_PORT))
 
 
+@public_in("kbatch.live")
 @dataclass(frozen=True)
 class ClientSettings:
     """The settings of a client, checked. `of` makes it of the forms in which users have them.

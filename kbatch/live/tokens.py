@@ -18,6 +18,7 @@ from typing import Protocol
 from kbatch.arguments import check_fields
 from kbatch.extras import require
 from kbatch.live.broker_errors import AuthenticationError
+from kbatch.public_names import public_in
 
 __all__ = ["BearerToken", "ClientCredentials", "MskTokens", "TokenProvider"]
 
@@ -27,6 +28,7 @@ _USED_PART = 0.8
 _MAX_ANSWER_BYTES = 1 << 20
 
 
+@public_in("kbatch.live")
 @dataclass(frozen=True)
 class BearerToken:
     """A token with the extensions that the broker gets (KIP-342).
@@ -45,6 +47,7 @@ class BearerToken:
         check_fields(self)
 
 
+@public_in("kbatch.live")
 class TokenProvider(Protocol):
     """A function that returns a token, for ``sasl_oauthbearer_token``.
 

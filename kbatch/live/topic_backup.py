@@ -26,6 +26,7 @@ from kbatch.log.source import OpenSource, RangeRequest
 from kbatch.log.topics import TopicChoice
 from kbatch.log.write.commit import Written
 from kbatch.log.write.log_appender import AppendedLog, LogAppender
+from kbatch.public_names import public_in
 from kbatch.quantities import INT32_MAX, SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.in_memory import decode_part
@@ -36,6 +37,7 @@ __all__ = ["backup_topics"]
 _FRAMING = DecodeOptions(framing_only=True)
 
 
+@public_in("kbatch.log")
 def backup_topics(
     source: str | ClusterSource,
     out: str | os.PathLike[str],

@@ -14,6 +14,7 @@ from typing_extensions import Buffer
 from kbatch.extras import require
 from kbatch.live.broker_errors import AuthenticationError, BrokerConnectionError
 from kbatch.live.settings import ClientSettings, ServerAddress
+from kbatch.public_names import public_in
 from kbatch.tls import client_context
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
 _MAX_PARTS = 1024
 
 
+@public_in("kbatch.live")
 class Transport(Protocol):
     """A connection to a broker, as a stream of bytes in both directions.
 
@@ -50,6 +52,7 @@ class Transport(Protocol):
         """Close the connection; it may be closed already."""
 
 
+@public_in("kbatch.live")
 class TransportFactory(Protocol):
     """Opens a connection, for the argument ``transport``."""
 
@@ -128,6 +131,7 @@ def _timeouts() -> Iterator[None]:
         raise TimeoutError from None
 
 
+@public_in("kbatch.live")
 def connect_socket(server: ServerAddress, settings: ClientSettings) -> SocketTransport:
     """Connect to a broker, with TLS if the settings require it.
 

@@ -13,10 +13,12 @@ from kbatch.log.store.listing import ListedDirectory, is_log_name, list_director
 from kbatch.log.store.names import parse_directory_name, parse_segment_name, parse_topic_id_name
 from kbatch.log.store.storage import identity, locate
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
+from kbatch.public_names import public_in
 
 __all__ = ["distinct_logs", "find_logs", "open_logs", "root_list"]
 
 
+@public_in("kbatch")
 def find_logs(
     root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,

@@ -14,6 +14,7 @@ from kbatch.log.logs import Log
 from kbatch.log.read_arguments import READ_HINTS, ReadArguments, TableOptions
 from kbatch.log.topics import first_names
 from kbatch.options import did_you_mean
+from kbatch.public_names import public_in
 from kbatch.records.display import html_of, more_rows
 from kbatch.table import RecordTable
 
@@ -23,6 +24,7 @@ __all__ = ["LogList"]
 _SHOWN_LOGS = 7
 
 
+@public_in("kbatch.log")
 class LogList(Conversions):
     """The logs of a directory in their order, with the conversions of `Log` for the records of all of them.
 

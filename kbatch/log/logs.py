@@ -31,6 +31,7 @@ from kbatch.log.store.listing import ListedDirectory, find_file, list_path
 from kbatch.log.store.names import is_remote_name, name_of_log, tiered_topic_id
 from kbatch.log.store.segment_file import Tail
 from kbatch.log.store.storage import Entry, Storage, locate
+from kbatch.public_names import public_in
 from kbatch.quantities import TimeLike, parse_time
 from kbatch.read.decode_options import Crc, DecodeOptions, OnError
 from kbatch.records.display import shown_time
@@ -42,6 +43,7 @@ __all__ = ["Log"]
 _TIERED_EPOCHS = ".leader_epoch_checkpoint"
 
 
+@public_in("kbatch")
 class Log(TablesOfLog):
     """The log of one topic-partition, as a broker keeps it on disk.
 

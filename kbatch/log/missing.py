@@ -14,6 +14,7 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.escaping import printable
 from kbatch.log.logs import Log
 from kbatch.log.store.storage import is_url
+from kbatch.public_names import public_in
 
 __all__ = ["MissingOffsets", "is_gone", "missing_offsets", "report_data_loss", "retry_if_gone", "warn_missing"]
 
@@ -26,6 +27,7 @@ _HINT = (
 ValueT = TypeVar("ValueT")
 
 
+@public_in("kbatch.log")
 class MissingOffsets(NamedTuple):
     """A range of offsets that a read asks for and that the log does not have.
 

@@ -24,6 +24,7 @@ from kbatch.log.store.listing import ListedDirectory, no_segments
 from kbatch.log.store.names import is_remote_name, parse_segment_name, segment_names
 from kbatch.log.store.segment_file import WALK_WINDOW, SegmentFile, Tail, unreadable
 from kbatch.log.store.storage import Entry, Storage, locate
+from kbatch.public_names import public_in
 from kbatch.quantities import TimeLike, parse_time
 from kbatch.records.display import html_of
 
@@ -41,6 +42,7 @@ __all__ = [
 _MANIFESTS_AT_ONCE = 16
 
 
+@public_in("kbatch")
 class Segment:
     """One ``.log`` file of a topic-partition, or the ``.log.swap`` that replaces one (DSK-R8).
 

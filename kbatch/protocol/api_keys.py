@@ -7,10 +7,12 @@ from typing import Any
 
 from kbatch.protocol.messages import require_message
 from kbatch.protocol.schema import message_schemas
+from kbatch.public_names import public_in
 
 __all__ = ["ApiKey", "common_versions", "supported_versions"]
 
 
+@public_in("kbatch.protocol")
 class ApiKey(enum.IntEnum):
     """The APIs of Kafka 4.4, by number.
 
@@ -140,6 +142,7 @@ class ApiKey(enum.IntEnum):
         return key
 
 
+@public_in("kbatch.protocol")
 def supported_versions() -> dict[ApiKey, range]:
     """Return the versions that kbatch reads and writes, by API."""
     return {
@@ -149,6 +152,7 @@ def supported_versions() -> dict[ApiKey, range]:
     }
 
 
+@public_in("kbatch.protocol")
 def common_versions(response: Any) -> dict[ApiKey, int]:
     """Return the highest version that both kbatch and a broker have, by API.
 

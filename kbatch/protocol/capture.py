@@ -25,6 +25,7 @@ from kbatch.protocol.captured_connection import (
 from kbatch.protocol.codec import MAX_MESSAGE_SIZE, Request, Response, UnknownMessage
 from kbatch.protocol.conversation import has_response
 from kbatch.protocol.packet_file import PacketFile
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, size_between
 
 __all__ = ["Capture", "CapturedExchange", "read_capture"]
@@ -48,6 +49,7 @@ _IPV4_SIZE = 4
 _TCP = 6
 
 
+@public_in("kbatch.protocol")
 class CapturedExchange(NamedTuple):
     """A request of a capture, and its response.
 
@@ -71,6 +73,7 @@ class CapturedExchange(NamedTuple):
     response: Response | UnknownMessage | None
 
 
+@public_in("kbatch.protocol")
 class Capture:
     """The messages in a capture file; `read_capture` opens one.
 
@@ -249,6 +252,7 @@ def _exchange(request: CapturedMessage, response: CapturedMessage | None) -> Cap
     )
 
 
+@public_in("kbatch.protocol")
 def read_capture(
     path: str | os.PathLike[str],
     *,

@@ -14,6 +14,7 @@ from kbatch.protocol.codec import Request, Response, UnknownMessage
 from kbatch.protocol.conversation import Conversation, request_numbers
 from kbatch.protocol.message_stream import MessageSplitter
 from kbatch.protocol.tcp_stream import StreamPart, TcpStream
+from kbatch.public_names import public_in
 
 __all__ = [
     "CUT_ADVICE",
@@ -45,6 +46,7 @@ class CapturedSegment(NamedTuple):
     size: int
 
 
+@public_in("kbatch.protocol")
 class CapturedMessage(NamedTuple):
     """A message of a capture.
 
@@ -74,6 +76,7 @@ class CapturedMessage(NamedTuple):
     error: ProtocolError | LimitExceededError | None
 
 
+@public_in("kbatch.protocol")
 class SkippedBytes(NamedTuple):
     """A part of a capture that could not be read.
 

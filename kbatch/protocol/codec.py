@@ -15,6 +15,7 @@ from kbatch.kernels.message_codec import DEPTH_LIMIT, KINDS, Field, Structure, d
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import Message, message_class
 from kbatch.protocol.schema import FieldSchema, MessageSchema, message_schemas
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import table_limit
 
@@ -50,6 +51,7 @@ _FLEXIBLE_SINCE = {
 _SIZES = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "float64": 8, "uuid": 16}
 
 
+@public_in("kbatch.protocol")
 class Request(NamedTuple):
     """A request with its header.
 
@@ -68,6 +70,7 @@ class Request(NamedTuple):
     message: Any
 
 
+@public_in("kbatch.protocol")
 class Response(NamedTuple):
     """A response with its header.
 
@@ -87,6 +90,7 @@ class Response(NamedTuple):
     message: Any
 
 
+@public_in("kbatch.protocol")
 class UnknownMessage(NamedTuple):
     """A request or response whose API or version kbatch does not know.
 
@@ -216,6 +220,7 @@ def _api_key(name: str) -> int:
     return api_key
 
 
+@public_in("kbatch.protocol")
 def decode_message(
     cls: type[MessageT],
     data: Buffer,
@@ -265,6 +270,7 @@ def decode_message(
     return decoded
 
 
+@public_in("kbatch.protocol")
 def encode_message(message: Message, version: int) -> list[bytearray | memoryview]:
     """Write a message without a header.
 
@@ -288,6 +294,7 @@ def encode_message(message: Message, version: int) -> list[bytearray | memoryvie
     return encode_structures([(message_plan(_message_name(message), version), message)], False)
 
 
+@public_in("kbatch.protocol")
 def decode_request(
     data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE, limits: Limits | None = None
 ) -> Request | UnknownMessage:
@@ -335,6 +342,7 @@ def decode_request(
     return Request(api_key, version, header, message)
 
 
+@public_in("kbatch.protocol")
 def encode_request(
     message: Message,
     version: int,
@@ -385,6 +393,7 @@ def encode_request(
     return encode_structures([(header_plan, written), (plan, message)], framed)
 
 
+@public_in("kbatch.protocol")
 def decode_response(
     data: Buffer,
     api_key: int,
@@ -451,6 +460,7 @@ def received_response(
     return Response(ApiKey(api_key), 0, header, message)
 
 
+@public_in("kbatch.protocol")
 def encode_response(
     message: Message,
     version: int,

@@ -20,6 +20,7 @@ from kbatch.protocol.codec import (
     decode_request,
     decode_response,
 )
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, size_between
 
 __all__ = ["Conversation", "Exchange", "has_response", "request_numbers"]
@@ -33,6 +34,7 @@ _NAMED_TOPICS = {
 }
 
 
+@public_in("kbatch.protocol")
 class Exchange(NamedTuple):
     """A response and its request.
 
@@ -67,6 +69,7 @@ def has_response(request: Request | UnknownMessage) -> bool:
     return not (is_produce and request.message.acks == 0)
 
 
+@public_in("kbatch.protocol")
 class Conversation:
     """Pairs the responses of one connection with their requests, by correlation id.
 

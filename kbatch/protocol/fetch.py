@@ -14,6 +14,7 @@ from kbatch.errors import LimitExceededError
 from kbatch.escaping import counted
 from kbatch.format import DEFAULT_LIMITS, Limits
 from kbatch.protocol.messages import require_message
+from kbatch.public_names import public_in
 from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.decoding import decode_array
@@ -26,6 +27,7 @@ _TABLE_BYTES = 20 << 10
 _EMPTY_TABLE_BYTES = 3 << 10
 
 
+@public_in("kbatch.protocol")
 class FetchedPartition(NamedTuple):
     """A partition of a fetch response.
 
@@ -51,6 +53,7 @@ class FetchedPartition(NamedTuple):
     table: RecordTable
 
 
+@public_in("kbatch.protocol")
 def aborted_transactions(partition: Any) -> list[tuple[int, int]] | None:
     """Return the aborted transactions of a partition as `kbatch.decode` takes them.
 
@@ -83,6 +86,7 @@ def _fetch_offsets(request: Any) -> dict[tuple[str, uuid.UUID, int], int]:
     }
 
 
+@public_in("kbatch.protocol")
 def decode_fetch(
     response: Any,
     *,

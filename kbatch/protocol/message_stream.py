@@ -10,6 +10,7 @@ from kbatch.arguments import check_types
 from kbatch.errors import LimitExceededError, ProtocolError
 from kbatch.escaping import counted
 from kbatch.protocol.codec import MAX_MESSAGE_SIZE
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, size_between
 
 __all__ = ["MessageSplitter", "split_messages"]
@@ -17,6 +18,7 @@ __all__ = ["MessageSplitter", "split_messages"]
 _PREFIX = 4
 
 
+@public_in("kbatch.protocol")
 class MessageSplitter:
     r"""Splits a stream that arrives in chunks of any size.
 
@@ -124,6 +126,7 @@ class MessageSplitter:
             )
 
 
+@public_in("kbatch.protocol")
 def split_messages(data: Buffer, *, max_size: SizeLike = MAX_MESSAGE_SIZE) -> Iterator[memoryview]:
     r"""Yield the messages of a buffer, each a view of it without its length.
 

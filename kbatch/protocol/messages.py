@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kbatch.arguments import check_types
 from kbatch.options import did_you_mean
 from kbatch.protocol.schema import FieldSchema, MessageSchema, message_schemas
+from kbatch.public_names import public_in
 
 if TYPE_CHECKING:
     import inspect
@@ -37,6 +38,7 @@ class _Signature:
         )
 
 
+@public_in("kbatch.protocol")
 class Message:
     """A message, or a structure in one.
 
@@ -207,6 +209,7 @@ def require_message(name: str, value: object, expected: str) -> None:
         raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
 
 
+@public_in("kbatch.protocol")
 def message_class(name: str) -> type[Message]:
     """Return the class of a message, such as ``FetchRequest``.
 

@@ -12,6 +12,7 @@ from kbatch.arguments import check_types
 from kbatch.batches.sources import PathOrBytes, input_bytes
 from kbatch.escaping import counted
 from kbatch.format import DEFAULT_LIMITS, MIN_ENTRY_SIZE, Limits
+from kbatch.public_names import public_in
 from kbatch.read.committed import Aborted, decode_committed
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.in_memory import decode_part
@@ -20,6 +21,7 @@ from kbatch.table import RecordTable
 __all__ = ["decode", "decode_array"]
 
 
+@public_in("kbatch")
 def decode(
     data: PathOrBytes,
     *,

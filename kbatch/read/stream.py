@@ -17,6 +17,7 @@ from kbatch.batches.sources import open_segment, source_name
 from kbatch.errors import KbatchError, LimitExceededError
 from kbatch.escaping import counted
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BytesLike, Limits
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import checked_table_bytes, table_limit
 from kbatch.read.chunks import ChunkBuffer
@@ -34,8 +35,7 @@ __all__ = ["INCOMPLETE_END", "StreamDecoder", "decode_stream"]
 # The maximum number of bytes allocated in advance for a batch because of its length field.
 _MAX_TRUSTED = 1 << 20
 _NEVER = 1 << 62
-# How the reason of the loss begins, if a stream ends with an incomplete batch.
-INCOMPLETE_END = "the stream ends within a batch"
+INCOMPLETE_END = "the stream ends within a batch"  # The reason of the loss begins with it.
 _NOT_READY = "the source has nothing to read now; wait for it, or make it blocking"
 
 
@@ -44,6 +44,7 @@ class _Readable(Protocol):
     def read(self, size: int, /) -> BytesLike | None: ...
 
 
+@public_in("kbatch")
 class StreamDecoder:
     """Decode batches from chunks of any size, such as reads from a socket, a pipe or an object store.
 
@@ -516,6 +517,7 @@ def _tables_of_file(decoder: StreamDecoder, file: io.FileIO, max_bytes: int) -> 
         yield from decoder._tables(_feeds(decoder, file), max_bytes)
 
 
+@public_in("kbatch")
 def decode_stream(
     stream: _Readable | Iterable[BytesLike] | str | os.PathLike[str],
     /,

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.arguments import check_types
+from kbatch.public_names import public_in
 from kbatch.records.data import TableData
 from kbatch.records.trimming import TableDataT, pays, trimmed_batches, trimmed_bytes
 
@@ -17,6 +18,7 @@ __all__ = ["concat_tables"]
 _POSITIONS = ("key_pos", "value_pos", "headers_pos")
 
 
+@public_in("kbatch")
 def concat_tables(tables: Iterable[TableDataT]) -> TableDataT:
     """Return one table with the records of several, in their order.
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import Fault, Finding, finding_text
+from kbatch.public_names import public_in
 
 __all__ = ["Loss", "LossList"]
 
@@ -26,6 +27,7 @@ _ROW_BYTES = _ROW_FIELDS * 8 * 9 // 8
 _TEXT_OVERHEAD = 200
 
 
+@public_in("kbatch")
 class Loss(NamedTuple):
     """A range of bytes of the source that gave no records, or a gap between two segments of a log.
 

@@ -19,6 +19,7 @@ from kbatch.log.selection import Selection
 from kbatch.log.source import LogSource, OpenedLogs, SourceLike, source_of
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.log.write.staging import NewOutput
+from kbatch.public_names import public_in
 from kbatch.report import content_sections as content
 from kbatch.report import log_sections
 from kbatch.report.advice import Advice, advise
@@ -55,6 +56,7 @@ _CONTENTS = (
 _Collected: TypeAlias = "Callable[[int, Callable[[int, int], None] | None], list[TopicFigures]]"
 
 
+@public_in("kbatch")
 @dataclass(frozen=True, slots=True)
 class Report:
     """What `write_report` has written.
@@ -96,6 +98,7 @@ class Report:
     advice: tuple[Advice, ...]
 
 
+@public_in("kbatch")
 @suggests_names(SCAN_HINTS)
 def write_report(
     source: SourceLike,

@@ -25,6 +25,7 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.options import CodecLevel, CodecName, RaiseOrSkip
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike
 from kbatch.rewrite.grouping import reencoded
 from kbatch.rewrite.rewriter import Memory, Rewriter, RewriteReport, Run, rewrite_bytes
@@ -47,6 +48,7 @@ _REFUSED_TEXTS = {
 _ALWAYS_DROPPED = ("leader_epochs", "empty_batches")
 
 
+@public_in("kbatch")
 def convert(
     data: BytesLike,
     magic: int = 2,

@@ -29,6 +29,7 @@ from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import repack as _repack
 from kbatch.kernels.buffers import allocate
 from kbatch.options import CodecLevel, CodecName, RaiseOrSkip
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike
 from kbatch.rewrite.grouping import reencoded
 from kbatch.rewrite.rewriter import Memory, Rewriter, RewriteReport, Run, rewrite_bytes
@@ -43,6 +44,7 @@ RECOMPRESS_GROWTH = 8
 _PAYLOAD, _RECORDS = 1, 2
 
 
+@public_in("kbatch")
 def recompress(
     data: BytesLike,
     codec: Codec | CodecName | CodecLevel,

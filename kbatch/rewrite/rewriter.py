@@ -22,6 +22,7 @@ from kbatch.format import DEFAULT_LIMITS, INT32_MAX, BatchStatus, BytesLike, Cod
 from kbatch.kernels.checksum import first_bad_crc
 from kbatch.kernels.growing import Growing
 from kbatch.options import RaiseOrSkip
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.in_memory import decode_part
@@ -62,6 +63,7 @@ LOST_TEXTS = {
 }
 
 
+@public_in("kbatch")
 @dataclass
 class RewriteReport:
     """Counts of `convert` and `recompress`, summed over all calls with the same report.

@@ -17,6 +17,7 @@ from kbatch.log.record_view import RecordView
 from kbatch.log.selection import Selection
 from kbatch.log.source import SourceLike
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
+from kbatch.public_names import public_in
 from kbatch.records.display import COLUMN_TYPES, changed_repr, html_of
 from kbatch.scans.explaining import explained
 from kbatch.scans.given_sources import scanned_source
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Scan", "scan_logs"]
 
 
+@public_in("kbatch")
 class Scan(ScannedRecords):
     """The records of logs as a lazy table: nothing is read before records are requested. `scan_logs` makes it.
 
@@ -187,6 +189,7 @@ _CLUSTER_SETTINGS = ("bootstrap_servers", "security_protocol", "sasl_mechanism",
 _SETTINGS_HINT = "use config={...}, or give kbatch.live.ClusterSource(kbatch.live.ClientSettings.of(...)) as the source"
 
 
+@public_in("kbatch")
 @suggests_names({**SCAN_HINTS, **dict.fromkeys((*_CLUSTER_SETTINGS, "ssl_ca_location", "client_id"), _SETTINGS_HINT)})
 def scan_logs(
     source: SourceLike,

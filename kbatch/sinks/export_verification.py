@@ -13,6 +13,7 @@ from kbatch.log import find_logs
 from kbatch.log.discovery import root_list
 from kbatch.log.source import LogSource
 from kbatch.log.store.storage import is_url
+from kbatch.public_names import public_in
 from kbatch.records.display import changed_repr
 from kbatch.settings_text import ClientConfig
 from kbatch.sinks.exports import exported_cluster
@@ -24,6 +25,7 @@ from kbatch.sinks.partition_check import ExportFinding, PartitionCheck, Partitio
 __all__ = ["ExportVerification", "verify_export"]
 
 
+@public_in("kbatch")
 @dataclass
 class ExportVerification:
     """The result of a verification.
@@ -61,6 +63,7 @@ class ExportVerification:
         return any(finding.damage for finding in self.findings)
 
 
+@public_in("kbatch")
 def verify_export(
     out: str | os.PathLike[str],
     against: str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]],

@@ -20,6 +20,7 @@ from kbatch.plan.backlog import Backlog, Lag
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.trigger_limits import shares
 from kbatch.plan.watching import TopicPartition
+from kbatch.public_names import public_in
 from kbatch.sinks.export_run import Executor
 from kbatch.sinks.exports import Engine, ExportSetup
 from kbatch.sinks.follow_options import FollowOptions
@@ -61,6 +62,7 @@ OnProgress: TypeAlias = Callable[[FollowProgress], None]
 OnCommit: TypeAlias = Callable[[ExportSummary, Lag], None]
 
 
+@public_in("kbatch")
 @dataclass
 class FollowSummary:
     """The result of an export that followed logs and has ended.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from kbatch.escaping import counted
 from kbatch.format import INT64_MAX
+from kbatch.public_names import public_in
 from kbatch.quantities import smallest
 from kbatch.sinks.file_names import run_of
 from kbatch.sinks.offset_windows import LogOffsets, OffsetArray, VerifiedLog, Window, WrittenOffsets, windows
@@ -30,6 +31,7 @@ FindingKind = Literal[
 ]
 
 
+@public_in("kbatch")
 class ExportFinding(NamedTuple):
     """A fault or a note.
 
@@ -61,6 +63,7 @@ class ExportFinding(NamedTuple):
     damage: bool = True
 
 
+@public_in("kbatch")
 @dataclass
 class PartitionVerification:
     """The result for a topic-partition.

@@ -10,6 +10,7 @@ import numpy as np
 
 from kbatch.log import Log
 from kbatch.options import CodecName
+from kbatch.public_names import public_in
 from kbatch.quantities import largest
 from kbatch.read.decode_options import Isolation
 from kbatch.records.display import changed_repr
@@ -28,6 +29,7 @@ MAX_LISTED = 100
 _LISTED_TRANSACTIONS = 20
 
 
+@public_in("kbatch")
 @dataclass(slots=True)
 class PartitionSummary:
     """The result of an export for one topic-partition.
@@ -132,6 +134,7 @@ class _Record(Protocol):
     def mark_seen(self, names: Sequence[str]) -> None: ...
 
 
+@public_in("kbatch")
 @dataclass
 class ExportSummary:
     """The result of an export.

@@ -19,6 +19,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.tasks import task_options, task_tables
 from kbatch.plan.transaction_rows import transaction_batches
 from kbatch.plan.value_columns import parsers_of
+from kbatch.public_names import public_in
 from kbatch.spark.datasink import KbatchWriter
 from kbatch.spark.driver.shipping import Shipped
 from kbatch.spark.live_reader import KbatchLiveReader, live_parsers
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["KbatchDataSource", "KbatchReader", "register"]
 
 
+@public_in("kbatch.spark")
 class KbatchDataSource(Shipped, DataSource):
     """The data source ``kbatch``: log directories and live clusters, like Spark's Kafka source.
 
@@ -234,6 +236,7 @@ class KbatchReader(Shipped, DataSourceReader):
         return transformed_batches(task_tables(task, options, columns), columns, options, self.values)
 
 
+@public_in("kbatch.spark")
 def register(spark: SparkSession) -> None:
     """Register ``format("kbatch")`` with a session.
 

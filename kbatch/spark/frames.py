@@ -16,6 +16,7 @@ from kbatch.log.discovery import root_list
 from kbatch.log.pruning import pruning_of
 from kbatch.options import to_strings
 from kbatch.plan.cluster_options import parse_source
+from kbatch.public_names import public_in
 from kbatch.spark.datasource import KbatchDataSource, register
 from kbatch.spark.driver.session import is_connect
 
@@ -28,6 +29,7 @@ __all__ = ["read_logs"]
 _OF_DIRECTORIES = {"topic", "partition"}
 
 
+@public_in("kbatch.spark")
 def read_logs(
     spark: SparkSession,
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],

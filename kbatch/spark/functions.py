@@ -23,6 +23,7 @@ from kbatch.batches.framing import byte_array
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
 from kbatch.plan.loss_rows import LOSS_SCHEMA, LossLog
+from kbatch.public_names import public_in
 from kbatch.read.committed import Aborted, decide
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.in_memory import decode_tables
@@ -52,6 +53,7 @@ _ABORTED_FIELDS = (("producer_id", "first_offset"), ("producerId", "firstOffset"
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
+@public_in("kbatch.spark")
 class MapInArrow(NamedTuple):
     """The two arguments of `DataFrame.mapInArrow`: ``df.mapInArrow(*kbatch.spark.decode_in_arrow(...))``.
 
@@ -149,6 +151,7 @@ class _Gatherer:
         self.held, self.rows, self.size = [], 0, 0
 
 
+@public_in("kbatch.spark")
 def decode_in_arrow(
     column: str = "value",
     *,
@@ -267,6 +270,7 @@ def _decode_rows(
         yield from gatherer.flush()
 
 
+@public_in("kbatch.spark")
 def decode_frame(
     frame: DataFrame,
     column: str = "value",
@@ -342,6 +346,7 @@ def decode_frame(
     return frame.select(*needed).mapInArrow(function, schema)
 
 
+@public_in("kbatch.spark")
 def decode_batches(
     column: str = "value",
     *,

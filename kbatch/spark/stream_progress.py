@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbatch.arguments import check_types
+from kbatch.public_names import public_in
 from kbatch.spark.stream_offsets import BYTES, LAG, MISSING, START, offsets_from_json
 
 __all__ = ["StreamMetrics", "TopicMetrics", "stream_metrics"]
@@ -17,6 +18,7 @@ __all__ = ["StreamMetrics", "TopicMetrics", "stream_metrics"]
 _DESCRIPTION = ".python.PythonMicroBatchStream"
 
 
+@public_in("kbatch.spark")
 @dataclass(frozen=True)
 class TopicMetrics:
     """What a micro-batch read of a topic, as sums over its partitions.
@@ -46,6 +48,7 @@ class TopicMetrics:
     lag_offsets: int | None
 
 
+@public_in("kbatch.spark")
 @dataclass(frozen=True)
 class StreamMetrics:
     """What a micro-batch read.
@@ -70,6 +73,7 @@ class StreamMetrics:
     topics: dict[str, TopicMetrics]
 
 
+@public_in("kbatch.spark")
 def stream_metrics(progress: Mapping[str, Any]) -> StreamMetrics:
     """Return the metrics of a micro-batch from the progress of its query.
 

@@ -20,6 +20,7 @@ from kbatch.format import (
     ControlType,
 )
 from kbatch.kernels import decode as _kernel
+from kbatch.public_names import public_in
 
 if TYPE_CHECKING:
     from kbatch.table import RecordTable
@@ -55,6 +56,7 @@ def _control_keys(
     return version, kind, valid
 
 
+@public_in("kbatch")
 def control_records(table: RecordTable) -> npt.NDArray[np.void]:
     """Read the control records of a table.
 

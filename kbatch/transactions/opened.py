@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.format import NO_TIMESTAMP
+from kbatch.public_names import public_in
 
 __all__ = [
     "INDEX_BYTES",
@@ -38,6 +39,7 @@ INDEX_BYTES = 16 * 9 // 8 + 192 // _RECENT_PART
 OPEN_BYTES = _OPEN_ROW_BYTES + INDEX_BYTES + 8 * _OPEN_FIELDS + _OPEN_DTYPE.itemsize + 21
 
 
+@public_in("kbatch")
 class OpenTransaction(NamedTuple):
     """A transaction that no marker has decided yet.
 

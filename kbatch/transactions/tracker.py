@@ -19,6 +19,7 @@ from kbatch.format import (
     NO_TIMESTAMP,
     Limits,
 )
+from kbatch.public_names import public_in
 from kbatch.records.display import short_repr
 from kbatch.transactions.aborted import AbortedRanges, Withheld, WithheldOfLog
 from kbatch.transactions.control_parsing import marker_types
@@ -97,6 +98,7 @@ class _Ended:
         del self._rows[:], self._spans[:]
 
 
+@public_in("kbatch")
 @dataclass(frozen=True, slots=True, eq=False)
 class Transactions:
     """The transactions of a log, by its markers.

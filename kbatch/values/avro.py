@@ -22,6 +22,7 @@ from kbatch.extras import require
 from kbatch.json_text import JsonDepthError, parse_json
 from kbatch.kernels.avro import Columns
 from kbatch.options import Framing
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
 from kbatch.values.avro_projection import KeptFields, kept_fields, pruned_node
@@ -239,6 +240,7 @@ def _restored_avro(cls: type[AvroParser], arguments: tuple[Any, ...], kept: pa.D
     return cls(*arguments)._projected(kept)
 
 
+@public_in("kbatch.values")
 @dataclass(frozen=True)
 class AvroParser:
     """Parser of Avro's binary encoding.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from kbatch.public_names import public_in
+
 __all__ = ["MAX_DEVIATIONS", "DeviationKind", "DeviationTable", "FieldDeviation"]
 
 DeviationKind = Literal["unknown", "conflict", "text"]
@@ -13,6 +15,7 @@ MAX_DEVIATIONS = 100
 FURTHER = "further fields"
 
 
+@public_in("kbatch.values")
 class FieldDeviation(NamedTuple):
     """A field of JSON values that does not fit an inferred schema.
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kbatch.arguments import check_fields, check_types, numpy_dtype
 from kbatch.extras import require
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget, memory_of_type
 from kbatch.values.parsed import Parsed, empty_structs, slices_of
@@ -50,6 +51,7 @@ def parse_dtype(text: str) -> np.dtype[Any]:
         ) from None
 
 
+@public_in("kbatch.values")
 @dataclass(frozen=True)
 class FixedParser:
     """Parser of values of one size.

@@ -20,6 +20,7 @@ from kbatch.arguments import check_fields, check_types
 from kbatch.extras import require
 from kbatch.kernels.jsontext import check_texts, join
 from kbatch.options import Unknown
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
 from kbatch.values.deviations import FieldDeviation
@@ -94,6 +95,7 @@ def checked_texts(column: pa.Array, budget: MemoryBudget) -> CheckedTexts:
     return CheckedTexts(slices, rows[verdicts == 0], {row: _JSON_ERRORS[verdict] for row, verdict in found})
 
 
+@public_in("kbatch.values")
 @dataclass(frozen=True)
 class JsonParser:
     """Parser of JSON: objects, arrays, strings or numbers at the top level.
@@ -429,6 +431,7 @@ class _Seen:
         return pa.float64() if self.float else pa.decimal128(_DECIMAL_DIGITS, 0) if self.wide else pa.int64()
 
 
+@public_in("kbatch.values")
 def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
     """Return a common type of JSON texts.
 

@@ -15,6 +15,7 @@ from kbatch.errors import LimitExceededError
 from kbatch.escaping import counted, printable
 from kbatch.extras import require
 from kbatch.options import On
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike
 from kbatch.records.arrow import to_arrow
 from kbatch.records.data import TableData
@@ -66,6 +67,7 @@ _SHOWN_TYPE = 300
 _HTML_BYTES = 64 << 10
 
 
+@public_in("kbatch.values")
 class Parsed(NamedTuple):
     """A parsed column of bytes.
 
@@ -101,6 +103,7 @@ class Parsed(NamedTuple):
         return short_repr(self, self._fields)
 
 
+@public_in("kbatch.values")
 class Parser(Protocol):
     """The interface of all parsers. Parsers can be pickled, for Spark tasks.
 
@@ -295,6 +298,7 @@ def bad_columns(raw: Any, bad: npt.NDArray[np.int64], errors: Sequence[str]) -> 
     return raw.take(rows), pa.array(errors, pa.string()).take(chosen)
 
 
+@public_in("kbatch.values")
 @dataclass(frozen=True)
 class ParsedValues(Generic[TableT]):
     """The parsed values (or keys) of a table's records, and the bytes of bad ones.
@@ -429,6 +433,7 @@ def sample(table: TableData, on: On, rows: int = _SAMPLE_ROWS, size: int = _SAMP
     return [text for row in chosen[:count].tolist() if (text := get(row)) is not None]
 
 
+@public_in("kbatch.values")
 @dataclass(frozen=True)
 class TextParser:
     """Parser of UTF-8 text.

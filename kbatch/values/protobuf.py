@@ -17,6 +17,7 @@ from kbatch.arguments import check_fields, check_types
 from kbatch.escaping import printable
 from kbatch.extras import require
 from kbatch.options import Framing
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike
 from kbatch.records.display import short_repr
 from kbatch.values.memory import MAX_PARSED_BYTES, MemoryBudget
@@ -80,6 +81,7 @@ def compiled_descriptors(path: str | os.PathLike[str]) -> bytes:
             return file.read()
 
 
+@public_in("kbatch.values")
 @dataclass(frozen=True)
 class ProtobufParser:
     """Parser of Protobuf's binary encoding.

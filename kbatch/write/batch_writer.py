@@ -17,6 +17,7 @@ from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.source import RecordColumns
 from kbatch.options import CodecLevel, CodecName
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, size_between
 from kbatch.write.batch_layout import BatchLayout, BatchRows, append_time_of, check_range, now
 from kbatch.write.composing import compose_view, frame_payload, overheads, plan_batches, raise_fault, record_columns
@@ -40,6 +41,7 @@ class Sink(Protocol):
         """Write bytes; return the number written, or None if all of them were."""
 
 
+@public_in("kbatch")
 class BatchWriter:
     """Write records to a file as batches of a target size, with consecutive offsets.
 

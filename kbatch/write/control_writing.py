@@ -19,6 +19,7 @@ from kbatch.format import (
     TimestampType,
 )
 from kbatch.kernels.sizes import Plan
+from kbatch.public_names import public_in
 from kbatch.write.batch_layout import BatchLayout, check_range, now
 from kbatch.write.composing import compose, plan_batches, record_columns
 from kbatch.write.record_columns import millisecond
@@ -28,6 +29,7 @@ __all__ = ["encode_empty", "encode_marker"]
 _MARKER_TYPES = {"abort": ControlType.ABORT, "commit": ControlType.COMMIT}
 
 
+@public_in("kbatch")
 def encode_marker(
     kind: Literal["commit", "abort"] | ControlType,
     *,
@@ -107,6 +109,7 @@ def encode_marker(
     return compose(records, batches, None)
 
 
+@public_in("kbatch")
 def encode_empty(
     base_offset: int,
     last_offset: int,

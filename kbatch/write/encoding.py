@@ -11,6 +11,7 @@ from typing import Any, Literal
 from kbatch.arguments import check_types
 from kbatch.format import Codec, TimestampType
 from kbatch.options import CodecLevel, CodecName
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike
 from kbatch.table import RecordTable
 from kbatch.write.batch_layout import BatchLayout, append_time_of
@@ -20,6 +21,7 @@ from kbatch.write.original_batches import encode_table
 __all__ = ["encode"]
 
 
+@public_in("kbatch")
 def encode(
     values: Any,
     *,

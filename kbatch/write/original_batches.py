@@ -21,6 +21,7 @@ from kbatch.format import (
 from kbatch.kernels.sizes import measure_batches
 from kbatch.kernels.source import Column, RecordColumns
 from kbatch.options import CodecLevel, CodecName
+from kbatch.public_names import public_in
 from kbatch.table import RecordTable
 from kbatch.write.batch_layout import BatchRows
 from kbatch.write.composing import compose, raise_fault
@@ -28,6 +29,7 @@ from kbatch.write.composing import compose, raise_fault
 __all__ = ["encode_table", "table_records"]
 
 
+@public_in("kbatch")
 def encode_table(
     table: RecordTable,
     *,

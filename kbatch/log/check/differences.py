@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kbatch.escaping import counted
 from kbatch.options import Match
+from kbatch.public_names import public_in
 from kbatch.records.display import short_repr
 from kbatch.records.loss_list import Loss
 from kbatch.transactions import OpenTransaction
@@ -15,6 +16,7 @@ from kbatch.transactions import OpenTransaction
 __all__ = ["ComparedLog", "ComparedRecord", "Comparison", "Difference", "PartitionComparison"]
 
 
+@public_in("kbatch.log")
 class ComparedRecord(NamedTuple):
     """A record of one side of a difference.
 
@@ -42,6 +44,7 @@ class ComparedRecord(NamedTuple):
     headers: list[tuple[bytes, bytes | None]]
 
 
+@public_in("kbatch.log")
 @dataclass(frozen=True, slots=True, repr=False)
 class Difference:
     """A record that differs, or that only one side has.
@@ -72,6 +75,7 @@ class Difference:
         return short_repr(self, self.__dataclass_fields__)
 
 
+@public_in("kbatch.log")
 @dataclass(slots=True, repr=False)
 class ComparedLog:
     """The records read of one side of a partition.
@@ -121,6 +125,7 @@ class ComparedLog:
         return short_repr(self, self.__dataclass_fields__)
 
 
+@public_in("kbatch.log")
 @dataclass(slots=True, repr=False)
 class PartitionComparison:
     """The comparison of the two logs of a topic-partition.
@@ -189,6 +194,7 @@ class PartitionComparison:
         return any(side.losses for side in self.sides)
 
 
+@public_in("kbatch.log")
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """The result of `compare_logs`.

@@ -27,6 +27,7 @@ from kbatch.log.gaps import SegmentEnd, SegmentGap, SegmentGaps
 from kbatch.log.logs import Log
 from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.segment import Segment
+from kbatch.public_names import public_in
 from kbatch.quantities import largest, smallest
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
@@ -159,6 +160,7 @@ def statistics_repr(counts: _Counts) -> str:
     )
 
 
+@public_in("kbatch.log")
 class LogStatistics:
     """Statistics of a log.
 
@@ -440,6 +442,7 @@ class LogObserver(Protocol):
         """Receive a transaction that ended; see `TransactionTracker`."""
 
 
+@public_in("kbatch.log")
 def log_statistics(
     log: Log,
     *,

@@ -10,6 +10,7 @@ import numpy as np
 from kbatch.arguments import check_types
 from kbatch.format import NO_TIMESTAMP
 from kbatch.log.check.statistics import LogStatistics, codec_dicts, statistics_repr
+from kbatch.public_names import public_in
 from kbatch.quantities import largest, smallest
 from kbatch.transactions.opened import OpenTransactions
 
@@ -23,6 +24,7 @@ _SUMMED = (
 _IF_DECODED = ("damaged_batches", "null_keys", "null_values", "tombstones", "headers", "records_with_headers")
 
 
+@public_in("kbatch.log")
 class StatisticsSums:
     """The sums of the statistics of logs.
 
@@ -125,6 +127,7 @@ uncounted_batches : int
         }
 
 
+@public_in("kbatch.log")
 def sum_statistics(logs: Iterable[tuple[str | None, LogStatistics]]) -> tuple[list[StatisticsSums], StatisticsSums]:
     """Return the sums by topic, in the order of the topics, and the sums over all logs.
 

@@ -12,6 +12,7 @@ from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
 from kbatch.log.files.contents import SPACES, integer, malformed, text_lines
 from kbatch.log.store.storage import Entry, Storage, locate
+from kbatch.public_names import public_in
 
 __all__ = [
     "CLEANER_CHECKPOINT",
@@ -30,6 +31,7 @@ LEADER_EPOCH_DTYPE = np.dtype([("epoch", "<i4"), ("start_offset", "<i8")], align
 _CHECKPOINT_VERSION = 0
 
 
+@public_in("kbatch.log")
 def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
     r"""Read a ``leader-epoch-checkpoint`` file: the start offset of each leader epoch (DSK-R11).
 
@@ -76,6 +78,7 @@ def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None 
     return epochs
 
 
+@public_in("kbatch.log")
 def read_offset_checkpoint(
     path: str | os.PathLike[str], *, storage: Storage | None = None
 ) -> dict[tuple[str, int], int]:

@@ -8,6 +8,7 @@ from kbatch.arguments import check_types
 from kbatch.errors import InvalidRecordError, ProtocolError, UnsupportedFormatError
 from kbatch.format import ControlType
 from kbatch.protocol.stored import decode_control
+from kbatch.public_names import public_in
 
 __all__ = ["control_value"]
 
@@ -22,6 +23,7 @@ _SCHEMAS: dict[int, str] = {
 }
 
 
+@public_in("kbatch.log")
 def control_value(
     type_id: int, value: bytes | None, *, source: str | None = None, offset: int | None = None
 ) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from kbatch.log.files.internal_records import (
 )
 from kbatch.protocol.schema import message_schemas
 from kbatch.protocol.stored import leading_number
+from kbatch.public_names import public_in
 from kbatch.records.display import short_repr
 from kbatch.table import RecordTable
 
@@ -197,6 +198,7 @@ class StoredRecords(NamedTuple):
         return short_repr(self, self._fields)
 
 
+@public_in("kbatch.log")
 def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     """Decode records of ``__consumer_offsets`` (DSK-R15).
 
@@ -244,6 +246,7 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     return ConsumerOffsets(tables["OffsetCommit"], tables["GroupMetadata"], skipped)
 
 
+@public_in("kbatch.log")
 def transaction_state(table: RecordTable) -> TransactionStates:
     """Decode records of ``__transaction_state`` (DSK-R16).
 
@@ -292,6 +295,7 @@ def transaction_state(table: RecordTable) -> TransactionStates:
     return TransactionStates(found.set_column(position, "status", pa.array(states, pa.string())), skipped)
 
 
+@public_in("kbatch.log")
 def metadata_records(table: RecordTable) -> pa.Table:
     """Decode the frames of ``__cluster_metadata`` records, or of records of its snapshots (DSK-R17).
 
@@ -351,6 +355,7 @@ def metadata_records(table: RecordTable) -> pa.Table:
     return pa.table(columns | {name: pa.array(cells, types[name]) for name, cells in zip(types, others, strict=True)})
 
 
+@public_in("kbatch.log")
 def cluster_metadata(table: RecordTable) -> StoredRecords:
     """Decode the records of ``__cluster_metadata`` about brokers, topics, partitions, settings and features (DSK-R17).
 
@@ -401,6 +406,7 @@ def cluster_metadata(table: RecordTable) -> StoredRecords:
     return StoredRecords(*framed_tables(pa, table, "__cluster_metadata", kinds, "metadata record"))
 
 
+@public_in("kbatch.log")
 def group_records(table: RecordTable) -> StoredRecords:
     """Decode records of ``__consumer_offsets`` that are of the group protocols since Kafka 4 (DSK-R15).
 
@@ -444,6 +450,7 @@ def group_records(table: RecordTable) -> StoredRecords:
     return StoredRecords(*keyed_tables(pa, table, "__consumer_offsets", kinds))
 
 
+@public_in("kbatch.log")
 def share_group_state(table: RecordTable) -> StoredRecords:
     """Decode records of ``__share_group_state``.
 
@@ -481,6 +488,7 @@ def share_group_state(table: RecordTable) -> StoredRecords:
     return StoredRecords(*keyed_tables(pa, table, "__share_group_state", kinds))
 
 
+@public_in("kbatch.log")
 def remote_log_metadata(table: RecordTable) -> StoredRecords:
     """Decode records of ``__remote_log_metadata``, the events of tiered storage.
 

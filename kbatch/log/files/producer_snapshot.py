@@ -12,6 +12,7 @@ from kbatch.errors import CrcMismatchError, LogDirectoryError, UnsupportedFormat
 from kbatch.format import PRODUCER_DTYPE
 from kbatch.log.files.contents import read_side_file, rows_as
 from kbatch.log.store.storage import Storage
+from kbatch.public_names import public_in
 
 __all__ = ["read_producer_snapshot"]
 
@@ -33,6 +34,7 @@ _PRODUCER_HEADER = 10
 _CRC_END = 6
 
 
+@public_in("kbatch.log")
 def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
     """Read the producers of a ``.snapshot`` file: their state before the offset in the file's name (DSK-R6).
 

@@ -12,6 +12,7 @@ from kbatch.log.files.contents import SPACES, integer, malformed, text_lines
 from kbatch.log.store.listing import find_file
 from kbatch.log.store.names import parse_kafka_uuid
 from kbatch.log.store.storage import Entry, Storage
+from kbatch.public_names import public_in
 from kbatch.settings_text import parse_properties
 
 __all__ = ["PARTITION_METADATA", "PartitionMetadata", "read_meta_properties", "read_partition_metadata", "topic_id_of"]
@@ -26,6 +27,7 @@ class PartitionMetadata(NamedTuple):
     topic_id: uuid.UUID
 
 
+@public_in("kbatch.log")
 def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | None = None) -> PartitionMetadata:
     r"""Read a ``partition.metadata`` file (DSK-R12).
 
@@ -83,6 +85,7 @@ def topic_id_of(storage: Storage, directory: str, listing: Mapping[str, Entry] |
     return None if path is None else read_partition_metadata(path, storage=storage).topic_id
 
 
+@public_in("kbatch.log")
 def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | None = None) -> dict[str, str]:
     r"""Read a log directory's ``meta.properties`` (DSK-R10), or another Java properties file.
 

@@ -12,6 +12,7 @@ from kbatch.errors import LogDirectoryError, UnsupportedFormatError
 from kbatch.format import ABORTED_DTYPE
 from kbatch.log.files.contents import read_side_file, rows_as
 from kbatch.log.store.storage import Storage
+from kbatch.public_names import public_in
 
 __all__ = ["STORED_ABORTED", "read_transaction_index"]
 
@@ -19,6 +20,7 @@ STORED_ABORTED = np.dtype([("version", ">i2"), *((name, ">i8") for name in ABORT
 _ABORTED_VERSION = 0
 
 
+@public_in("kbatch.log")
 def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
     """Read the aborted transactions of a ``.txnindex`` file (TXI-R1, TXI-R2).
 

@@ -15,6 +15,7 @@ from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
 from kbatch.log.store.chunked_file import ChunkedFile, ChunkLayout
 from kbatch.log.store.local_files import LocalFile
 from kbatch.log.store.storage import RemoteFile, Storage
+from kbatch.public_names import public_in
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,6 +32,7 @@ WALK_WINDOW = 4 << 20
 ZERO_BLOCK = 1 << 16
 
 
+@public_in("kbatch")
 class Tail(NamedTuple):
     """The bytes after the last complete batch that the header chain leads to.
 

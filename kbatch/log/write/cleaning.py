@@ -31,6 +31,7 @@ from kbatch.log.segment import Segment
 from kbatch.log.sorted_values import SortedValues
 from kbatch.log.write.cleanable import CleaningLimit, CountingWriter, dirty_part
 from kbatch.log.write.log_writer import LogWriter
+from kbatch.public_names import public_in
 from kbatch.records.display import short_repr
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
@@ -55,6 +56,7 @@ class _Action(IntEnum):
     EMPTY = 3
 
 
+@public_in("kbatch.log")
 @dataclass(slots=True, kw_only=True)
 class Compaction:
     """The result of a compaction. Counts are for the whole log, including the parts that were not cleaned.

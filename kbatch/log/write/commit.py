@@ -36,6 +36,7 @@ from kbatch.log.write.journal import CHECKPOINTS, STAGE_NAME, move_into_place, u
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.parts import PartFile
 from kbatch.log.write.staging import Stage, refuse_link, stage_prefix
+from kbatch.public_names import public_in
 from kbatch.publishing import move_all, sync_directory
 from kbatch.quantities import INT32_MAX, SizeLike, size_between
 
@@ -57,6 +58,7 @@ _LogParts: TypeAlias = dict[tuple[str, int], list[PartFile]]
 _locks: dict[str, threading.Lock] = {}
 
 
+@public_in("kbatch.log")
 class Written(NamedTuple):
     """The result of a write to one topic-partition.
 
@@ -412,6 +414,7 @@ def _files(stage: Stage, name: str) -> tuple[list[str], list[str]]:
     return placed, replaced
 
 
+@public_in("kbatch.log")
 def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
     """Undo crashed writes in a log directory.
 

@@ -28,6 +28,7 @@ from kbatch.log.write.cleanable import Cleanable, CountingWriter, base_of, clean
 from kbatch.log.write.cleaning import Cleaning, Compaction, Producers
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.rewriting import check_out, copy_side_files, side_files
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, TimeLike, parse_time, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.loss_list import Loss
@@ -41,6 +42,7 @@ __all__ = ["Compaction", "compact_log"]
 _DAY_IN_MS = 86_400_000
 
 
+@public_in("kbatch.log")
 def compact_log(
     log: Log | str | os.PathLike[str],
     out: str | os.PathLike[str] | None,

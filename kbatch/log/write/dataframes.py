@@ -15,6 +15,7 @@ from kbatch.log.write.dataframe_rows import RowOptions, check_columns
 from kbatch.log.write.parts import PartWriter
 from kbatch.log.write.staging import Stage
 from kbatch.options import CodecLevel, CodecName
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, size_between
 from kbatch.write.batch_layout import BatchLayout
 from kbatch.write.record_columns import header_pairs
@@ -28,6 +29,7 @@ __all__ = ["write_log"]
 SLICE_ROWS = 1 << 16
 
 
+@public_in("kbatch.log")
 def write_log(
     root: str | os.PathLike[str],
     frame: Any,

@@ -39,6 +39,7 @@ from kbatch.log.selection import Selection
 from kbatch.log.source import SourceLike, source_of
 from kbatch.log.store.storage import identity, is_url
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
+from kbatch.public_names import public_in
 from kbatch.publishing import WorkDirectory, remove_abandoned, remove_empty, rename_all
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
@@ -62,6 +63,7 @@ _INDEXED_COLUMNS = ("offset", "timestamp", "key")
 ReadBytes = Callable[[int], None]
 
 
+@public_in("kbatch")
 @dataclass(slots=True)
 class IndexedLog:
     """The key index of one log after `index_logs`.
@@ -107,6 +109,7 @@ class IndexedLog:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
+@public_in("kbatch")
 @suggests_names(SCAN_HINTS)
 def index_logs(
     source: SourceLike,

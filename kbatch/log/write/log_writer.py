@@ -26,6 +26,7 @@ from kbatch.log.files.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY
 from kbatch.log.files.transaction_index import STORED_ABORTED
 from kbatch.log.store.names import parse_segment_name
 from kbatch.log.write.staging import NewOutput
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import table_limit
 from kbatch.read.decode_options import DecodeOptions
@@ -196,6 +197,7 @@ class SegmentWriter:
                 file.close()
 
 
+@public_in("kbatch.log")
 class LogWriter:
     """Writes the directory of a topic-partition from complete batches with ascending offsets.
 

@@ -28,6 +28,7 @@ from kbatch.log.store.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.staging import NewOutput
 from kbatch.options import CodecLevel, CodecName, RaiseOrSkip
+from kbatch.public_names import public_in
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.budget import table_limit
 from kbatch.records.loss_list import Loss
@@ -54,6 +55,7 @@ _COPIED_NAMES = re.compile(rf"{LEADER_EPOCH_CHECKPOINT}|partition\.metadata|(\d{
 _COPIED = ("meta.properties", START_CHECKPOINT, "replication-offset-checkpoint")
 
 
+@public_in("kbatch.log")
 def convert_log(
     log: Log | str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -124,6 +126,7 @@ def convert_log(
     )
 
 
+@public_in("kbatch.log")
 def recompress_log(
     log: Log | str | os.PathLike[str],
     out: str | os.PathLike[str],

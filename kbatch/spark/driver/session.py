@@ -19,6 +19,7 @@ from kbatch.arguments import check_types
 from kbatch.errors import KbatchError, MissingDependencyError
 from kbatch.extras import extra_hint, package_command
 from kbatch.interrupts import HeldInterrupts
+from kbatch.public_names import public_in
 from kbatch.publishing import WorkDirectory, remove_abandoned
 from kbatch.spark.driver.java import ensure_java, local_java_options
 from kbatch.spark.driver.kept_errors import keep_readable
@@ -33,13 +34,12 @@ _SCRATCH_PREFIX = "kbatch-spark-"
 _SCRATCH = re.compile(_SCRATCH_PREFIX + "[a-z0-9_]{8}")
 
 
+@public_in("kbatch.spark")
 class SparkStartError(KbatchError):
     """Spark could not be started."""
 
-    # Tracebacks and pickles name the public module.
-    __module__ = "kbatch.spark"
 
-
+@public_in("kbatch.spark")
 @contextlib.contextmanager
 def spark_session(
     master: str | None = None, *, app_name: str = "kbatch", conf: Mapping[str, str] | None = None
