@@ -82,7 +82,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         )
     lines.append("")
     # Names and times to the left, numbers to the right.
-    lines += table_lines(rows, left=frozenset((0, 5, 6)), losses=frozenset([7]))
+    lines += table_lines(rows, left=frozenset((0, 5, 6)), losses=frozenset([7]), optional=(5, 6, 4))
     still_open = open_transaction_lines(map(_open_of, summary.partitions))
     lines += ["", *still_open] if still_open else []
     if summary.losses:

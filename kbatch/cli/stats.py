@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
+# The columns that a narrow terminal does not show, in the order in which they are left out.
+_LEFT_OUT = ("segments", "first time (UTC)", "batches", "last time (UTC)", "offsets", "codecs")
+_SECONDS = re.compile(r"(?<=^\d{4}-\d\d-\d\d \d\d:\d\d):\d\d$")
+
 _DESCRIPTION = """\
 Summarize topic-partitions: segments, batches, records, control records, open transactions, sizes, offsets, times and
 codecs with their ratios; with the sums of each topic and the bytes of each codec. Open transactions are listed with
@@ -53,7 +58,10 @@ columns:
   records   records without control records; a + means that some headers do not state their number
   control   control records, such as transaction markers; in the table of codecs, control batches
   open      open transactions
+  codecs    the codecs with their ratios; mixed if a narrow table has several, with the ratio of all payloads together
   lost      bytes lost to damage, and offsets in gaps of unknown cause
+
+On a narrow terminal tables leave out columns, whose names follow the table; --details has all of them.
 
 A ratio divides the decompressed size of payloads by their stored size. Percentiles are exact below 4096, and within one
 percent above. Times are the smallest and largest timestamp of a record, or with --headers-only of a batch header.
@@ -211,27 +219,48 @@ def _table(found: list[Counted], total: StatisticsSums) -> list[str]:
         "last time (UTC)", "codecs", "lost",
     ]  # fmt: skip
     rows = [titles]
+    ratios = [titles[10]]
     for name, _, one in found:
         row = _Row(name, one)
         offsets = "-" if one.first_offset is None else f"{one.first_offset} - {one.last_offset}"
         times = (format_time(one.first_timestamp), format_time(one.last_timestamp))
         rows.append([name, f"{one.segments or 0:,}", *row.counts, offsets, *times, _ratios(one), row.lost])
+        ratios.append(_ratio_of_all(one))
     if len(found) > 1:
         row = _Row("all", total)
         rows.append(["all", f"{total.segments or 0:,}", *row.counts, "", "", "", "", row.lost])
+        ratios.append("")
     if total.segments is None:
         rows = [[row[0], *row[2:]] for row in rows]
     columns = {title: i for i, title in enumerate(rows[0])}
     left = frozenset(columns[name] for name in (titles[0], *titles[8:11]))
-    return table_lines(rows, left=left, indent="", losses=frozenset([columns["lost"]]))
+    optional = [columns[title] for title in _LEFT_OUT if title in columns]
+    minutes = {columns[title]: [_to_minutes(row[columns[title]]) for row in rows] for title in titles[8:10]}
+    return table_lines(
+        rows,
+        left=left,
+        indent="",
+        losses=frozenset([columns["lost"]]),
+        short={columns["codecs"]: ratios, **minutes},
+        optional=optional,
+    )
+
+
+def _to_minutes(time: str) -> str:
+    """Return a time without its seconds; other texts are unchanged."""
+    return _SECONDS.sub("", time)
 
 
 def _sums_table(topics: list[StatisticsSums], total: StatisticsSums) -> list[str]:
     rows = [["topic", "partitions", "batches", "records", "control", "open", "size", "bytes by codec", "lost"]]
+    ratios = ["codecs"]
     for name, sums in [*((str(each.topic), each) for each in topics), ("all", total)]:
         row = _Row(name, sums)
         rows.append([name, f"{sums.logs:,}", *row.counts, _codec_sizes(sums), row.lost])
-    return table_lines(rows, left=frozenset((0, 7)), indent="", losses=frozenset([8]))
+        ratios.append(_ratio_of_all(sums))
+    return table_lines(
+        rows, left=frozenset((0, 7)), indent="", losses=frozenset([8]), short={7: ratios}, optional=(2, 1, 7)
+    )
 
 
 def _codec_table(total: StatisticsSums) -> list[str]:
@@ -261,6 +290,17 @@ def _ratios(one: LogStatistics) -> str:
     return ", ".join(texts) or "-"
 
 
+def _ratio_of_all(one: LogStatistics | StatisticsSums) -> str:
+    """Return the codec, or ``mixed``, with the ratio of all payloads together."""
+    codecs = one.to_dict()["codecs"]
+    if not codecs:
+        return "-"
+    name = next(iter(codecs)) if len(codecs) == 1 else "mixed"
+    plain = [entry["plain_bytes"] for entry in codecs.values()]
+    stored = sum(entry["payload_bytes"] for entry in codecs.values())
+    return name if name == "none" or None in plain or not stored else f"{name} {sum(plain) / stored:.2f}x"
+
+
 def _codec_sizes(sums: StatisticsSums) -> str:
     """Return the bytes by codec, with the ratio of each."""
     texts = []
@@ -276,6 +316,11 @@ def _details(name: str, one: LogStatistics) -> list[str]:
     def add(name: str, text: str) -> None:
         lines.extend(labelled_lines(name, text, 17))
 
+    size = format_size(one.bytes)
+    add("size", size if one.segments is None else f"{size} in {counted(one.segments, 'segment')}")
+    add("offsets", "-" if one.first_offset is None else f"{one.first_offset} - {one.last_offset}")
+    add("time (UTC)", f"{format_time(one.first_timestamp)} to {format_time(one.last_timestamp)}")
+    add("records", f"{_Row(name, one).counts[1]} and {counted(one.control_records, 'control record')}")
     add(
         "batches",
         f"{one.batches:,}: {one.control_batches:,} control, {one.transactional_batches:,} transactional, "

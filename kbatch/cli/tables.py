@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from kbatch.cli.filling import filled_line, width_of
 from kbatch.cli.styles import Style, Styled, StyledSpan, styled
@@ -21,6 +22,8 @@ def table_lines(
     left: frozenset[int],
     indent: str = "  ",
     losses: frozenset[int] = frozenset(),
+    short: Mapping[int, Sequence[str]] = MappingProxyType({}),
+    optional: Sequence[int] = (),
 ) -> list[str]:
     """Format rows as lines of columns that fit the terminal or ``COLUMNS``; other output is as wide as its content.
 
@@ -33,29 +36,68 @@ def table_lines(
     indent : str
     losses : frozenset of int
         The columns whose cells, except ``-``, have the style of errors.
+    short : mapping of int to sequence of str
+        Shorter cells of columns, names included, for lines that would be wider than the terminal.
+    optional : sequence of int
+        The columns that are left out, in this order, as long as the lines would still be wider; a last line names them.
 
     Returns
     -------
     list of str
-        If the lines would be wider than the terminal, each row becomes a block of lines, one per column. No cell is
-        shortened.
+        If the lines would be wider even so, each row becomes a block of lines, one per column. Blocks have all columns,
+        and no cell is shortened.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     width = width_of(sys.stdout)
-    if width is not None and len(indent) + sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        return list(_blocks(rows, indent, width, losses))
-    lines: list[str] = []
+    shown = range(len(rows[0]))
+    if width is not None and _line_width(rows, shown, indent) > width:
+        fitting = _narrower(rows, indent, width, short, optional)
+        if fitting is None:
+            return list(_blocks(rows, indent, width, losses))
+        rows, shown = fitting
+    lines = list(_column_lines(rows, shown, indent, left, losses))
+    omitted = [name for column, name in enumerate(rows[0]) if column not in shown]
+    return [*lines, f"{indent}{width} columns are too few for: {', '.join(omitted)}"] if omitted else lines
+
+
+def _line_width(rows: Sequence[Sequence[str]], shown: Sequence[int], indent: str) -> int:
+    return len(indent) + sum(max(len(row[i]) for row in rows) for i in shown) + len(_GAP) * (len(shown) - 1)
+
+
+def _narrower(
+    rows: Sequence[Sequence[str]],
+    indent: str,
+    width: int,
+    short: Mapping[int, Sequence[str]],
+    optional: Sequence[int],
+) -> tuple[list[list[str]], Sequence[int]] | None:
+    """Return rows with short cells, and the columns of them that fit; None if too many would be left out."""
+    columns = [list(map(printable, short.get(i, column))) for i, column in enumerate(zip(*rows, strict=True))]
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    for count in range(len(optional) + 1):
+        shown = [i for i in range(len(columns)) if i not in optional[:count]]
+        if _line_width(rows, shown, indent) <= width:
+            return rows, shown
+    return None
+
+
+def _column_lines(
+    rows: Sequence[Sequence[str]], shown: Sequence[int], indent: str, left: frozenset[int], losses: frozenset[int]
+) -> Iterator[str]:
+    """Yield the lines of a table with some of its columns."""
+    widths = {i: max(len(row[i]) for row in rows) for i in shown}
     for number, row in enumerate(rows):
-        aligned = [cell.ljust(widths[i]) if i in left else cell.rjust(widths[i]) for i, cell in enumerate(row)]
+        aligned = [row[i].ljust(widths[i]) if i in left else row[i].rjust(widths[i]) for i in shown]
         line = (indent + _GAP.join(aligned)).rstrip()
+        spans: list[StyledSpan] = []
         if number == 0:
-            lines.append(Styled(line, [StyledSpan(len(indent), len(line), "heading")]))
-            continue
-        starts = [len(indent) + sum(widths[:i]) + len(_GAP) * i for i in range(len(row))]
-        spans = [StyledSpan(starts[i], starts[i] + widths[i], "error") for i in sorted(losses) if _is_loss(row[i])]
-        lines.append(Styled(line, spans))
-    return lines
+            spans.append(StyledSpan(len(indent), len(line), "heading"))
+        start = len(indent)
+        for i in shown:
+            if number and i in losses and _is_loss(row[i]):
+                spans.append(StyledSpan(start, start + widths[i], "error"))
+            start += widths[i] + len(_GAP)
+        yield Styled(line, spans)
 
 
 def _is_loss(cell: str) -> bool:

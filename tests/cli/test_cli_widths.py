@@ -83,6 +83,37 @@ def test_rows_become_blocks_of_lines_where_they_do_not_fit(monkeypatch: pytest.M
     assert blocks[-3:] == ["  all", "    records           9,876,555,555", "    size              999.9 GiB"]
 
 
+def test_a_narrow_table_has_short_cells_and_then_fewer_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [["name", "size", "time", "codec"], ["orders-0", "1.5 MiB", "22:13:20", "gzip 2.00x, none"]]
+    short = {3: ["codec", "mixed 1.5x"]}
+
+    def lines(columns: int) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        return table_lines(rows, left=frozenset((0, 3)), indent="", short=short, optional=(2, 1))
+
+    assert lines(46)[1] == "orders-0  1.5 MiB  22:13:20  gzip 2.00x, none"
+    assert lines(44) == ["name         size      time  codec", "orders-0  1.5 MiB  22:13:20  mixed 1.5x"]
+    assert lines(30) == [
+        "name         size  codec",
+        "orders-0  1.5 MiB  mixed 1.5x",
+        "30 columns are too few for: time",
+    ]
+    assert lines(20)[1:] == ["orders-0  mixed 1.5x", "20 columns are too few for: size, time"]
+    assert lines(19)[0] == "orders-0"
+    assert "gzip 2.00x, none" in " ".join(" ".join(lines(19)).split())
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 160])
+def test_stats_are_tables_from_80_columns_on(columns: int) -> None:
+    lines = [SEQUENCE.sub("", line) for line in on_a_terminal(["stats", str(LOGS)], columns)]
+    (txn,) = [line.split() for line in lines if line.startswith("txn-0 ") and "KiB" in line]
+    assert {"337", "34", "2", "21.9"} <= set(txn)
+    names = lines[0].split()
+    assert {"topic-partition", "records", "control", "open", "size", "codecs", "lost"} <= set(names)
+    assert ("segments" in names) is (columns == 160)
+    assert (f"{columns} columns are too few for: segments" in "\n".join(lines)) is (columns < 160)
+
+
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize(
     "text",
