@@ -13,6 +13,7 @@ __all__ = [
     "counted",
     "escaped_json",
     "format_lost",
+    "format_records",
     "format_size",
     "format_time",
     "html_text",
@@ -106,6 +107,20 @@ def format_lost(size: int, offsets: int) -> str:
     """Format a number of lost bytes and of missing offsets for people; ``-`` if both are 0."""
     parts = [*([format_size(size)] if size else []), *([counted(offsets, "offset")] if offsets else [])]
     return ", ".join(parts) or "-"
+
+
+def format_records(records: int, control_records: int, *, at_least: bool = False) -> str:
+    """Format a number of records, and that of control records if there are any, for people.
+
+    `at_least` is for records that some headers do not count.
+
+    Examples
+    --------
+    >>> format_records(337, 34), format_records(1, 0), format_records(20, 0, at_least=True)
+    ('337 records, 34 control records', '1 record', 'at least 20 records')
+    """
+    text = f"{'at least ' if at_least else ''}{counted(records, 'record')}"
+    return f"{text}, {counted(control_records, 'control record')}" if control_records else text
 
 
 def format_time(milliseconds: int | None) -> str:

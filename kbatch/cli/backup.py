@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.broker_flags import CLIENT_SETTINGS, KAFKA_URL, add_broker_flags, given_settings
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, UsageError, add_flags, given_options
+from kbatch.cli.open_transactions import open_text
 from kbatch.cli.selection_flags import add_selection, given_selection
 from kbatch.cli.styles import styled
-from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines, print_summary
+from kbatch.cli.terminal import ProgressLine, counted, format_records, format_size, print_lines, print_summary
 from kbatch.options import INT32_MAX, documented, option, options_of, size
+
+if TYPE_CHECKING:
+    from kbatch.log import Written
 
 __all__ = ["add_parser", "run"]
 
@@ -101,18 +105,22 @@ def run(arguments: argparse.Namespace) -> int:
             progress=lambda done, left: line.write(f"{format_size(done)}, {counted(left, 'offset')} left"),
         )
     if arguments.json:
-        entries = [{"name": f"{log.topic}-{log.partition}", **log._asdict()} for log in logs]
+        entries = [_log_dict(log) for log in logs]
         print_summary("backup", 0, entries, damaged=False, out=arguments.out)
         return 0
     for log in logs:
-        control = f"{counted(log.control_records, 'control record')}, " if log.control_records else ""
-        new = (
-            f"offsets {log.first_offset} to {log.next_offset} (exclusive), {counted(log.records, 'record')}, {control}"
-            f"{format_size(log.bytes)}"
-        )
+        records = format_records(log.records, log.control_records)
+        new = f"offsets {log.first_offset} to {log.next_offset} (exclusive), {records}, {format_size(log.bytes)}"
         name = f"{log.topic}-{log.partition}"
         print_lines(f"{name}: {new}" if log.bytes else f"{name}: nothing new, the end is offset {log.next_offset}")
         if log.cut_bytes:
             cut = f"{counted(log.cut_bytes, 'byte')} at the end of the backup were no valid batches, and were cut"
             print_lines(styled(f"  {cut}", "warning"))
+        if log.open_transactions:
+            print_lines(styled(f"  {open_text(log.open_transactions)}", "warning"))
     return 0
+
+
+def _log_dict(log: Written) -> dict[str, Any]:
+    still_open = [each._asdict() for each in log.open_transactions]
+    return {"name": f"{log.topic}-{log.partition}", **log._asdict(), "open_transactions": still_open}

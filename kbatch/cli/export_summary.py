@@ -10,7 +10,7 @@ from kbatch.cli.open_transactions import open_transaction_lines
 from kbatch.cli.reports import column_texts, loss_lines, lost_text, report_lines
 from kbatch.cli.styles import styled
 from kbatch.cli.tables import table_lines
-from kbatch.cli.terminal import counted, format_lost, format_size, format_time, summary_dict
+from kbatch.cli.terminal import counted, format_lost, format_records, format_size, format_time, summary_dict
 
 if TYPE_CHECKING:
     from kbatch.sinks.summary import ExportSummary, PartitionSummary
@@ -141,8 +141,7 @@ def _control_lines(summary: ExportSummary) -> list[str]:
 def _records_text(summary: ExportSummary) -> str:
     if not summary.include_control:
         return counted(summary.records, "record")
-    records = counted(summary.records - summary.control_records, "record")
-    return f"{records} and {counted(summary.control_records, 'control record')}"
+    return format_records(summary.records - summary.control_records, summary.control_records)
 
 
 def _column_lines(summary: ExportSummary, limit: int = 20) -> list[str]:

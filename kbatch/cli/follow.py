@@ -12,7 +12,7 @@ from kbatch.cli.export import ExportFlags, add_export_flags, chosen_engine, expo
 from kbatch.cli.export_summary import summary_document
 from kbatch.cli.flags import JSON, add_flags, given_options, usage
 from kbatch.cli.reports import report_lines
-from kbatch.cli.terminal import ProgressLine, counted, format_size, print_json, print_lines
+from kbatch.cli.terminal import ProgressLine, counted, format_records, format_size, print_json, print_lines
 from kbatch.options import as_named, options_of
 from kbatch.sinks.follow_options import FollowOptions
 
@@ -118,9 +118,10 @@ def run(arguments: argparse.Namespace) -> int:
             )
         summary = follower.run()
     if not arguments.json:
+        still_open = f"; {counted(summary.open_count, 'open transaction')}" if summary.open_count else ""
         print_lines(
             f"{_records_and_markers(summary, reading)} in {counted(summary.commits, 'commit')}: {summary.out}; "
-            f"{_lag_text(summary.lag)}"
+            f"{_lag_text(summary.lag)}{still_open}"
         )
     return summary.exit_status
 
@@ -128,11 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _records_and_markers(summary: FollowSummary, reading: ReadOptions) -> str:
     """Return the number of records, and that of control records if there are any."""
     written = summary.control_records if reading.include_control else 0
-    text = counted(summary.records - written, "record")
-    if not summary.control_records:
-        return text
-    state = "" if written else " (not written)"
-    return f"{text} and {counted(summary.control_records, 'control record')}{state}"
+    text = format_records(summary.records - written, summary.control_records)
+    return text if written or not summary.control_records else f"{text} (not written)"
 
 
 class _CommitLines:

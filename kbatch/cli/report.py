@@ -10,7 +10,16 @@ from kbatch.cli.broker_flags import CLIENT_SETTINGS, add_broker_flags, given_set
 from kbatch.cli.command_parser import add_command
 from kbatch.cli.flags import JSON, STORAGE, UsageError, add_flags, given_options, given_storage
 from kbatch.cli.selection_flags import add_selection, given_selection
-from kbatch.cli.terminal import ProgressLine, counted, format_lost, format_size, log_dict, print_lines, print_summary
+from kbatch.cli.terminal import (
+    ProgressLine,
+    counted,
+    format_lost,
+    format_records,
+    format_size,
+    log_dict,
+    print_lines,
+    print_summary,
+)
 from kbatch.options import ValueKind, documented, option, options_of
 
 if TYPE_CHECKING:
@@ -130,12 +139,11 @@ def _report_on_cluster(
 
 
 def _report_lines(report: Report) -> list[str]:
-    control = f", {counted(report.control_records, 'control record')}" if report.control_records else ""
     still_open = f"; {counted(report.open_transactions, 'open transaction')}" if report.open_transactions else ""
     lost = f"; lost: {format_lost(report.lost_bytes, report.missing_offsets)}" if report.losses else ""
     problems = sum(each.level == "problem" for each in report.advice)
     return [
-        f"{report.path}: {counted(report.logs, 'log')}, {counted(report.records, 'record')}{control}, "
+        f"{report.path}: {counted(report.logs, 'log')}, {format_records(report.records, report.control_records)}, "
         f"{format_size(report.bytes)}{still_open}{lost}",
         f"{counted(problems, 'problem')} and {counted(len(report.advice) - problems, 'setting')} to look at",
     ]

@@ -7,11 +7,13 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
 from kbatch.cli.flags import JSON, STORAGE, add_flags, given_storage
+from kbatch.cli.open_transactions import open_transaction_lines
 from kbatch.cli.selection_flags import add_selection, given_selection
 from kbatch.cli.terminal import (
     ProgressLine,
     counted,
     damage_lines,
+    format_records,
     format_size,
     log_dict,
     loss_dicts,
@@ -21,8 +23,11 @@ from kbatch.cli.terminal import (
 from kbatch.options import INT32_MAX, RaiseOrSkip, choice, documented, option, options_of, size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kbatch.log.logs import Log
     from kbatch.rewrite.rewriter import Rewriter, RewriteReport
+    from kbatch.transactions import OpenTransaction
 
 __all__ = ["PATHS", "STATUSES", "RewriteFlags", "add_rewriting", "run_rewriter"]
 
@@ -89,8 +94,11 @@ def run_rewriter(arguments: argparse.Namespace, flags: RewriteFlags, rewriter: R
         "index_interval_bytes": flags.index_interval_bytes,
     }
     done: list[dict[str, Any]] = []
+    still_open: list[tuple[str, Sequence[OpenTransaction], int]] = []
 
     def on_log(log: Log, report: RewriteReport) -> None:
+        name = log.path if log.topic is None else f"{log.topic}-{log.partition}"
+        still_open.append((name, report.open_transactions, len(report.open_transactions)))
         done.append(log_dict(log, log.path, **_rewrite_dict(report)))
 
     with ProgressLine("listing ...") as line:
@@ -115,6 +123,8 @@ def run_rewriter(arguments: argparse.Namespace, flags: RewriteFlags, rewriter: R
         print_summary(arguments.command, status, done, damaged=bool(report.damage), out=arguments.out)
     else:
         _print(arguments.out, report)
+        lines = open_transaction_lines(still_open)
+        print_lines(*([""] if lines else []), *lines)
     return status
 
 
@@ -124,6 +134,7 @@ def _rewrite_dict(report: RewriteReport) -> dict[str, Any]:
 
     counts = {each.name: getattr(report, each.name) for each in fields(report)}
     losses = loss_dicts(counts.pop("damage"))
+    counts["open_transactions"] = [each._asdict() for each in report.open_transactions]
     return {
         **{name: count for name, count in counts.items() if name not in LOST_TEXTS},
         "dropped": {name: counts[name] for name in LOST_TEXTS},
@@ -139,7 +150,8 @@ def _print(out: str, report: RewriteReport) -> None:
         print_lines("lost: " + LOST_TEXTS[name].format(count=f"{count:,}"))
     if report.tail_bytes:
         print_lines(f"not copied: {counted(report.tail_bytes, 'byte')} after the last complete batch")
+    records = format_records(report.records, report.control_records, at_least=report.uncounted_batches > 0)
     print_lines(
-        f"{out}: {counted(report.batches, 'batch')} ({format_size(report.bytes)}) -> {report.batches_written:,} "
-        f"({format_size(report.bytes_written)}); {report.rewritten:,} rewritten"
+        f"{out}: {records}; {counted(report.batches, 'batch')} ({format_size(report.bytes)}) -> "
+        f"{report.batches_written:,} ({format_size(report.bytes_written)}); {report.rewritten:,} rewritten"
     )

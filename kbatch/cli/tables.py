@@ -49,7 +49,7 @@ def table_lines(
     """
     rows = [[printable(cell) for cell in row] for row in rows]
     width = width_of(sys.stdout)
-    shown = range(len(rows[0]))
+    shown: Sequence[int] = range(len(rows[0]))
     if width is not None and _line_width(rows, shown, indent) > width:
         fitting = _narrower(rows, indent, width, short, optional)
         if fitting is None:
@@ -73,11 +73,11 @@ def _narrower(
 ) -> tuple[list[list[str]], Sequence[int]] | None:
     """Return rows with short cells, and the columns of them that fit; None if too many would be left out."""
     columns = [list(map(printable, short.get(i, column))) for i, column in enumerate(zip(*rows, strict=True))]
-    rows = [list(row) for row in zip(*columns, strict=True)]
+    narrow = [list(row) for row in zip(*columns, strict=True)]
     for count in range(len(optional) + 1):
         shown = [i for i in range(len(columns)) if i not in optional[:count]]
-        if _line_width(rows, shown, indent) <= width:
-            return rows, shown
+        if _line_width(narrow, shown, indent) <= width:
+            return narrow, shown
     return None
 
 

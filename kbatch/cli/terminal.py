@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.filling import filled_line, line_slices, width_of
 from kbatch.cli.styles import Style, Styled, StyledSpan, colored, uses_color
-from kbatch.escaping import counted, format_lost, format_size, format_time, is_printable, printable
+from kbatch.escaping import counted, format_lost, format_records, format_size, format_time, is_printable, printable
 from kbatch.interrupts import HeldInterrupts
 from kbatch.unfinished import forget_unfinished, register_unfinished
 
@@ -31,6 +31,7 @@ __all__ = [
     "counted",
     "damage_lines",
     "format_lost",
+    "format_records",
     "format_size",
     "format_time",
     "log_dict",

@@ -14,7 +14,7 @@ from kbatch.cli.flags import JSON, STORAGE, add_flags, given_options, given_stor
 from kbatch.cli.open_transactions import open_text
 from kbatch.cli.selection_flags import add_selection, given_selection
 from kbatch.cli.styles import styled
-from kbatch.cli.terminal import ProgressLine, counted, format_size, log_dict, print_lines, print_summary
+from kbatch.cli.terminal import ProgressLine, counted, format_records, format_size, log_dict, print_lines, print_summary
 from kbatch.options import BOOLEAN, TEXT, ValueKind, documented, option, options_of
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _summary(each: Input, report: VerificationReport) -> list[str]:
     line = (
         f"{each.name}: {verdict} ({counted(report.segments, 'segment')}, {counted(report.batches, 'batch')}"
         f"{f' ({report.damaged_batches:,} damaged)' if report.damaged_batches else ''}, "
-        f"{counted(report.records, 'record')}, {counted(report.control_records, 'control record')}, "
+        f"{format_records(report.records, report.control_records)}, "
         f"{format_size(report.bytes)}; {counted(report.side_files, 'index and snapshot file')})"
     )
     opened = [styled(f"  {open_text(report.open_transactions)}", "warning")] if report.open_transactions else []

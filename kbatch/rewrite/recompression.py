@@ -163,8 +163,7 @@ class Recompression(Rewriter):
                     self._leave_out_payload(error, rows[done], run.source)
                     done = last
                     continue
-            report.batches_written += last - done
-            report.records += int(rows["record_count"][done:last].clip(0).sum())
+            report._count_written(rows[done:last])
             yield out
             done = last
 

@@ -7,7 +7,7 @@ or is left out and reported.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from kbatch.read.in_memory import decode_part
 from kbatch.records.display import short_repr
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
+from kbatch.transactions import OpenTransaction, count_records
 from kbatch.write.composing import new_memory
 
 __all__ = [
@@ -74,8 +75,10 @@ class RewriteReport:
         Complete batches read. An uncompressed message of magic 0 or 1 counts as one batch.
     rewritten : int
         Batches that were not copied unchanged.
-    records : int
-        Records of the rewritten batches. A recompression counts them by the headers of batches of magic 2.
+    records, control_records : int
+        Records written; records of control batches, such as transaction markers, are `control_records` only.
+    uncounted_batches : int
+        Compressed message sets of magic 0 and 1 whose records were not parsed: their headers state no number.
     batches_written, bytes_written : int
         Batches written, and their size.
     control_batches : int
@@ -86,6 +89,8 @@ class RewriteReport:
         Batches without records that were dropped.
     records_with_headers, timestamps : int
         Records that lost their headers, and records that lost their timestamps.
+    open_transactions : sequence of OpenTransaction
+        The transactions without a marker in a log that keeps its transactions.
     tail_bytes : int
         Bytes after the last complete batch of a log, a partial batch or zeros, that were not copied.
     damage : list of Loss
@@ -105,6 +110,8 @@ class RewriteReport:
     bytes: int = 0
     rewritten: int = 0
     records: int = 0
+    control_records: int = 0
+    uncounted_batches: int = 0
     batches_written: int = 0
     bytes_written: int = 0
     control_batches: int = 0
@@ -115,6 +122,7 @@ class RewriteReport:
     empty_batches: int = 0
     records_with_headers: int = 0
     timestamps: int = 0
+    open_transactions: Sequence[OpenTransaction] = ()
     tail_bytes: int = 0
     damage: list[Loss] = field(default_factory=list)
 
@@ -126,10 +134,21 @@ class RewriteReport:
         """The counts of losses that are not 0, by the name of their field."""
         return {name: getattr(self, name) for name in LOST_TEXTS if getattr(self, name)}
 
+    def _count_written(self, batches: npt.NDArray[np.void]) -> None:
+        """Count batches that are written without parsing their records."""
+        found = count_records(batches)
+        self.batches_written += len(batches)
+        self.records += found.records
+        self.control_records += found.control_records
+        self.uncounted_batches += found.uncounted_batches
+
     def add(self, other: RewriteReport) -> None:
         """Add the counts of another report."""
+        still_open = self.open_transactions, other.open_transactions
+        self.open_transactions = [*still_open[0], *still_open[1]] if all(still_open) else still_open[0] or still_open[1]
         for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+            if each.name != "open_transactions":
+                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class Output:
@@ -282,7 +301,7 @@ def rewrite_batches(
     for lo, hi in pairwise([0, *borders.tolist(), len(batches)]):
         if kinds[lo] == 0:
             piece = data[int(starts[lo]) - origin : int(ends[hi - 1]) - origin].data
-            report.batches_written += hi - lo
+            report._count_written(batches[lo:hi])
             report.bytes_written += len(piece)
             yield piece
             continue

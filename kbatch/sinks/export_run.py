@@ -425,7 +425,7 @@ class ExportRun:
             schema_changes=[asdict(each) for each in self._schema_changes] if is_new else [],
             unseen_reports=self._unseen,
         )
-        summary._record = self._record
+        summary._record, summary._followed = self._record, totals.followed
         side_files = [*outcome.loss_files, *([names.transactions_file] if side else [])]
         return Commit(replaces, outcome.files, side_files, self.schema, outcome.positions), summary
 

@@ -25,6 +25,7 @@ from kbatch.sinks.export_run import Executor
 from kbatch.sinks.exports import Engine, ExportSetup
 from kbatch.sinks.follow_options import FollowOptions
 from kbatch.sinks.metrics import MetricsFile
+from kbatch.sinks.open_in_tasks import TaskTransactions
 from kbatch.sinks.summary import ExportSummary
 from kbatch.sinks.working import RunLock
 from kbatch.sinks.write_options import WriteOptions
@@ -95,6 +96,10 @@ class FollowSummary:
     exit_status: int = 0
     lag: Lag = field(default_factory=Lag)
 
+    def __post_init__(self) -> None:
+        # By topic-partition: the number of open transactions, or the ones of what was read.
+        self._open: dict[TopicPartition, int | TaskTransactions] = {}
+
     def _add(self, summary: ExportSummary) -> None:
         """Add a run."""
         self.commits += summary.action != "unchanged"
@@ -104,6 +109,19 @@ class FollowSummary:
         self.file_bytes += summary.file_bytes
         worst = {self.exit_status, summary.exit_status}
         self.exit_status = next((status for status in (3, 4, 5) if status in worst), 0)
+        for part in summary.partitions:
+            key = (part.topic, part.partition)
+            before, new = self._open.get(key, 0), summary._followed.get(key)
+            if new is not None:
+                joined = (before if isinstance(before, TaskTransactions) else TaskTransactions()).then(new)
+                self._open[key] = TaskTransactions(joined.opened)
+            elif part.open_count != before and isinstance(before, int):
+                self._open[key] = part.open_count
+
+    @property
+    def open_count(self) -> int:
+        """Open transactions: under read_committed those of the logs, else those that begin in what was read."""
+        return sum(each if isinstance(each, int) else len(each.opened) for each in self._open.values())
 
 
 class Follower:

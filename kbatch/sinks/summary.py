@@ -278,8 +278,9 @@ undecided_bytes : int
     history_bytes: int = 0
 
     def __post_init__(self) -> None:
-        # Not a field, because it is not part of the result.
+        # Not fields, because they are not part of the result.
         self._record: _Record | None = None
+        self._followed: dict[tuple[str, int], TaskTransactions] = {}
 
     def __repr__(self) -> str:
         return changed_repr(self)
@@ -417,7 +418,7 @@ class LogFacts:
                     for row in known.undecided[:_LISTED_TRANSACTIONS]
                 ]
             elif name in followed:
-                still_open = followed.pop(name).transactions()
+                still_open = followed[name].transactions()
             if still_open:
                 part.open_count = len(still_open)
                 part.open_transactions = [each._asdict() for each in still_open[:_LISTED_TRANSACTIONS]]
@@ -436,6 +437,8 @@ class RunTotals(NamedTuple):
     partitions: list[PartitionSummary]
     gaps: list[dict[str, Any]]
     deviations: list[dict[str, Any]]
+    # By topic-partition, of logs whose transactions are not followed from their beginning.
+    followed: dict[tuple[str, int], TaskTransactions]
 
 
 def sum_reports(
@@ -469,4 +472,7 @@ def sum_reports(
     names = ("column", "kind", "field", "reason", "occurrences", "topic", "partition", "offset")
     listed = [dict(zip(names, (*key, count, *place), strict=True)) for key, (count, place) in deviations.found.items()]
     total = sum(counts.values(), Counts())
-    return RunTotals(total, list(logs.summaries(counts, transactions, starts, ends, followed, withheld)), gaps, listed)
+    known = {name for name, each in zip(logs.names, transactions, strict=True) if each is not None} if followed else ()
+    followed = {name: each for name, each in followed.items() if name not in known}
+    partitions = list(logs.summaries(counts, transactions, starts, ends, followed, withheld))
+    return RunTotals(total, partitions, gaps, listed, followed)

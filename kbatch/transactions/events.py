@@ -20,9 +20,11 @@ __all__ = [
     "NO_EVENT",
     "NO_PRODUCER",
     "LostEvents",
+    "RecordCounts",
     "are_control",
     "batch_events",
     "by_producer",
+    "count_records",
 ]
 
 # Kinds of events: the type of a marker as a plain integer, which is compared faster than a member of the enumeration,
@@ -77,6 +79,31 @@ def are_control(batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     """Return which batches are control batches."""
     found: npt.NDArray[np.bool_] = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
     return found
+
+
+class RecordCounts(NamedTuple):
+    """Numbers of records by batch headers.
+
+    Attributes
+    ----------
+    records, control_records : int
+        Records of control batches are `control_records` only.
+    uncounted_batches : int
+        Compressed message sets of magic 0 and 1, whose headers have no count (LEG-R23).
+    """
+
+    records: int
+    control_records: int
+    uncounted_batches: int
+
+
+def count_records(batches: npt.NDArray[np.void]) -> RecordCounts:
+    """Count the records of batches by their headers."""
+    counts, control = batches["record_count"], are_control(batches)
+    known = counts >= 0
+    total = int(counts[known].sum(dtype=np.int64))
+    control_records = int(counts[known & control].sum(dtype=np.int64))
+    return RecordCounts(total - control_records, control_records, len(batches) - int(np.count_nonzero(known)))
 
 
 def batch_events(

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_logs import LOGS
 
 import kbatch
 from kbatch.cli import main
@@ -215,3 +217,17 @@ def test_the_last_line_has_the_control_records_next_to_the_records(
     command[2] = str(tmp_path / "all")
     assert main([*command, "--control"]) == 0
     assert "337 records and 34 control records in 1 commit: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("size", ["1k", "1m"])
+def test_the_last_line_counts_control_records_and_open_transactions(
+    size: str, isolation: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A transaction that one commit begins and a later one ends is not open."""
+    out = tmp_path / "out"
+    flags = ["--available-now", "--engine", "local", "--commit-size", size, "--isolation", isolation]
+    main(["follow", str(LOGS / "txn-0"), str(out), *flags])
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if str(out) in each and "behind" in each]
+    assert re.search(r"^\d+ records, 3[34] control records \(not written\) in ", line)
+    assert line.endswith("0 offsets (0 bytes) behind; 2 open transactions")

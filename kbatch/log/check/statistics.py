@@ -31,7 +31,7 @@ from kbatch.public_names import public_in
 from kbatch.quantities import largest, smallest
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
-from kbatch.transactions import OpenTransaction, are_control
+from kbatch.transactions import OpenTransaction, are_control, count_records
 from kbatch.transactions.opened import Begun
 
 __all__ = [
@@ -262,11 +262,11 @@ class LogStatistics:
         self.transactional_batches += int((new & ((batches["attributes"] & ATTRIBUTE_TRANSACTIONAL) != 0)).sum())
         counts = batches["record_count"]
         self.empty_batches += int((counts == 0).sum())
-        known = counts >= 0
-        self.records += int(counts[known & ~control].sum(dtype=np.int64))
-        self.control_records += int(counts[known & control].sum(dtype=np.int64))
-        self.uncounted_batches += int((~known).sum())
-        self.records_per_batch.add(counts[known & ~control])
+        found = count_records(batches)
+        self.records += found.records
+        self.control_records += found.control_records
+        self.uncounted_batches += found.uncounted_batches
+        self.records_per_batch.add(counts[(counts >= 0) & ~control])
         self.batch_bytes.add(batches["size"][~control])
         for magic, count in zip(*np.unique(batches["magic"], return_counts=True), strict=True):
             self.magics[int(magic)] = self.magics.get(int(magic), 0) + int(count)

@@ -39,6 +39,7 @@ from kbatch.log.write.staging import Stage, refuse_link, stage_prefix
 from kbatch.public_names import public_in
 from kbatch.publishing import move_all, sync_directory
 from kbatch.quantities import INT32_MAX, SizeLike, size_between
+from kbatch.transactions import OpenTransaction
 
 __all__ = ["Mode", "Written", "check_before", "commit", "locked", "roll_back"]
 
@@ -78,6 +79,8 @@ class Written(NamedTuple):
         Transaction markers and other control records, which only a backup has.
     cut_bytes : int
         Bytes at the end of the backup that were no valid batches, as after a crash, and were cut.
+    open_transactions : tuple of OpenTransaction
+        The transactions that are open at the end, if any of the batches is transactional.
 
     Examples
     --------
@@ -99,6 +102,7 @@ class Written(NamedTuple):
     segments: int
     control_records: int = 0
     cut_bytes: int = 0
+    open_transactions: tuple[OpenTransaction, ...] = ()
 
 
 @contextlib.contextmanager

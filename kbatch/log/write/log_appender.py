@@ -190,10 +190,9 @@ class AppendedLog:
         """What was committed."""
         end = self.end_offset or 0
         first = end if self.first_offset is None else self.first_offset
-        return Written(
-            self.topic, self.partition, first, end, self.records, self.bytes, self.segments, self.control_records,
-            self.cut_bytes,
-        )  # fmt: skip
+        still_open = () if self._tracker is None else tuple(self._tracker.result().open)
+        counts = (self.records, self.bytes, self.segments, self.control_records, self.cut_bytes)
+        return Written(self.topic, self.partition, first, end, *counts, still_open)
 
 
 def _is_sound(segment: Segment, row: np.void) -> bool:

@@ -289,6 +289,8 @@ class _Rewriting:
             if rolled:
                 self._append_aborted(aborted)
             self._done += segment.size
+        if self._keeps_markers:
+            self._rewriter.report.add(RewriteReport(open_transactions=self._tracker.result().open))
 
     def _append_aborted(self, aborted: list[npt.NDArray[np.void]]) -> None:
         """Pass aborted transactions to the writer, unless the output has no markers."""
