@@ -213,10 +213,10 @@ def test_the_last_line_has_the_control_records_next_to_the_records(
     log = Path(__file__).parents[1] / "golden" / "logs" / "txn-0"
     command = ["follow", str(log), str(tmp_path / "out"), "--engine", "local", "--available-now"]
     assert main(command) == 0
-    assert "337 records and 34 control records (not written) in 1 commit: " in capsys.readouterr().out
+    assert "337 records, 34 control records (not written) in 1 commit: " in capsys.readouterr().out
     command[2] = str(tmp_path / "all")
     assert main([*command, "--control"]) == 0
-    assert "337 records and 34 control records in 1 commit: " in capsys.readouterr().out
+    assert "337 records, 34 control records in 1 commit: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
@@ -230,4 +230,4 @@ def test_the_last_line_counts_control_records_and_open_transactions(
     main(["follow", str(LOGS / "txn-0"), str(out), *flags])
     (line,) = [each for each in capsys.readouterr().out.splitlines() if str(out) in each and "behind" in each]
     assert re.search(r"^\d+ records, 3[34] control records \(not written\) in ", line)
-    assert line.endswith("0 offsets (0 bytes) behind; 2 open transactions")
+    assert line.endswith(" behind; 2 open transactions")

@@ -108,6 +108,15 @@ def test_a_backup_has_the_files_that_the_writer_of_logs_makes(name: str, tmp_pat
     assert found == epochs
 
 
+def test_control_records_and_open_transactions_are_counted_apart(tmp_path: Path) -> None:
+    data = stored(LOGS / "txn-0")
+    rows = kbatch.scan(data)
+    batches = [data[row["position"] : row["position"] + row["size"]] for row in rows]
+    (written,) = backup(ScriptedCluster(orders=[ScriptedPartition(batches)]), tmp_path / "out")
+    assert (written.records, written.control_records) == (337, 34)
+    assert list(written.open_transactions) == list(kbatch.Log(LOGS / "txn-0").transactions().open)
+
+
 def test_a_later_run_appends_from_the_end_exactly_once(tmp_path: Path) -> None:
     log, other = partition(5, 1), partition(3)
     cluster = ScriptedCluster(orders=[log, other])

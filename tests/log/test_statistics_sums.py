@@ -122,7 +122,7 @@ def test_exports_state_control_records_and_open_transactions(
     assert (part["open_count"], part["open_transactions"]) == (2, [each._asdict() for each in OPEN])
     main(["export", str(LOGS / "txn-0"), str(tmp_path / "text"), "--engine", "local", *flags])
     lines = capsys.readouterr().out.splitlines()
-    headline = "337 records and 34 control records of" if "--control" in flags else f"{records} records of"
+    headline = "337 records, 34 control records of" if "--control" in flags else f"{records} records of"
     assert lines[0].startswith(headline)
     assert f"  control    {control} control records, {'written' if '--control' in flags else 'not written'}" in lines
     assert "2 open transactions:" in lines
