@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=lambda done, left: line.write(f"{format_size(done)}, {counted(left, 'offset')} left"),
         )
     if arguments.json:
-        entries = [_log_dict(log) for log in logs]
+        entries = [_written_dict(log) for log in logs]
         print_summary("backup", 0, entries, damaged=False, out=arguments.out)
         return 0
     for log in logs:
@@ -121,6 +121,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _log_dict(log: Written) -> dict[str, Any]:
+def _written_dict(log: Written) -> dict[str, Any]:
     still_open = [each._asdict() for each in log.open_transactions]
     return {"name": f"{log.topic}-{log.partition}", **log._asdict(), "open_transactions": still_open}

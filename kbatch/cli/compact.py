@@ -235,10 +235,10 @@ def _result_lines(name: str, result: Compaction, flags: CompactFlags) -> list[st
     if result.open_transactions:
         lines.append(styled(f"  {open_text(result.open_transactions)}", "warning"))
     if result.aborted:
-        lines.append(f"  removed: {counted(result.aborted, 'record')} of aborted transactions")
+        lines.append(f"  {would}removed: {counted(result.aborted, 'record')} of aborted transactions")
     if result.keyless:
         keyless = counted(result.keyless, "record")
-        lines.append(f"  removed: {keyless} without a key, which a compacted topic should not have")
+        lines.append(f"  {would}removed: {keyless} without a key, which a compacted topic should not have")
     if result.tail_bytes:
         lines.append(f"  not copied: {counted(result.tail_bytes, 'byte')} after the last complete batch")
     losses = (f"  skipped: {counted(loss.length, 'byte')}: {loss.reason}" for loss in result.damage)

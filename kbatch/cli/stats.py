@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 # The columns that a narrow terminal does not show, in the order in which they are left out.
-_LEFT_OUT = ("segments", "first time (UTC)", "batches", "last time (UTC)", "offsets", "codecs")
+_NARROWING = ("segments", "first time (UTC)", "batches", "last time (UTC)", "offsets", "codecs")
 _SECONDS = re.compile(r"(?<=^\d{4}-\d\d-\d\d \d\d:\d\d):\d\d$")
 
 _DESCRIPTION = """\
@@ -234,7 +234,7 @@ def _table(found: list[Counted], total: StatisticsSums) -> list[str]:
         rows = [[row[0], *row[2:]] for row in rows]
     columns = {title: i for i, title in enumerate(rows[0])}
     left = frozenset(columns[name] for name in (titles[0], *titles[8:11]))
-    optional = [columns[title] for title in _LEFT_OUT if title in columns]
+    optional = [columns[title] for title in _NARROWING if title in columns]
     minutes = {columns[title]: [_to_minutes(row[columns[title]]) for row in rows] for title in titles[8:10]}
     return table_lines(
         rows,

@@ -55,7 +55,7 @@ def table_lines(
         if fitting is None:
             return list(_blocks(rows, indent, width, losses))
         rows, shown = fitting
-    lines = list(_column_lines(rows, shown, indent, left, losses))
+    lines = list(_lines_of_columns(rows, shown, indent, left, losses))
     omitted = [name for column, name in enumerate(rows[0]) if column not in shown]
     return [*lines, f"{indent}{width} columns are too few for: {', '.join(omitted)}"] if omitted else lines
 
@@ -81,7 +81,7 @@ def _narrower(
     return None
 
 
-def _column_lines(
+def _lines_of_columns(
     rows: Sequence[Sequence[str]], shown: Sequence[int], indent: str, left: frozenset[int], losses: frozenset[int]
 ) -> Iterator[str]:
     """Yield the lines of a table with some of its columns."""

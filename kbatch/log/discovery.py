@@ -9,7 +9,14 @@ from kbatch.arguments import check_types
 from kbatch.errors import LogDirectoryError
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
-from kbatch.log.store.listing import ListedDirectory, is_log_name, list_directories, list_path, no_segments
+from kbatch.log.store.listing import (
+    ListedDirectory,
+    is_log_name,
+    list_directories,
+    list_path,
+    missing_path,
+    no_segments,
+)
 from kbatch.log.store.names import parse_directory_name, parse_segment_name, parse_topic_id_name
 from kbatch.log.store.storage import identity, locate
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
@@ -203,7 +210,7 @@ def open_logs(
     storage, text = locate(path, storage_options)
     entry = storage.find(text)
     if entry is None:
-        raise LogDirectoryError(f"{text}: no such file or directory", source=text)
+        raise missing_path(storage, text)
     try:
         names = storage.list(text) if entry.is_directory else []
     except OSError as error:

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 from kbatch.bounds import Domain, Pruning
-from kbatch.errors import LogDirectoryError
 from kbatch.log.discovery import root_list
 from kbatch.log.log_bounds import BoundedLog, LogBound
 from kbatch.log.log_list import LogList
@@ -23,6 +22,7 @@ from kbatch.log.logs import Log
 from kbatch.log.read_arguments import ReadArguments
 from kbatch.log.row_filter import RowFilter
 from kbatch.log.selection import LogChooser, Selection, choose_logs
+from kbatch.log.store.listing import missing_path
 from kbatch.log.store.storage import locate
 from kbatch.options import On
 from kbatch.table import RecordTable
@@ -194,7 +194,7 @@ class DirectoryTree:
         for path in self._paths:
             storage, text = locate(path, self._options)
             if not storage.remote and storage.find(text) is None:
-                raise LogDirectoryError(f"{text}: no such file or directory", source=text)
+                raise missing_path(storage, text)
 
     def logs(self, selection: Selection, excludes: Excludes | None = None) -> Sequence[Log]:
         """Open the logs that a selection chooses; see `OpenSource.logs`."""

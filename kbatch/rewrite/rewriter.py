@@ -29,7 +29,7 @@ from kbatch.read.in_memory import decode_part
 from kbatch.records.display import short_repr
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
-from kbatch.transactions import OpenTransaction, count_records
+from kbatch.transactions import OpenTransaction, record_counts
 from kbatch.write.composing import new_memory
 
 __all__ = [
@@ -136,7 +136,7 @@ class RewriteReport:
 
     def _count_written(self, batches: npt.NDArray[np.void]) -> None:
         """Count batches that are written without parsing their records."""
-        found = count_records(batches)
+        found = record_counts(batches)
         self.batches_written += len(batches)
         self.records += found.records
         self.control_records += found.control_records

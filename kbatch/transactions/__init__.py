@@ -7,7 +7,7 @@ response follow the consumer (``CompletedFetch``).
 
 from kbatch.transactions.aborted import AbortedRanges, ListedAborts, Withheld, WithheldOfLog
 from kbatch.transactions.control_parsing import control_records
-from kbatch.transactions.events import EVENT_DTYPE, LostEvents, are_control, count_records
+from kbatch.transactions.events import EVENT_DTYPE, LostEvents, are_control, record_counts
 from kbatch.transactions.lost import MAX_LOST_HEADERS, LossFollower, follow_batches, lost_bytes
 from kbatch.transactions.opened import OpenTransaction, OpenTransactions
 from kbatch.transactions.recorder import TransactionRecorder
@@ -29,7 +29,7 @@ __all__ = [
     "WithheldOfLog",
     "are_control",
     "control_records",
-    "count_records",
     "follow_batches",
     "lost_bytes",
+    "record_counts",
 ]

@@ -24,7 +24,7 @@ __all__ = [
     "are_control",
     "batch_events",
     "by_producer",
-    "count_records",
+    "record_counts",
 ]
 
 # Kinds of events: the type of a marker as a plain integer, which is compared faster than a member of the enumeration,
@@ -97,7 +97,7 @@ class RecordCounts(NamedTuple):
     uncounted_batches: int
 
 
-def count_records(batches: npt.NDArray[np.void]) -> RecordCounts:
+def record_counts(batches: npt.NDArray[np.void]) -> RecordCounts:
     """Count the records of batches by their headers."""
     counts, control = batches["record_count"], are_control(batches)
     known = counts >= 0

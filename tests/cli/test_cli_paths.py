@@ -125,3 +125,16 @@ def test_write_log_names_the_logs_that_exist_and_what_to_do(tmp_path: Path) -> N
         f"{tmp_path}: exists already, with logs (t-0); choose another path, append to them, or replace all of them "
         "with mode='overwrite'"
     )
+
+
+def test_a_path_that_does_not_exist_is_an_error_with_a_similar_name_next_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "orders-0").mkdir()
+    for command in (["stats"], ["verify"], ["convert"], ["index"], ["diff", str(LOG)]):
+        out = [str(tmp_path / "out")] if command == ["convert"] else []
+        assert main([*command, str(tmp_path / "order-0"), *out]) == (2 if command[0] == "diff" else 1)
+        expected = f"{tmp_path}/order-0: no such file or directory, did you mean 'orders-0'?"
+        assert capsys.readouterr().err == f"kbatch {command[0]}: {expected}\n"
+        assert main([*command, str(tmp_path / "xyz"), *out]) != 0
+        assert capsys.readouterr().err.endswith("xyz: no such file or directory\n")

@@ -31,7 +31,7 @@ from kbatch.public_names import public_in
 from kbatch.quantities import largest, smallest
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
-from kbatch.transactions import OpenTransaction, are_control, count_records
+from kbatch.transactions import OpenTransaction, are_control, record_counts
 from kbatch.transactions.opened import Begun
 
 __all__ = [
@@ -262,7 +262,7 @@ class LogStatistics:
         self.transactional_batches += int((new & ((batches["attributes"] & ATTRIBUTE_TRANSACTIONAL) != 0)).sum())
         counts = batches["record_count"]
         self.empty_batches += int((counts == 0).sum())
-        found = count_records(batches)
+        found = record_counts(batches)
         self.records += found.records
         self.control_records += found.control_records
         self.uncounted_batches += found.uncounted_batches

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.store.names import name_of_log, parse_segment_name, segment_names
 from kbatch.log.store.storage import Entry, Storage
+from kbatch.options import did_you_mean
 
 __all__ = [
     "ListedDirectory",
@@ -16,6 +19,7 @@ __all__ = [
     "is_log_name",
     "list_directories",
     "list_path",
+    "missing_path",
     "no_segments",
     "not_listed",
 ]
@@ -74,6 +78,16 @@ def list_path(storage: Storage, path: str, kind: str = "file or directory") -> d
 def not_listed(directory: str, error: OSError) -> LogDirectoryError:
     """Make the error for a directory that can't be listed."""
     return LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory)
+
+
+def missing_path(storage: Storage, path: str) -> LogDirectoryError:
+    """Make the error for a path at which there is nothing; of a local one, it names a similar name next to it."""
+    names: Iterable[str] = ()
+    if not storage.remote:
+        with contextlib.suppress(OSError):
+            names = os.listdir(os.path.dirname(storage.absolute(path)))
+    hint = did_you_mean(os.path.basename(path), names)
+    return LogDirectoryError(f"{path}: no such file or directory{hint}", source=path)
 
 
 def no_segments(found: ListedDirectory, marked: bool) -> LogDirectoryError | None:
