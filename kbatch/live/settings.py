@@ -43,12 +43,13 @@ _ALIASES = {
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
 # Settings that change nothing here, as in files that several programs share: kbatch does it anyway, or they are about
-# producers or objects for messages.
+# producers, objects for messages, Java's metrics, or the lengths of pauses that this client sets itself.
 _WITHOUT_EFFECT = frozenset(
     [
         "acks",
         "allow.auto.create.topics",
         "auto.commit.interval.ms",
+        "auto.include.jmx.reporter",
         "batch.size",
         "buffer.memory",
         "client.dns.lookup",
@@ -57,31 +58,52 @@ _WITHOUT_EFFECT = frozenset(
         "delivery.timeout.ms",
         "enable.idempotence",
         "enable.metrics.push",
+        "internal.leave.group.on.close",
         "key.deserializer",
         "key.serializer",
         "linger.ms",
-        "log_level",
         "log.connection.close",
+        "log_level",
         "max.in.flight.requests.per.connection",
         "max.poll.records",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
         "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
         "receive.buffer.bytes",
         "retries",
+        "retry.backoff.max.ms",
         "sasl.kerberos.min.time.before.relogin",
         "sasl.kerberos.ticket.renew.jitter",
         "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
         "security.providers",
         "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
         "socket.keepalive.enable",
         "socket.nagle.disable",
+        "ssl.keymanager.algorithm",
+        "ssl.trustmanager.algorithm",
         "value.deserializer",
         "value.serializer",
     ]
 )
+# Settings of which only one value is supported, which is the default of Java's clients.
+_ONLY_VALUES = {"check.crcs": "true", "exclude.internal.topics": "true"}
 _PEM_FILE = "put the PEM text into a file, and name it in"
 # Settings that other clients have and this one refuses, with what to use instead.
 _REFUSED = {
     "check.crcs": "use the argument crc",
+    "exclude.internal.topics": "internal topics are read only if they are named",
     "isolation.level": "use the argument isolation",
     "plugin.library.paths": "plug-ins of librdkafka are not supported; sasl_oauthbearer_token takes a function",
     "sasl.client.callback.handler.class": "classes of Java are not supported",
@@ -450,7 +472,9 @@ def _checked_setting(dotted: str, name: str, value: Any) -> Any:
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: Iterable[str]) -> None:
-    for name in given:
+    for name, value in given.items():
+        if name in _ONLY_VALUES and str(value).strip().lower() == _ONLY_VALUES[name]:
+            continue
         if name in _REFUSED:
             raise ValueError(f"{name}: {_REFUSED[name]}")
         # A file may have the settings of a schema registry too, which the argument schema_registry reads.

@@ -212,7 +212,8 @@ def _start(log: LivePartition, starting: LogBound, found: int | None, options: R
             f"{log.topic}-{log.number}: no record at or after timestamp {starting.timestamp}; with "
             "startingOffsetsByTimestampStrategy=latest reads nothing from such a partition"
         )
-    return log.end_offset if found is None else max(start, found)
+    # Records that were written after the end was listed are not read.
+    return log.end_offset if found is None else max(start, min(found, log.end_offset))
 
 
 def _named_ends(
@@ -242,7 +243,7 @@ def _missing_named(
     name = f"{log.topic}-{log.number}"
     first = starting.offset if starting.is_named and starting.offset is not None else resolved[0]
     last = ending.offset if ending.is_named and ending.offset is not None else resolved[1]
-    if starting.is_named and ending.is_named and first > last:
+    if _is_given(starting) and _is_given(ending) and first > last:
         raise ValueError(f"{name}: the starting offset {first} is greater than the ending offset {last}")
     asked: list[tuple[str, int, int | None]] = []
     if starting.is_named and first < log.start_offset and first < last:
@@ -261,6 +262,11 @@ def _missing_named(
     if missing and options.fail_on_data_loss:
         report_data_loss(missing[0].reason, fails=True, kind=BrokerError)
     return missing
+
+
+def _is_given(bound: LogBound) -> bool:
+    """Whether a bound states where this partition begins or ends, by its own offset or by a time."""
+    return bound.is_named or (bound.timestamp is not None and bound.offset is None)
 
 
 # -- division

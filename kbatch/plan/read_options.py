@@ -96,7 +96,8 @@ def _parse_assignment(text: str) -> dict[str, list[int]]:
         result = {str(topic): list(partitions) for topic, partitions in json.loads(text).items()}
     except (ValueError, AttributeError, TypeError):
         raise ValueError(message) from None
-    if not result or not all(type(number) is int for numbers in result.values() for number in numbers):
+    numbers = [number for partitions in result.values() for number in partitions]
+    if not numbers or not all(type(number) is int for number in numbers):
         raise ValueError(message)
     return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,7 @@ class KbatchLiveStreamReader(MicroBatchReader):
             chosen = selected_partitions(self._live, self.options.read.selection, checks=checks)
             found = {(topic.name, number) for topic, number in chosen}
             if is_over or found.issuperset(known):
+                self._check_deleted({topic for topic, _ in known} - {topic for topic, _ in found})
                 try:
                     return self._located(chosen)
                 except BrokerError as error:
@@ -109,6 +110,15 @@ class KbatchLiveStreamReader(MicroBatchReader):
                     if is_over or error.code not in _ABSENT:
                         raise
             time.sleep(backoff.next_seconds())
+
+    def _check_deleted(self, topics: Iterable[str]) -> None:
+        """Raise if topics are absent from metadata although they may exist, as those that ACLs hide do."""
+        for topic in sorted(topics):
+            try:
+                self._live.topics([topic])
+            except BrokerError as error:
+                if error.code not in _ABSENT:
+                    raise
 
     def _located(self, chosen: Sequence[tuple[TopicMetadata, int]]) -> dict[TopicPartition, LivePartition]:
         isolation = self.options.read.isolation

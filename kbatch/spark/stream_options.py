@@ -82,7 +82,7 @@ class StreamReadOptions:
     max_delay: float = option(
         ValueKind(parse_duration, "1m", _check_delay, metavar="TIME", show=lambda value: f"{value / 60:g}m"),
         15 * 60.0, spark="maxTriggerDelay",
-        help="seconds (or a time such as 15m) to wait for minOffsetsPerTrigger",
+        help="the longest wait for minOffsetsPerTrigger: a time such as 90s or 15m; a number alone is milliseconds",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

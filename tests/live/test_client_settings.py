@@ -156,12 +156,24 @@ def test_settings_that_change_nothing_here_are_accepted() -> None:
     assert settings(shared) == settings()
 
 
+def test_the_defaults_of_javas_consumer_are_accepted() -> None:
+    defaults = {
+        "auto.include.jmx.reporter": "true", "check.crcs": "true", "exclude.internal.topics": "true",
+        "metadata.recovery.strategy": "rebootstrap", "metrics.num.samples": "2", "metrics.recording.level": "INFO",
+        "metrics.sample.window.ms": "30000", "retry.backoff.max.ms": "1000", "sasl.login.refresh.window.factor": "0.8",
+        "socket.connection.setup.timeout.max.ms": "30000", "ssl.trustmanager.algorithm": "PKIX",
+    }  # fmt: skip
+    assert settings(defaults) == settings()
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"bootstrap.server": "b"}, "unknown setting 'bootstrap.server', did you mean 'bootstrap.servers'?"),
         ({"group.id": ""}, "group.id must not be empty"),
         ({"isolation.level": "read_committed"}, "isolation.level: use the argument isolation"),
+        ({"check.crcs": "false"}, "check.crcs: use the argument crc"),
+        ({"exclude.internal.topics": False}, "exclude.internal.topics: internal topics are read only if they are named"),
         ({"auto.offset.reset": "newest"}, "auto.offset.reset must be one of earliest, latest, none, got 'newest'"),
         (
             {"sasl.mechanism": "NTLM"},

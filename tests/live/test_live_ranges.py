@@ -14,7 +14,8 @@ from socket_broker import served
 from kbatch.live import BrokerError, ClientSettings, Cluster, live_read
 from kbatch.live.live_ranges import LiveRange
 from kbatch.log import MissingOffsets
-from kbatch.plan.live_tasks import divide_ranges, live_task_tables, plan_live_ranges
+from kbatch.plan import live_tasks
+from kbatch.plan.live_tasks import divide_ranges, live_task_tables, plan_live_ranges, times_as_offsets
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.protocol import ApiKey
 
@@ -93,6 +94,40 @@ def test_a_partition_without_a_record_at_the_starting_time_is_an_error_or_skippe
         planned(address, topics=("t",), starting=starting)
     found = planned(address, topics=("t",), starting=starting, latest_if_no_timestamp=True)
     assert spans(found) == [(0, 50, 100)]
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending"),
+    [
+        (Bound(offsets={"t": {0: 40}}), Bound(offsets={"t": {0: 20}})),
+        (Bound(timestamp=40), Bound(timestamp=20)),
+        (Bound(timestamps={"t": {0: 40}}), Bound(timestamps={"t": {0: 20}})),
+        (Bound(timestamp=40), Bound(offsets={"t": {0: 20}})),
+        (Bound(offsets={"t": {0: 40}}), Bound(timestamp=20)),
+    ],
+)
+def test_a_start_after_the_end_is_an_error(address: str, starting: Bound, ending: Bound) -> None:
+    with pytest.raises(ValueError, match="^t-0: the starting offset 40 is greater than the ending offset 20$"):
+        planned(address, assign={"t": [0]}, starting=starting, ending=ending, fail_on_data_loss=False)
+
+
+@pytest.mark.parametrize("ending", [Bound(), Bound(timestamp=2000)])
+def test_a_record_at_the_starting_time_that_is_written_after_the_plan_is_not_read(
+    scripted: ScriptedCluster, address: str, monkeypatch: pytest.MonkeyPatch, ending: Bound
+) -> None:
+    log = scripted.topics["t"][0]
+
+    def written(*args: Any) -> Any:
+        monkeypatch.undo()
+        log.write([b"new"], timestamps=[2000])
+        return times_as_offsets(*args)
+
+    monkeypatch.setattr(live_tasks, "times_as_offsets", written)
+    found = planned(
+        address, assign={"t": [0]}, starting=Bound(timestamp=1000), ending=ending, latest_if_no_timestamp=True
+    )
+    assert found == []
+    assert log.end == 101
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from stream_query import LiveQuery, Query
 
 pytest.importorskip("pyspark")
 
+from kbatch import ErrorCode
 from kbatch.live import BrokerError
 from kbatch.protocol import ApiKey
 from kbatch.spark import live_stream
@@ -287,6 +288,26 @@ def test_a_topic_that_was_deleted_is_data_loss_or_no_longer_read(
     assert resumed(query, r"t-0: the topic-partition no longer exists, or .*; read up to \[6\]", caplog) == []
     scripted.topics["t"], scripted.ids["t"] = log, topic_id
     assert query.drain() == list(range(6))
+
+
+@pytest.mark.parametrize("options", [{}, {"subscribePattern": "t.*"}])
+def test_a_topic_that_acls_hide_is_an_error_and_is_not_read_again_later(
+    scripted: ScriptedCluster, address: str, options: dict[str, str]
+) -> None:
+    query = LiveQuery(address, failOnDataLoss="false", **options)
+    query.drain()
+
+    def hide(made: Any) -> None:
+        """Answer as a broker does: a topic that is named is refused, and a list of all topics is without it."""
+        for topic in made.topics:
+            topic.error_code, topic.partitions = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
+
+    scripted.fail(ApiKey.METADATA, *[Fault(change=hide)] * 200)
+    with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED.*ACLs DESCRIBE and READ"):
+        query.batch()
+    scripted.faults[ApiKey.METADATA].clear()
+    write(scripted, 3)
+    assert query.drain() == [6, 7, 8]
 
 
 def test_metadata_that_lack_the_topic_for_a_moment_are_no_loss(
