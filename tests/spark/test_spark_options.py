@@ -61,6 +61,7 @@ def test_options_have_defaults() -> None:
         ({"subscribePattern": "("}, "must be a regular expression"),
         ({"assign": "[1]"}, "assign must be JSON"),
         ({"assign": '{"a": ["0"]}'}, "assign must be JSON"),
+        ({"assign": '{"a": []}'}, "assign must be JSON"),
         ({"partitions": "1-"}, "partitions must be numbers"),
         ({"partitions": "3-1"}, "not a range"),
         ({"startingOffsets": "latest"}, "cannot be 'latest'"),
