@@ -25,8 +25,8 @@ from kbatch.sinks.export_run import Executor
 from kbatch.sinks.exports import Engine, ExportSetup
 from kbatch.sinks.follow_options import FollowOptions
 from kbatch.sinks.metrics import MetricsFile
-from kbatch.sinks.open_in_tasks import TaskTransactions
 from kbatch.sinks.summary import ExportSummary
+from kbatch.sinks.task_transactions import TaskTransactions
 from kbatch.sinks.working import RunLock
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken

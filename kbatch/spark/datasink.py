@@ -99,8 +99,8 @@ def parse_sink_options(options: Mapping[str, str]) -> tuple[str, SinkOptions]:
     given = {name.lower(): value for name, value in options.items()}
     if any(name.startswith("kafka.") for name in given):
         raise ValueError(
-            "kbatch does not write to brokers, so that kafka.* does not apply: it writes a log directory, which save(...) "
-            "names; write to a topic with Spark's Kafka sink, or with a producer in foreachPartition"
+            "kbatch does not write to brokers, so that kafka.* does not apply: it writes a log directory, which "
+            "save(...) names; write to a topic with Spark's Kafka sink, or with a producer in foreachPartition"
         )
     definitions = [*opts.options_of(RowOptions), *opts.options_of(SinkOptions)]
     opts.refuse_unknown(set(given) - {"path"}, [name for each in definitions for name in each.spark])

@@ -173,7 +173,10 @@ def test_the_defaults_of_javas_consumer_are_accepted() -> None:
         ({"group.id": ""}, "group.id must not be empty"),
         ({"isolation.level": "read_committed"}, "isolation.level: use the argument isolation"),
         ({"check.crcs": "false"}, "check.crcs: use the argument crc"),
-        ({"exclude.internal.topics": False}, "exclude.internal.topics: internal topics are read only if they are named"),
+        (
+            {"exclude.internal.topics": False},
+            "exclude.internal.topics: internal topics are read only if they are named",
+        ),
         ({"auto.offset.reset": "newest"}, "auto.offset.reset must be one of earliest, latest, none, got 'newest'"),
         (
             {"sasl.mechanism": "NTLM"},

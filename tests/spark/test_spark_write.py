@@ -222,7 +222,10 @@ def test_a_stream_is_refused(spark: Any, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({}, "no path"),
-        ({"kafka.bootstrap.servers": "a:9092", "topic": "t"}, "kbatch does not write to brokers, .* Spark's Kafka sink"),
+        (
+            {"kafka.bootstrap.servers": "a:9092", "topic": "t"},
+            "kbatch does not write to brokers, .* Spark's Kafka sink",
+        ),
         ({"path": "p", "numPartitions": "0"}, "numPartitions must be 1 to 2147483647, got 0"),
         ({"path": "p", "offsets": "drop"}, "offsets must be one of 'keep', 'assign', got 'drop'"),
         ({"path": "p", "batchSize": "many"}, "batchSize must be a number of bytes"),

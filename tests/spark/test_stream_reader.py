@@ -103,7 +103,9 @@ def test_invalid_stream_options_are_refused(options: dict[str, str], message: st
         parse_stream_options({"path": "/x", **options})
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("1500", 1.5), ("1500ms", 1.5), ("90s", 90), ("2min", 120), ("1d", 86400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1500", 1.5), ("1500ms", 1.5), ("90s", 90), ("2min", 120), ("1d", 86400)]
+)
 def test_a_trigger_delay_without_a_unit_is_milliseconds_as_in_sparks_kafka_source(text: str, seconds: float) -> None:
     assert parse_stream_options({"path": "/x", "maxTriggerDelay": text})[1].max_delay == seconds
 
