@@ -107,7 +107,7 @@ def test_a_partition_without_a_record_at_the_starting_time_is_an_error_or_skippe
     ],
 )
 def test_a_start_after_the_end_is_an_error(address: str, starting: Bound, ending: Bound) -> None:
-    with pytest.raises(ValueError, match="^t-0: the starting offset 40 is greater than the ending offset 20$"):
+    with pytest.raises(ValueError, match=r"^t-0: the starting offset 40 is greater than the ending offset 20$"):
         planned(address, assign={"t": [0]}, starting=starting, ending=ending, fail_on_data_loss=False)
 
 
