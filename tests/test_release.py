@@ -53,12 +53,19 @@ def dist(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write_wheel(path: Path, library: bytes = b"", without: str = "") -> None:
+def write_wheel(path: Path, library: bytes = b"", without: str = "", also: str = "") -> None:
     modules = [str(each.relative_to(ROOT)) for each in (ROOT / "kbatch").rglob("*.py")]
     kernels = [each.stem for each in (ROOT / "kbatch" / "kernels").glob("*.pyx")] + ["_cython"]
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{STEM}.dist-info/METADATA", "")
-        for name in [*modules, *(f"kbatch/kernels/{kernel}.cpython-311-x86_64-linux-gnu.so" for kernel in kernels)]:
+        # As setuptools lists it.
+        archive.writestr(f"{STEM}.data/data/", "")
+        data = [f"{STEM}.data/data/share/man/man1/kbatch.1", *([also] if also else [])]
+        for name in [
+            *data,
+            *modules,
+            *(f"kbatch/kernels/{kernel}.cpython-311-x86_64-linux-gnu.so" for kernel in kernels),
+        ]:
             if name != without:
                 archive.writestr(name, library if name.endswith(".so") else b"")
 
@@ -91,6 +98,15 @@ def test_a_wheel_with_a_wrong_name_is_refused(release: ModuleType, dist: Path, n
 def test_a_wheel_without_a_module_is_refused(release: ModuleType, dist: Path) -> None:
     write_wheel(dist / f"{STEM}-cp311-cp311-manylinux_2_28_aarch64.whl", without="kbatch/table.py")
     assert [*release.problems(dist)] == [f"{STEM}-cp311-cp311-manylinux_2_28_aarch64.whl: kbatch/table is missing"]
+
+
+@pytest.mark.parametrize("name", [f"{STEM}.data/data/etc/other", "tests/conftest.py"])
+def test_a_wheel_has_the_package_and_the_manual_page_alone(release: ModuleType, dist: Path, name: str) -> None:
+    wheel = dist / f"{STEM}-cp311-cp311-manylinux_2_28_aarch64.whl"
+    write_wheel(wheel, without=f"{STEM}.data/data/share/man/man1/kbatch.1")
+    assert [*release.problems(dist)] == [f"{wheel.name}: {STEM}.data/data/share/man/man1/kbatch.1 is missing"]
+    write_wheel(wheel, also=name)
+    assert [*release.problems(dist)] == [f"{wheel.name}: contains {name.partition('/')[0]}"]
 
 
 def test_a_kernel_with_a_run_path_is_refused(release: ModuleType, dist: Path) -> None:

@@ -34,8 +34,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
 @pytest.fixture
 def run(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> Run:
     def made(*arguments: Any) -> tuple[int, str, str]:
+        # A session of Spark that other tests have left would be taken otherwise.
+        engine = ["--engine", "local"] if arguments[0] in ("export", "follow") else []
         try:
-            status = main(list(map(str, arguments)))
+            status = main([*map(str, arguments), *engine])
         except SystemExit as end:
             status = int(end.code or 0)
         captured = capsys.readouterr()
