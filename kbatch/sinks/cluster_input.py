@@ -236,13 +236,23 @@ class _PartitionOffsets:
             yield table
 
 
+def _exists(cluster: Cluster, topic: str) -> bool:
+    """Whether a topic exists; one that ACLs hide is an error."""
+    try:
+        cluster.topics([topic])
+    except BrokerError as error:
+        if error.code not in _ABSENT_CODES:
+            raise
+        return False
+    return True
+
+
 def opened_partitions(
     source: ClusterSource, names: Sequence[TopicPartition], stack: contextlib.ExitStack
 ) -> dict[TopicPartition, VerifiedLog]:
     """Return those of some partitions that a cluster has; `stack` closes the connections."""
     cluster = stack.enter_context(Cluster(source._settings, transport=source._transport))
-    present = {topic.name for topic in cluster.topics()}
-    topics = tuple(sorted({topic for topic, _ in names} & present))
+    topics = tuple(topic for topic in sorted({topic for topic, _ in names}) if _exists(cluster, topic))
     if not topics:
         return {}
     logs = ClusterLogs(cluster, source.describe(), ReadOptions(topics=topics)).listed()

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from golden_logs import LOGS
 from history_copies import write_log
-from scripted_broker import ScriptedCluster, ScriptedPartition
+from scripted_broker import Fault, ScriptedCluster, ScriptedPartition
 
+import kbatch
 from kbatch.cli import main
+from kbatch.protocol import ApiKey
 
 pytest.importorskip("pyarrow")
 
@@ -65,6 +67,21 @@ def test_an_export_follows_and_is_verified(cluster: ScriptedCluster, run: Run, t
     del cluster.topics["orders"]
     status, text, _ = run("verify", tmp_path / "out", "--against", URL)
     assert "there is no log" in text
+
+
+def test_a_topic_that_acls_hide_is_not_taken_for_a_deleted_one(
+    cluster: ScriptedCluster, run: Run, tmp_path: Path
+) -> None:
+    def hide(response: Any) -> None:
+        for topic in response.topics:
+            topic.error_code, topic.partitions = kbatch.ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
+
+    run("export", URL, tmp_path / "out", "--topic", "orders")
+    cluster.fail(ApiKey.METADATA, *[Fault(change=hide)] * 9)
+    status, _, errors = run("verify", tmp_path / "out", "--against", URL)
+    assert status == 1
+    assert "TOPIC_AUTHORIZATION_FAILED" in errors
+    assert "the principal needs the ACLs DESCRIBE and READ on this topic" in errors
 
 
 def test_the_summary_states_what_is_from_the_history_and_a_line_what_it_lacks(
