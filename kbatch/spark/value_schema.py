@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import StructField, StructType
@@ -16,6 +18,9 @@ from kbatch.values.parsed import Parser, bad_types
 from kbatch.values.typed_columns import ValueColumns
 
 __all__ = ["columns_for", "value_schema"]
+
+# Older versions of PySpark have no such parameter, and UTC is their default.
+_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 
 
 def value_schema(schema: StructType, parsers: Mapping[On, Parser]) -> StructType:
@@ -51,7 +56,7 @@ def columns_for(
             continue
         of_side = getattr(options.values, on)
         if of_side.format == "json" and on in requested:
-            parsers[on] = SparkParser(of_side.json_parser(to_arrow_type(requested[on].dataType, timezone="UTC")))
+            parsers[on] = SparkParser(of_side.json_parser(to_arrow_type(requested[on].dataType, **_UTC)))
         else:
             parsers |= parsers_for(ValueOptions(**{on: of_side}))
     whole = {field.name: field.dataType for field in value_schema(kafka_schema(headers=True), parsers)}

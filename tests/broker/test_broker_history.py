@@ -98,7 +98,8 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TieredBroker]:
         while len(list(root.glob("*/*.leader_epoch_checkpoint"))) < closed:
             assert time.monotonic() < deadline, f"no upload:\n{broker.output()[-4000:]}"
             time.sleep(0.1)
-        shutil.copytree(broker.log_dir, directory / "backup")
+        # The broker replaces its checkpoints meanwhile.
+        shutil.copytree(broker.log_dir, directory / "backup", ignore=shutil.ignore_patterns("*.tmp"))
         yield TieredBroker(broker, root, directory / "backup", admin)
 
 
