@@ -145,6 +145,18 @@ def test_a_tagged_commit_of_a_clean_tree_is_ready(release: ModuleType, clone: Pa
     assert [*release.release_problems()] == []
 
 
+def test_a_source_distribution_without_a_file_of_the_commit_is_refused(release: ModuleType, clone: Path) -> None:
+    def pack(*names: str) -> None:
+        with tarfile.open(clone / "dist.tar.gz", "w:gz") as archive:
+            for name in names:
+                archive.add(clone / name, f"{STEM}/{name}")
+
+    pack("pyproject.toml", "CHANGELOG.md", "kbatch/extras.py")
+    assert [*release.left_out(clone)] == []
+    pack("pyproject.toml", "CHANGELOG.md")
+    assert [*release.left_out(clone)] == ["dist.tar.gz: kbatch/extras.py is missing"]
+
+
 def test_a_commit_with_the_tag_of_another_version_is_refused(release: ModuleType, clone: Path) -> None:
     tag(clone, "v1.2.2")
     assert [*release.release_problems()] == ["the commit has no tag v1.2.3"]
