@@ -17,7 +17,7 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 import kbatch
 import kbatch.spark
-from kbatch.spark.source_api import HAS_DATA_SOURCE, HAS_LIMITS
+from kbatch.spark.source_api import HAS_DATA_SOURCE, HAS_LIMITS, DataSourceReader
 
 pytestmark = [
     pytest.mark.spark,
@@ -99,7 +99,9 @@ def test_the_actions_of_a_frame_have_the_same_offsets(spark: Any) -> None:
         found = frame(spark, address, "t")
         assert found.count() == 3
         log.write([b"b"])
-        assert (found.count(), found.filter("offset = 2").count()) == (3, 1)
+        # PySpark 4.0, which passes no conditions to sources, makes a reader for each action.
+        assert found.count() == (3 if hasattr(DataSourceReader, "pushFilters") else 4)
+        assert found.filter("offset = 2").count() == 1
         assert frame(spark, address, "t").count() == 4
 
 
@@ -216,6 +218,7 @@ def test_a_stream_continues_from_its_checkpoint(
         assert not path.is_file() or b"swordfish" not in path.read_bytes(), path
 
 
+@pytest.mark.skipif(not HAS_LIMITS, reason="before PySpark 4.2, which reads one micro-batch of the page's stream")
 def test_the_code_of_the_page_prints_what_the_page_shows(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     logs = [ScriptedPartition(), ScriptedPartition()]
     for log, first, totals in zip(logs, (1, 4), [(9.5, 4.5, 6.0), (3.0, 4.0)], strict=True):
