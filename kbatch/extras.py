@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import importlib.machinery
 import os
 import shlex
 import shutil
@@ -65,7 +65,8 @@ def _installer() -> list[str]:
         return ["uv", "tool", "install"]
     if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
         return ["pipx", "install", "--force"]
-    if importlib.util.find_spec("pip") is None:
+    # `importlib.util.find_spec` also asks the finder of setuptools, which warns if PySpark 3.5 has imported distutils.
+    if importlib.machinery.PathFinder.find_spec("pip") is None:
         active = os.environ.get("VIRTUAL_ENV")
         # uv also finds the environment .venv of the directory, which need not be this one.
         is_active = active is not None and os.path.realpath(active) == os.path.realpath(sys.prefix)

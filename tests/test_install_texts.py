@@ -150,7 +150,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "bin").mkdir()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.machinery.PathFinder.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path / "other"))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.setattr(extras, "PUBLISHED", True)
@@ -161,7 +161,7 @@ def with_pip(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pip = environment / "bin" / "pip"
     pip.write_text("#!/bin/sh\n")
     pip.chmod(0o755)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.machinery.PathFinder.find_spec", lambda name: object())
     return pip
 
 
