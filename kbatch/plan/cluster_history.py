@@ -1,25 +1,39 @@
-"""The history of the topics of an export: which parts of a range of offsets its tasks read from files."""
+"""The history of the topics of a cluster: which parts of a range of offsets tasks read from files."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from kbatch.format import Limits
 from kbatch.live.cluster import PartitionKey
 from kbatch.live.live_partitions import LivePartition
+from kbatch.live.live_ranges import LiveRange
 from kbatch.log import Log
+from kbatch.options import OptionError
 from kbatch.plan.cluster_tasks import ClusterRange
 from kbatch.plan.history import HistoryPlanner
 from kbatch.plan.history_copies import found_copies
-from kbatch.plan.history_files import cut_split
+from kbatch.plan.history_files import between, cut_at_offsets, cut_split
 from kbatch.plan.history_plan import FetchedRange, offsets_text
+from kbatch.plan.live_tasks import LiveTask, divide_ranges
 from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.split import divide_parts
 from kbatch.quantities import callers_stacklevel
 from kbatch.read.decode_options import DecodeOptions
 
-__all__ = ["ClusterHistory"]
+__all__ = ["ClusterHistory", "check_history_options"]
+
+
+def check_history_options(options: ReadOptions) -> None:
+    """Raise `OptionError` for options that a history excludes."""
+    if "stop" in (options.on_error, *(each.get("on_error") for each in options.policies.values())):
+        raise OptionError(
+            "{on_error} stop cannot be used with a history: what is damaged in its files is fetched; use raise or skip"
+        )
 
 
 class ClusterHistory:
@@ -28,6 +42,7 @@ class ClusterHistory:
     Parameters
     ----------
     paths : sequence of str
+        Without any, all is fetched.
     storage_options : mapping of str to str
         For URLs.
     """
@@ -54,8 +69,32 @@ class ClusterHistory:
             )
             self._copies |= {key: found.get(key, []) for key in wanted}
 
-    def parts(self, live: LivePartition, whole: ClusterRange, options: ReadOptions) -> Iterator[ClusterRange]:
+    def tasks(self, found: Sequence[tuple[LivePartition, LiveRange]], options: ReadOptions) -> list[LiveTask]:
+        """Divide the ranges of partitions among tasks as `divide_ranges`, and these where files begin and end.
+
+        A task reads files of about ``split_bytes``, or fetches.
+
+        Raises
+        ------
+        BrokerError, AuthenticationError, LogDirectoryError
+        """
+        self.look_for([(each.topic, each.partition) for _, each in found])
+        starts: dict[PartitionKey, list[int]] = {}
+        for each in divide_ranges([each for _, each in found], options):
+            starts.setdefault((each.topic, each.partition), []).append(each.start)
+        tasks: list[LiveTask] = []
+        for live, planned in found:
+            if begins := starts.get((planned.topic, planned.partition)):
+                parts = self.parts(live, ClusterRange.of(planned, 0.0), options, begins)
+                tasks += _tasks_between(begins, parts, options)
+        return tasks
+
+    def parts(
+        self, live: LivePartition, whole: ClusterRange, options: ReadOptions, cuts: Sequence[int] = ()
+    ) -> Iterator[ClusterRange]:
         """Yield the parts of a range of offsets, in order: those in files, of about ``split_bytes``, and the others.
+
+        They are also cut at the offsets `cuts`, which ascend.
 
         Raises
         ------
@@ -63,7 +102,7 @@ class ClusterHistory:
         """
         copies = self._copies.get((whole.topic, whole.partition))
         if not copies:
-            yield whole
+            yield from whole.cut(between(cuts, whole.start, whole.stop))
             return
         decoding = DecodeOptions(
             isolation=options.isolation,
@@ -77,13 +116,18 @@ class ClusterHistory:
         segments = planner.segments
         for each in plan.parts:
             if isinstance(each, FetchedRange):
-                yield replace(whole.fetched_from(each.start), stop=each.stop)
+                fetched = replace(whole.fetched_from(each.start), stop=each.stop)
+                yield from fetched.cut(between(cuts, fetched.start, fetched.stop))
                 continue
-            for split in cut_split(each, segments[each.path], options.split_bytes, options.split_bytes):
-                start, stop = split.start_offset or 0, split.stop_offset or 0
-                if start < stop:
-                    density = split.bytes / (stop - start)
-                    yield replace(whole, start=start, stop=stop, density=density, split=split, may_begin_later=False)
+            segment = segments[each.path]
+            for piece in cut_at_offsets(each, segment, cuts):
+                for split in cut_split(piece, segment, options.split_bytes, options.split_bytes):
+                    start, stop = split.start_offset or 0, split.stop_offset or 0
+                    if start < stop:
+                        density = split.bytes / (stop - start)
+                        yield replace(
+                            whole, start=start, stop=stop, density=density, split=split, may_begin_later=False
+                        )
         if not plan.splits and whole.start > max((each.base_offset or 0 for each in segments.values()), default=-1):
             # The files have nothing from this offset on, from which later runs continue.
             self._copies[whole.topic, whole.partition] = []
@@ -92,3 +136,13 @@ class ClusterHistory:
         if text not in self._notes:
             self._notes.add(text)
             warnings.warn(f"history: {text}", RuntimeWarning, stacklevel=callers_stacklevel())
+
+
+def _tasks_between(starts: Sequence[int], parts: Iterable[ClusterRange], options: ReadOptions) -> Iterator[LiveTask]:
+    """Yield the tasks of the parts of a partition; none has parts before and after one of the offsets."""
+    # The offsets have divided the partition by the other options.
+    by_bytes = replace(options, min_partitions=None, max_records_per_partition=None)
+    for (_, in_files), run in groupby(parts, lambda each: (bisect_right(starts, each.start), each.is_history)):
+        found = list(run)
+        divided = divide_parts(found, by_bytes) if in_files else [[each] for each in found]
+        yield from map(tuple, divided)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 
+from kbatch import options as opts
+from kbatch.live.cluster_source import ClusterSource
 from kbatch.live.settings import ClientSettings
 from kbatch.log.store.storage import is_cluster_url
+from kbatch.plan.cluster_history import check_history_options
 from kbatch.plan.read_options import (
     ReadOptions,
     ignored_options,
     log_ignored,
     parse_options,
+    parse_paths,
     parse_read,
     warn_ignored,
 )
@@ -28,13 +33,19 @@ _NOT_ALLOWED = {
     "kafka.key.deserializer": "keys are bytes; use keyFormat, or a function of Spark",
     "kafka.value.deserializer": "values are bytes; use valueFormat, or a function of Spark",
 }
+# The option that names the history of a cluster.
+_HISTORY = "history"
 # Options of reads of files, in the spelling of messages.
 _OF_FILES = {
     "keyIndex": "a key index is of files; the option key alone chooses the records of a key",
     "onGap": "a broker does not state why offsets are missing",
     "paths": "name the brokers in kafka.bootstrap.servers",
-    "splitBytes": "the sizes of records are not known before they are fetched; use minPartitions or "
-    "maxRecordsPerPartition",
+}
+# Those that are for the files of a history too.
+_OF_HISTORY = {
+    "splitBytes": "the sizes of records are not known before they are fetched, except for those in files of a "
+    "history; use minPartitions or maxRecordsPerPartition",
+    "storage.*": "storage options are of file systems, such as that of a history",
 }
 # The beginnings of settings that may have a secret.
 _SECRET_PREFIXES = ("kafka.sasl.", "kafka.ssl.", "kafka.socks5.")
@@ -56,41 +67,44 @@ def is_secret_setting(name: str) -> bool:
     return name.lower().startswith(_SECRET_PREFIXES)
 
 
-def parse_source(options: Mapping[str, str]) -> tuple[list[str] | ClientSettings, ReadOptions]:
+def parse_source(options: Mapping[str, str]) -> tuple[list[str] | ClusterSource, ReadOptions]:
     """Return the directories or the cluster to read, and the options; errors are as for `parse_options`."""
     return parse_cluster_options(options) if is_live(options) else parse_options(options)
 
 
-def parse_cluster_options(options: Mapping[str, str]) -> tuple[ClientSettings, ReadOptions]:
-    """Return the settings of the client and the options, from the strings that Spark passes.
+def parse_cluster_options(options: Mapping[str, str]) -> tuple[ClusterSource, ReadOptions]:
+    """Return the cluster with its history, and the options, from the strings that Spark passes.
 
     Parameters
     ----------
     options : mapping of str to str
         Names in any case. Those that begin with ``kafka.`` are settings of the client (`ClientSettings`), without this
-        prefix; ``path`` may be a URL ``kafka://HOST:PORT`` instead of ``kafka.bootstrap.servers``. The others are
-        those of directories (`parse_options`), except for options about files.
+        prefix; ``path`` may be a URL ``kafka://HOST:PORT`` instead of ``kafka.bootstrap.servers``. ``history`` has
+        the paths of copies of the logs, as ``paths`` of directories. The others are those of directories
+        (`parse_options`), except for options about files.
 
     Raises
     ------
     ValueError
         An unknown option or setting, a value that an option cannot have, or options that contradict each other. The
         message has no secret.
+    LogDirectoryError
+        If a local path of the history does not exist.
 
     Examples
     --------
     >>> from kbatch.plan.cluster_options import parse_cluster_options
     >>> given = {"kafka.bootstrap.servers": "a:9092", "subscribe": "orders", "minPartitions": "8"}
-    >>> settings, read = parse_cluster_options(given)
-    >>> settings.bootstrap_servers, read.topics, read.min_partitions
-    ((ServerAddress(host='a', port=9092),), ('orders',), 8)
+    >>> source, read = parse_cluster_options(given)
+    >>> source, read.topics, read.min_partitions
+    (<ClusterSource: kafka://a:9092>, ('orders',), 8)
     """
     given = {name.lower(): value for name, value in options.items()}
-    for name, reason in _OF_FILES.items():
-        if name.lower() in given:
-            raise ValueError(f"{name} does not apply to a live cluster: {reason}")
-    if storage := sorted(name for name in given if name.startswith("storage.")):
-        raise ValueError(f"{storage[0]} does not apply to a live cluster: storage options are of file systems")
+    refused = _OF_FILES if _HISTORY in given else {**_OF_FILES, **_OF_HISTORY}
+    for name, reason in refused.items():
+        if found := sorted(each for each in given if fnmatchcase(each, name.lower())):
+            which = found[0] if "*" in name else name
+            raise ValueError(f"{which} does not apply to a live cluster: {reason}")
     for name, reason in _NOT_ALLOWED.items():
         if name in given:
             raise ValueError(f"{name}: {reason}")
@@ -100,12 +114,17 @@ def parse_cluster_options(options: Mapping[str, str]) -> tuple[ClientSettings, R
         if name.startswith(_PREFIX) and name not in ("kafka.group.id", "kafka.isolation.level")
     }
     apart = {"path", *settings, *_without_effect(given, is_stream=False)}
-    read = parse_read(given, apart, {*_OF_FILES, "storage.*"})
+    read = parse_read(given, apart, refused, [_HISTORY])
     if read.topics is None and read.topic_pattern is None and read.assign is None:
         raise ValueError("no topics: a live cluster needs one of subscribe, subscribePattern and assign")
     if read.table == "transactions":
         raise ValueError("table transactions does not apply to a live cluster: a broker does not list transactions")
-    return _client_settings(given, settings), read
+    history = None
+    if _HISTORY in given:
+        history = parse_paths(_HISTORY, given[_HISTORY])
+        opts.as_named(lambda: check_history_options(read), {"on_error": "onError"})
+    client = _client_settings(given, settings)
+    return ClusterSource(client, history=history, storage_options=read.storage if history else None), read
 
 
 def _client_settings(given: Mapping[str, str], settings: Mapping[str, str]) -> ClientSettings:

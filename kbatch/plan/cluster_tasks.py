@@ -1,13 +1,14 @@
-"""The ranges of offsets of a cluster that a task of an export reads, and their tables."""
+"""The ranges of offsets of a cluster that a task reads from files or by fetches, and their tables."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from kbatch.error_codes import ErrorCode
 from kbatch.format import Limits
@@ -32,7 +33,9 @@ from kbatch.records.data import decoded_columns
 from kbatch.records.loss_list import Loss
 from kbatch.table import RecordTable
 
-__all__ = ["ClusterRange", "ClusterReader"]
+__all__ = ["ClusterRange", "ClusterReader", "file_tables", "range_decoding"]
+
+RangeT = TypeVar("RangeT", bound=LiveRange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,58 +201,22 @@ class ClusterReader:
             for (of_topic, in_files), of_options in groupby(
                 parts, lambda each: (options._for_topic(each.topic), each.is_history)
             ):
-                tables = self._file_tables if in_files else self._tables
-                yield from tables(cluster, list(of_options), of_topic, columns, [] if gaps is None else gaps)
-
-    def _file_tables(
-        self,
-        cluster: Cluster,
-        parts: Sequence[ClusterRange],
-        options: ReadOptions,
-        columns: tuple[str, ...] | None,
-        gaps: list[SegmentGap],
-    ) -> Iterator[tuple[ClusterRange, RecordTable]]:
-        for each in parts:
-            tables = FileTables(self._decoded(each, options, columns), each.start)
-            for table in tables:
-                yield each, table
-                del table
-            if tables.error is not None and tables.reached < each.stop:
-                where = f"{each.path}: {offsets_text(tables.reached, each.stop)}"
-                logging.getLogger(__name__).warning("%s fetched from the cluster, since %s", where, tables.error)
-                yield from self._tables(cluster, [each.fetched_from(tables.reached)], options, columns, gaps)
-
-    def _decoded(
-        self, part: ClusterRange, options: ReadOptions, columns: tuple[str, ...] | None
-    ) -> Iterator[RecordTable]:
-        """Yield the tables of a part of a file; damage is an error, since the cluster has these records too."""
-        split, rows = part.split, RowFilter(keys=key_bytes(options.key))
-        assert split is not None
-        decoding = replace(
-            _range_decoding(options, columns, rows),
-            crc="verify" if options.crc == "mark" else options.crc,
-            on_error="raise",
-            # The plan has decided which batches are withheld.
-            isolation="read_uncommitted",
-            withheld=split.withheld,
-            start_offset=split.start_offset,
-            stop_offset=split.stop_offset,
-        )
-        segment = planned_segment(split.path, live=False, storage_options=self._storage_options, size=split.size)
-        for table in read_tables(segment, split.start, split.end, decoding, TABLE_BYTES):
-            yield rows.chosen(table)._with(topic=split.topic, partition=split.partition)
-            del table
+                fetched = partial(self._tables, cluster, of_topic, columns, [] if gaps is None else gaps)
+                if in_files:
+                    yield from file_tables(of_options, of_topic, columns, self._storage_options, fetched)
+                else:
+                    yield from fetched(list(of_options))
 
     def _tables(
         self,
         cluster: Cluster,
-        parts: Sequence[ClusterRange],
         options: ReadOptions,
         columns: tuple[str, ...] | None,
         gaps: list[SegmentGap],
+        parts: Sequence[ClusterRange],
     ) -> Iterator[tuple[ClusterRange, RecordTable]]:
         rows = RowFilter(keys=key_bytes(options.key))
-        decoding = _range_decoding(options, columns, rows)
+        decoding = range_decoding(options, columns, rows)
         loss = _RunLoss(options.fail_on_data_loss or options.on_gap == "raise")
         turns = RangesInTurn(parts)
         with self._lock:
@@ -268,7 +235,52 @@ class ClusterReader:
                 self._running.discard(turns)
 
 
-def _range_decoding(options: ReadOptions, columns: tuple[str, ...] | None, rows: RowFilter) -> DecodeOptions:
+def file_tables(
+    parts: Iterable[ClusterRange],
+    options: ReadOptions,
+    columns: tuple[str, ...] | None,
+    storage_options: Mapping[str, str] | None,
+    fetched: Callable[[Sequence[ClusterRange]], Iterator[tuple[RangeT, RecordTable]]],
+) -> Iterator[tuple[ClusterRange | RangeT, RecordTable]]:
+    """Read the ranges of a task that are in files of the history; `fetched` reads what cannot be read from a file."""
+    for each in parts:
+        tables = FileTables(_decoded(each, options, columns, storage_options), each.start)
+        for table in tables:
+            yield each, table
+            del table
+        if tables.error is not None and tables.reached < each.stop:
+            where = f"{each.path}: {offsets_text(tables.reached, each.stop)}"
+            logging.getLogger(__name__).warning("%s fetched from the cluster, since %s", where, tables.error)
+            yield from fetched([each.fetched_from(tables.reached)])
+
+
+def _decoded(
+    part: ClusterRange,
+    options: ReadOptions,
+    columns: tuple[str, ...] | None,
+    storage_options: Mapping[str, str] | None,
+) -> Iterator[RecordTable]:
+    """Yield the tables of a part of a file; damage is an error, since the cluster has these records too."""
+    split, rows = part.split, RowFilter(keys=key_bytes(options.key))
+    assert split is not None
+    decoding = replace(
+        range_decoding(options, columns, rows),
+        crc="verify" if options.crc == "mark" else options.crc,
+        on_error="raise",
+        # The plan has decided which batches are withheld.
+        isolation="read_uncommitted",
+        withheld=split.withheld,
+        start_offset=split.start_offset,
+        stop_offset=split.stop_offset,
+    )
+    segment = planned_segment(split.path, live=False, storage_options=storage_options, size=split.size)
+    for table in read_tables(segment, split.start, split.end, decoding, TABLE_BYTES):
+        yield rows.chosen(table)._with(topic=split.topic, partition=split.partition)
+        del table
+
+
+def range_decoding(options: ReadOptions, columns: tuple[str, ...] | None, rows: RowFilter) -> DecodeOptions:
+    """Return how the batches of a task are decoded, for the columns that its caller and the row filter use."""
     return DecodeOptions(
         isolation=options.isolation,
         include_control=options.include_control,

@@ -36,11 +36,11 @@ from kbatch.live.live_partitions import LivePartition
 from kbatch.log import Log, Segment
 from kbatch.log.committed import SegmentTransactions, join_transactions, segment_transactions
 from kbatch.log.gaps import SegmentEnd, SegmentGaps, are_rewritten
-from kbatch.log.ranges import seek
 from kbatch.log.selection import REMOTE_THREADS
 from kbatch.log.store.names import is_remote_name
 from kbatch.log.store.storage import is_url
 from kbatch.plan.following import walk_threads
+from kbatch.plan.history_files import narrowed
 from kbatch.plan.history_plan import FetchedRange, HistoryPlan, RefusedFile, unavailable
 from kbatch.plan.split import Split, records_per_byte
 from kbatch.read.decode_options import DecodeOptions
@@ -437,21 +437,20 @@ class HistoryPlanner:
     def _split(self, piece: _Piece) -> Split:
         assert piece.sound is not None
         segment, log = piece.sound.segment, piece.sound.copy.log
-        begin = 0 if piece.start <= piece.sound.first else seek(segment, piece.start)
-        end = segment.size if piece.stop >= piece.sound.stop else segment.end_for_offset(piece.stop)
-        return Split(
+        whole = Split(
             segment.path,
-            min(begin, end),
-            end,
+            0,
+            segment.size,
             segment.size,
             False,
             self._live.metadata.name,
             self._live.number,
-            piece.start,
-            piece.stop,
+            piece.sound.first,
+            piece.sound.stop,
             None,
             density=records_per_byte(log),
         )
+        return narrowed(whole, segment, piece.start, piece.stop)
 
     def _followed(self, region: Sequence[_Piece]) -> list[SegmentTransactions]:
         """Return the beginnings and ends of transactions between the offsets of each piece."""

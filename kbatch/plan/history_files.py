@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from kbatch.errors import KbatchError, LimitExceededError
 from kbatch.live.broker_errors import BrokerError
 from kbatch.log import Segment
+from kbatch.log.ranges import seek
 from kbatch.plan.split import Split, good_row, growing_parts
 from kbatch.table import RecordTable
 
-__all__ = ["FileTables", "cut_split"]
+__all__ = ["FileTables", "between", "cut_at_offsets", "cut_split", "narrowed"]
 
 
 class FileTables:
@@ -49,6 +52,37 @@ class FileTables:
             raise
         except (KbatchError, OSError) as error:
             self.error = error
+
+
+def narrowed(whole: Split, segment: Segment, start: int, stop: int) -> Split:
+    """Return the part of a split with some of its offsets; the batches that cross its ends are in it.
+
+    Raises
+    ------
+    KbatchError, OSError
+    """
+    begin, end = whole.start, whole.end
+    if start > (whole.start_offset or 0):
+        begin = max(begin, seek(segment, start))
+    if stop < (whole.stop_offset or 0):
+        end = min(end, segment.end_for_offset(stop))
+    return replace(whole, start=min(begin, end), end=end, start_offset=start, stop_offset=stop)
+
+
+def between(offsets: Sequence[int], start: int, stop: int) -> Sequence[int]:
+    """Return those of some ascending offsets that are within a range and are not its ends."""
+    return offsets[bisect_right(offsets, start) : bisect_left(offsets, stop)]
+
+
+def cut_at_offsets(whole: Split, segment: Segment, offsets: Sequence[int]) -> Iterator[Split]:
+    """Yield the parts of a split between some ascending offsets."""
+    first, stop = whole.start_offset or 0, whole.stop_offset or 0
+    for begin, end in pairwise([first, *between(offsets, first, stop), stop]):
+        try:
+            yield narrowed(whole, segment, begin, end)
+        except (KbatchError, OSError):
+            # The file has changed since it was planned: its task fetches these offsets.
+            yield replace(whole, start_offset=begin, stop_offset=end)
 
 
 def cut_split(whole: Split, segment: Segment, size: int, most: int, *, from_end: bool = False) -> Iterator[Split]:

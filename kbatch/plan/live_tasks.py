@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from kbatch.format import Limits
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import LATEST, Cluster, PartitionKey
 from kbatch.live.live_partitions import LivePartition, located_partitions, selected_partitions
@@ -19,19 +18,18 @@ from kbatch.log.missing import MissingOffsets, report_data_loss, warn_missing
 from kbatch.log.reading import TABLE_BYTES
 from kbatch.log.resolving import log_bounds
 from kbatch.log.row_filter import RowFilter, key_bytes
+from kbatch.plan.cluster_tasks import ClusterRange, file_tables, range_decoding
 from kbatch.plan.read_options import ReadOptions
 from kbatch.quantities import largest, smallest
-from kbatch.read.decode_options import DecodeOptions
-from kbatch.records.data import decoded_columns
 from kbatch.table import RecordTable
 
 __all__ = ["LiveTask", "divide_ranges", "live_task_tables", "plan_live_ranges", "resolved_ranges", "times_as_offsets"]
 
-# The ranges that a task reads, of different partitions.
-LiveTask = tuple[LiveRange, ...]
+# The ranges that a task reads: a fetched one, or those in files of one partition.
+LiveTask = tuple[ClusterRange, ...]
 
 
-def plan_live_ranges(cluster: Cluster, options: ReadOptions) -> list[LiveRange]:
+def plan_live_ranges(cluster: Cluster, options: ReadOptions) -> list[tuple[LivePartition, LiveRange]]:
     """Return the offsets to read of each partition that the options choose, by topic and number; none is empty.
 
     Under read_committed a range ends at the last stable offset.
@@ -46,7 +44,7 @@ def plan_live_ranges(cluster: Cluster, options: ReadOptions) -> list[LiveRange]:
     logs = located_partitions(cluster, selected_partitions(cluster, options.selection), options.isolation)
     found = resolved_ranges(cluster, logs, log_bounds(logs, options.selection), options)
     warn_missing([each for _, missing in found for each in missing])
-    return [each for each, _ in found if each.records]
+    return [(log, each) for log, (each, _) in zip(logs, found, strict=True) if each.records]
 
 
 def resolved_ranges(
@@ -82,20 +80,20 @@ def resolved_ranges(
     return ranges
 
 
-def divide_ranges(ranges: Sequence[LiveRange], options: ReadOptions) -> list[LiveTask]:
-    """Divide ranges among tasks by ``minPartitions`` and ``maxRecordsPerPartition``, as Spark's Kafka source does.
+def divide_ranges(ranges: Sequence[LiveRange], options: ReadOptions) -> list[LiveRange]:
+    """Divide ranges by ``minPartitions`` and ``maxRecordsPerPartition``, as Spark's Kafka source does.
 
-    By default each range is a task. With ``on_error="stop"`` it always is, because only the reader of all of it knows
-    where it stops.
+    By default none is divided. With ``on_error="stop"`` none is, because only the reader of all of it knows where it
+    stops.
 
     Returns
     -------
-    list of tuple of LiveRange
+    list of LiveRange
         Joined in order, they have each offset of the ranges exactly once.
     """
     found = [each for each in ranges if each.records]
     if options.on_error == "stop":
-        return [(each,) for each in found]
+        return found
     if (limit := options.max_records_per_partition) is not None:
         found = [part for each in found for part in _range_parts(each, math.ceil(each.records / limit))]
     minimum = options.min_partitions
@@ -110,7 +108,7 @@ def divide_ranges(ranges: Sequence[LiveRange], options: ReadOptions) -> list[Liv
             for each, small in zip(found, is_small, strict=True)
             for part in _range_parts(each, 1 if small else _share(each, rest, tasks))
         ]
-    return [(each,) for each in found]
+    return found
 
 
 def live_task_tables(
@@ -122,11 +120,14 @@ def live_task_tables(
 ) -> Iterator[tuple[LiveRange, RecordTable]]:
     """Fetch and decode the ranges of a task, as `kbatch.plan.tasks.task_tables` reads splits of files.
 
+    Those that are in files of the history are read from there, and fetched if they cannot be read.
+
     Parameters
     ----------
     settings : ClientSettings
-    task : tuple of LiveRange
+    task : tuple of ClusterRange
     options : ReadOptions
+        With the options of the file system of the history.
     columns : tuple of str, optional
         The only columns of the records that the caller uses, of `kbatch.records.kafka_columns.SPARK_COLUMNS`.
     missing : list of MissingOffsets, optional
@@ -143,26 +144,16 @@ def live_task_tables(
         For damage.
     """
     rows = RowFilter(keys=key_bytes(options.key))
-    if columns is not None:
-        columns = decoded_columns(tuple(dict.fromkeys((*columns, *rows.columns))))
-    decode = DecodeOptions(
-        isolation=options.isolation,
-        include_control=options.include_control,
-        crc=options.crc,
-        on_error=options.on_error,
-        limits=Limits(max_decompressed_bytes=options.max_decompressed_bytes),
-        columns=columns,
-    )
+    decode = range_decoding(options, columns, rows)
     with Cluster(settings) as cluster:
-        yield from range_tables(
-            cluster,
-            task,
-            decode,
-            rows=rows,
-            max_bytes=TABLE_BYTES,
-            fails=options.fail_on_data_loss,
-            missing=missing,
-        )
+
+        def fetched(parts: Sequence[LiveRange]) -> Iterator[tuple[LiveRange, RecordTable]]:
+            fails = options.fail_on_data_loss
+            return range_tables(cluster, parts, decode, rows=rows, max_bytes=TABLE_BYTES, fails=fails, missing=missing)
+
+        yield from file_tables((each for each in task if each.is_history), options, columns, options.storage, fetched)
+        if rest := [each for each in task if not each.is_history]:
+            yield from fetched(rest)
 
 
 # -- bounds

@@ -38,6 +38,7 @@ __all__ = [
     "ignored_options",
     "log_ignored",
     "parse_options",
+    "parse_paths",
     "parse_per_partition",
     "parse_read",
     "split_policies",
@@ -464,12 +465,16 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     (['/data'], ('orders', 'users'), 67108864)
     """
     given = {name.lower(): value for name, value in options.items()}
+    if "history" in given:
+        raise ValueError("history belongs to a live cluster: name its brokers, or name the directories in paths")
     # load() passes its argument as an option.
     apart = {"path", "paths", *(name.lower() for name in _ignored(options, is_stream=False))}
     return _paths(given), parse_read(given, apart)
 
 
-def parse_read(given: Mapping[str, str], apart: Container[str], excluded: Container[str] = ()) -> ReadOptions:
+def parse_read(
+    given: Mapping[str, str], apart: Container[str], excluded: Container[str] = (), added: Iterable[str] = ()
+) -> ReadOptions:
     """Return the options of a read, by name in lower case, without those that its source has `apart`.
 
     Parameters
@@ -478,6 +483,8 @@ def parse_read(given: Mapping[str, str], apart: Container[str], excluded: Contai
     apart : container of str
     excluded : container of str
         Options that this source does not have.
+    added : iterable of str
+        Options that only this source has.
 
     Raises
     ------
@@ -491,7 +498,7 @@ def parse_read(given: Mapping[str, str], apart: Container[str], excluded: Contai
     own = (
         name for name in given if not name.startswith(_STORAGE) and name not in apart and not is_registry_setting(name)
     )
-    opts.refuse_unknown(own, [name for name in (*known, "storage.*") if name not in excluded])
+    opts.refuse_unknown(own, [name for name in (*known, *added, "storage.*") if name not in excluded])
     values, names = opts.from_strings(reading, given)
     if "fail_on_data_loss" in values:
         values.setdefault("on_error", "raise" if values["fail_on_data_loss"] else "skip")
@@ -538,7 +545,7 @@ def _paths(given: dict[str, str]) -> list[str]:
     if "path" in given:
         paths.append(given["path"])
     if "paths" in given:
-        paths += _parse_paths(given["paths"])
+        paths += parse_paths("paths", given["paths"])
     if not paths:
         raise ValueError(
             "no path: name the log directory in load(...), or in the option path, or a live cluster in the option "
@@ -548,14 +555,14 @@ def _paths(given: dict[str, str]) -> list[str]:
     return paths
 
 
-def _parse_paths(text: str) -> list[str]:
-    """Return several paths: JSON, as ``load([...])`` passes them, or separated by commas, as in Kafka's log.dirs."""
+def parse_paths(name: str, text: str) -> list[str]:
+    """Return the paths of an option: JSON, as ``load([...])`` passes them, or with commas between, as in log.dirs."""
     try:
         paths = json.loads(text) if text.lstrip().startswith("[") else [path.strip() for path in text.split(",")]
     except ValueError:
         paths = []
     if not paths or not all(isinstance(path, str) and path for path in paths):
         raise ValueError(
-            f'paths must be a JSON list such as ["/disk-1", "/disk-2"], or have commas between, got {text!r}'
+            f'{name} must be a JSON list such as ["/disk-1", "/disk-2"], or have commas between, got {text!r}'
         )
     return list(paths)

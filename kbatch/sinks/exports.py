@@ -179,16 +179,16 @@ def exported_cluster(
 
 def _check_for_cluster(source: ClusterSource, reading: ReadOptions) -> None:
     """Raise for options that need the files of logs, and those that a history excludes."""
+    from kbatch.plan.cluster_history import check_history_options
+
     if reading.index:
         raise OptionError("{index} needs log directories; brokers have no key index")
     if source.include_expired:
         raise ValueError(
             "include_expired is for kbatch.scan_logs; export the log directories of the history to another output"
         )
-    if source.history and "stop" in (reading.on_error, *(each.get("on_error") for each in reading.policies.values())):
-        raise OptionError(
-            "{on_error} stop cannot be used with a history: what is damaged in its files is fetched; use raise or skip"
-        )
+    if source.history:
+        check_history_options(reading)
 
 
 def run_export(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
-from kbatch.live.settings import ClientSettings
+from kbatch.live.cluster_source import ClusterSource
 from kbatch.log.missing import retry_if_gone
 from kbatch.log.selection import choose_logs
 from kbatch.options import On
@@ -56,8 +56,9 @@ class KbatchDataSource(Shipped, DataSource):
     It has the schema and the options of that source.
 
     With ``option("kafka.bootstrap.servers", "HOST:PORT")`` and no path, records come from a live cluster, by the
-    protocol of Kafka: the driver looks up offsets, and tasks fetch from the leaders of partitions.
-    ``docs/spark-live.md`` lists the options. Otherwise a path names log directories.
+    protocol of Kafka: the driver looks up offsets, and tasks fetch from the leaders of partitions. With
+    ``option("history", PATH)`` they read closed segments from log directories or tiered storage, and fetch only the
+    rest. ``docs/spark-live.md`` lists the options. Otherwise a path names log directories.
 
     Columns are key, value, topic, partition, offset, timestamp, timestampType, and headers with
     ``option("includeHeaders", "true")``. A user's schema chooses among them and sets their order; other columns are
@@ -126,7 +127,7 @@ class KbatchDataSource(Shipped, DataSource):
         return self._schema(self.options)
 
     def _schema(self, given: Mapping[str, str]) -> StructType:
-        source: list[str] | ClientSettings
+        source: list[str] | ClusterSource
         try:
             source, options = parse_source(given)
         except ValueError as error:
@@ -149,7 +150,7 @@ class KbatchDataSource(Shipped, DataSource):
         source, options = parse_source(given)
         warn_without_effect(given)
         columns, values = _columns(schema, source, options)
-        if isinstance(source, ClientSettings):
+        if isinstance(source, ClusterSource):
             return KbatchLiveReader(source, options, columns, values)
         return KbatchReader(source, options, columns, values)
 
@@ -158,8 +159,8 @@ class KbatchDataSource(Shipped, DataSource):
         given = read_table_options(self.options, schema)
         warn_without_effect(given, is_stream=True)
         if is_live(given):
-            settings, options = parse_live_stream_options(given)
-            return KbatchLiveStreamReader(settings, options, *_columns(schema, settings, options.read))
+            source, options = parse_live_stream_options(given)
+            return KbatchLiveStreamReader(source, options, *_columns(schema, source, options.read))
         paths, options = parse_stream_options(given)
         return KbatchStreamReader(paths, options, *_columns(schema, paths, options.read))
 
@@ -176,7 +177,7 @@ class KbatchDataSource(Shipped, DataSource):
 
 
 def _columns(
-    schema: StructType, source: list[str] | ClientSettings, options: ReadOptions
+    schema: StructType, source: list[str] | ClusterSource, options: ReadOptions
 ) -> tuple[tuple[str, ...], ValueColumns | None]:
     """Return the columns to decode for a schema, and the parser of their values."""
     if options.table == "records" and options.values.parsed:
@@ -184,9 +185,9 @@ def _columns(
     return columns_of(schema, options.table), None
 
 
-def _parsers(source: list[str] | ClientSettings, values: ValueOptions, options: ReadOptions) -> dict[On, Parser]:
+def _parsers(source: list[str] | ClusterSource, values: ValueOptions, options: ReadOptions) -> dict[On, Parser]:
     """Return the parsers of the keys and values of directories or a cluster, which may take a sample of them."""
-    if isinstance(source, ClientSettings):
+    if isinstance(source, ClusterSource):
         return live_parsers(source, values, options)
     return parsers_of(values, choose_logs(source, options.selection, options.storage), options)
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kbatch.live.cluster import Cluster
+from kbatch.live.cluster_source import ClusterSource
 from kbatch.live.live_partitions import LivePartition, located_partitions, selected_partitions
 from kbatch.live.live_sampling import sample_partitions
-from kbatch.live.settings import ClientSettings
 from kbatch.log.sampling import topics_of
 from kbatch.options import On
 from kbatch.plan.arrow_batches import Transform, count_batches, transformed_batches
-from kbatch.plan.live_tasks import divide_ranges, live_task_tables, plan_live_ranges
+from kbatch.plan.cluster_history import ClusterHistory
+from kbatch.plan.live_tasks import live_task_tables, plan_live_ranges
 from kbatch.plan.loss_rows import loss_batches
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.spark_types import SparkParser
@@ -31,29 +32,33 @@ __all__ = ["KbatchLiveReader", "live_parsers"]
 
 
 class KbatchLiveReader(Shipped, DataSourceReader):
-    """Looks up offsets on the driver; each task fetches its own range from the leader of its partition.
+    """Looks up offsets on the driver; each task reads its own range, from files of the history or from the leader.
 
     It is pickled with the settings, which may have secrets: Spark sends it to executors, and shows it nowhere.
     """
 
     def __init__(
-        self, settings: ClientSettings, options: ReadOptions, columns: tuple[str, ...], values: Transform | None = None
+        self, source: ClusterSource, options: ReadOptions, columns: tuple[str, ...], values: Transform | None = None
     ) -> None:
-        self.settings = settings
+        self.settings = source._settings
+        self.history = source.history
         self.options = options
         self.columns = columns
         self.values = values
 
     def __getstate__(self) -> dict[str, Any]:
         # Only tasks get a pickled reader, and all of them the same one.
-        return {**self.__dict__, "options": task_options(self.options)}
+        return {**self.__dict__, "options": task_options(self.options), "history": ()}
 
     def partitions(self) -> list[InputPartition]:
         """Return a partition for each task; its value is a tuple of `LiveRange`."""
         with Cluster(self.settings) as cluster:
             # As in Spark's Kafka source, a task does not pass over what retention deletes after the plan.
-            ranges = [replace(each, may_begin_later=False) for each in plan_live_ranges(cluster, self.options)]
-        return [InputPartition(task) for task in divide_ranges(ranges, self.options)]
+            found = [
+                (log, replace(each, may_begin_later=False)) for log, each in plan_live_ranges(cluster, self.options)
+            ]
+            tasks = ClusterHistory(self.history, self.options.storage).tasks(found, self.options)
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of one partition."""
@@ -68,14 +73,14 @@ class KbatchLiveReader(Shipped, DataSourceReader):
         return transformed_batches(tables, self.columns, options, self.values)
 
 
-def live_parsers(settings: ClientSettings, values: ValueOptions, options: ReadOptions) -> dict[On, Parser]:
+def live_parsers(source: ClusterSource, values: ValueOptions, options: ReadOptions) -> dict[On, Parser]:
     """Return the parsers of the options, of values with Spark's types; schemas of json may be inferred from a sample.
 
     Raises
     ------
     BrokerError, AuthenticationError
     """
-    with Cluster(settings) as cluster:
+    with source._connected() as cluster:
 
         @functools.cache
         def logs() -> list[LivePartition]:

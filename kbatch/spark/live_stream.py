@@ -13,13 +13,14 @@ from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import LATEST as LOG_END
 from kbatch.live.cluster import Cluster, TopicMetadata
+from kbatch.live.cluster_source import ClusterSource
 from kbatch.live.live_partitions import LivePartition, located_partitions, selected_partitions
 from kbatch.live.live_ranges import LiveRange
-from kbatch.live.settings import ClientSettings
 from kbatch.log.missing import report_data_loss
 from kbatch.log.resolving import check_partitions
 from kbatch.plan.arrow_batches import Transform, transformed_batches
-from kbatch.plan.live_tasks import LiveTask, divide_ranges, live_task_tables, times_as_offsets
+from kbatch.plan.cluster_history import ClusterHistory
+from kbatch.plan.live_tasks import LiveTask, live_task_tables, times_as_offsets
 from kbatch.plan.positions import Position
 from kbatch.plan.read_options import EARLIEST, LATEST
 from kbatch.plan.tasks import task_options
@@ -41,12 +42,12 @@ _ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class KbatchLiveStreamReader(MicroBatchReader):
-    """Follows the topics of a cluster. The driver looks up offsets; tasks fetch.
+    """Follows the topics of a cluster. The driver looks up offsets; tasks fetch, or read files of the history.
 
     Parameters
     ----------
-    settings : ClientSettings
-        They are not part of the offsets, and so not of a checkpoint.
+    source : ClusterSource
+        Its settings and its history are not part of the offsets, and so not of a checkpoint.
     options : StreamReadOptions
     columns : tuple of str
     values : Transform, optional
@@ -55,13 +56,14 @@ class KbatchLiveStreamReader(MicroBatchReader):
 
     def __init__(
         self,
-        settings: ClientSettings,
+        source: ClusterSource,
         options: StreamReadOptions,
         columns: tuple[str, ...],
         values: Transform | None = None,
     ) -> None:
         super().__init__(options, columns, values)
-        self.settings = settings
+        self.settings = source._settings
+        self._history = ClusterHistory(source.history, options.read.storage)
         self._cluster: Cluster | None = None
         self._states: dict[TopicPartition, LivePartition] = {}
         # The offset after the last record of each partition; its `end_offset` may be the last stable offset.
@@ -70,7 +72,7 @@ class KbatchLiveStreamReader(MicroBatchReader):
     def __getstate__(self) -> dict[str, Any]:
         # Tasks get a pickled reader, and all of them the same one: without the state.
         options = replace(self.options, read=task_options(self.options.read), starting=LATEST)
-        return KbatchLiveStreamReader(self.settings, options, self.columns, self.values).__dict__
+        return KbatchLiveStreamReader(ClusterSource(self.settings), options, self.columns, self.values).__dict__
 
     # -- methods that Spark calls
 
@@ -228,8 +230,13 @@ class KbatchLiveStreamReader(MicroBatchReader):
             )
         changed = {key: place for key, place in until.items() if begin.get(key) != place}
         states = self._poll(list(changed)) if changed else {}
-        ranges = [self._range(key, begin.get(key), stop, states.get(key)) for key, stop in changed.items()]
-        return divide_ranges([each for each in ranges if each is not None], self.options.read)
+        found: list[tuple[LivePartition, LiveRange]] = []
+        for key, stop in changed.items():
+            state = states.get(key)
+            planned = self._range(key, begin.get(key), stop, state)
+            if state is not None and planned is not None:
+                found.append((state, planned))
+        return self._history.tasks(found, self.options.read)
 
     def _range(
         self, key: TopicPartition, before: Position | None, until: Position, state: LivePartition | None

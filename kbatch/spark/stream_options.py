@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from kbatch import options as opts
 from kbatch.bounds import PerPartition
-from kbatch.live.settings import ClientSettings
+from kbatch.live.cluster_source import ClusterSource
 from kbatch.options import OptionError, ValueKind, option
 from kbatch.plan.cluster_options import parse_cluster_options
 from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions, parse_options, parse_per_partition
@@ -120,8 +120,8 @@ def parse_stream_options(options: Mapping[str, str]) -> tuple[list[str], StreamR
     return _parse_stream(options, parse_options)
 
 
-def parse_live_stream_options(options: Mapping[str, str]) -> tuple[ClientSettings, StreamReadOptions]:
-    """Return the settings of the client and the options of a stream of a live cluster, as `parse_stream_options`.
+def parse_live_stream_options(options: Mapping[str, str]) -> tuple[ClusterSource, StreamReadOptions]:
+    """Return the cluster with its history and the options of a stream of it, as `parse_stream_options`.
 
     Raises
     ------

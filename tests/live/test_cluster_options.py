@@ -14,7 +14,7 @@ GIVEN = {**SERVERS, "subscribe": "orders"}
 
 
 def test_settings_of_the_client_have_the_prefix_of_sparks_kafka_source() -> None:
-    settings, read = parse_cluster_options(
+    source, read = parse_cluster_options(
         {
             **GIVEN,
             "kafka.security.protocol": "SASL_SSL",
@@ -25,6 +25,7 @@ def test_settings_of_the_client_have_the_prefix_of_sparks_kafka_source() -> None
             "includeHeaders": "true",
         }
     )
+    settings = source._settings
     assert settings.bootstrap_servers == (ServerAddress("a", 9092), ServerAddress("b", 9093))
     assert (settings.sasl_mechanism, settings.sasl_username, settings.sasl_password) == (
         "SCRAM-SHA-512", "me", "swordfish",
@@ -39,9 +40,8 @@ def test_a_path_of_a_directory_decides_against_a_cluster() -> None:
     assert not is_live({**GIVEN, "path": "/data"})
     assert not is_live({**GIVEN, "paths": "/data,/more"})
     assert parse_source({**GIVEN, "path": "/data"})[0] == ["/data"]
-    assert parse_source({"path": "kafka://a:1", "topics": "t"})[0] == parse_source(
-        {"kafka.bootstrap.servers": "a:1", "topics": "t"}
-    )[0]  # fmt: skip
+    for given in ({"path": "kafka://a:1"}, {"kafka.bootstrap.servers": "a:1"}):
+        assert repr(parse_source({**given, "topics": "t"})[0]) == "<ClusterSource: kafka://a:1>"
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_options_without_an_effect_are_named_in_one_warning(caplog: pytest.LogCa
         **GIVEN, "groupIdPrefix": "x", "kafka.group.id": "g", "fetchOffset.numRetries": "3",
         "kafkaConsumer.pollTimeoutMs": "9", "maxOffsetsPerTrigger": "5",
     }  # fmt: skip
-    settings, _ = parse_cluster_options(given)
-    assert settings.group_id is None
+    source, _ = parse_cluster_options(given)
+    assert source._settings.group_id is None
     warn_without_effect(given)
     [record] = caplog.records
     assert record.levelno == logging.WARNING

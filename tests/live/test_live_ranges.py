@@ -15,6 +15,7 @@ from kbatch.live import BrokerError, ClientSettings, Cluster, live_read
 from kbatch.live.live_ranges import LiveRange
 from kbatch.log import MissingOffsets
 from kbatch.plan import live_tasks
+from kbatch.plan.cluster_tasks import ClusterRange
 from kbatch.plan.live_tasks import divide_ranges, live_task_tables, plan_live_ranges, times_as_offsets
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.protocol import ApiKey
@@ -45,13 +46,14 @@ def settings(address: str) -> ClientSettings:
 
 def planned(address: str, **options: Any) -> list[LiveRange]:
     with Cluster(settings(address)) as cluster:
-        return plan_live_ranges(cluster, ReadOptions(**options))
+        return [each for _, each in plan_live_ranges(cluster, ReadOptions(**options))]
 
 
 def offsets(
     address: str, task: Sequence[LiveRange], missing: list[MissingOffsets] | None = None, **options: Any
 ) -> list[tuple[int, int]]:
-    pairs = live_task_tables(settings(address), tuple(task), ReadOptions(**options), ("offset",), missing)
+    ranges = tuple(ClusterRange.of(each, 0.0) for each in task)
+    pairs = live_task_tables(settings(address), ranges, ReadOptions(**options), ("offset",), missing)
     return [(each.partition, offset) for each, table in pairs for offset in table.records["offset"].tolist()]
 
 
@@ -169,26 +171,26 @@ def test_a_read_of_committed_records_ends_at_the_last_stable_offset(scripted: Sc
 
 def test_ranges_are_divided_by_a_number_of_records_and_by_a_number_of_tasks() -> None:
     ranges = [one_range(0, 100), one_range(0, 5, 1), one_range(7, 7, 2)]
-    assert divide_ranges(ranges, ReadOptions()) == [(ranges[0],), (ranges[1],)]
+    assert divide_ranges(ranges, ReadOptions()) == ranges[:2]
     limited = divide_ranges(ranges, ReadOptions(max_records_per_partition=40))
-    assert spans([each for (each,) in limited]) == [(0, 0, 33), (0, 33, 66), (0, 66, 100), (1, 0, 5)]
+    assert spans(limited) == [(0, 0, 33), (0, 33, 66), (0, 66, 100), (1, 0, 5)]
     several = divide_ranges(ranges, ReadOptions(min_partitions=5))
-    assert spans([each for (each,) in several]) == [(0, 0, 25), (0, 25, 50), (0, 50, 75), (0, 75, 100), (1, 0, 5)]
+    assert spans(several) == [(0, 0, 25), (0, 25, 50), (0, 50, 75), (0, 75, 100), (1, 0, 5)]
     both = divide_ranges(ranges, ReadOptions(min_partitions=2, max_records_per_partition=40))
     assert both == limited
 
 
-def test_a_range_is_one_task_if_damage_ends_it() -> None:
+def test_a_range_is_not_divided_if_damage_ends_it() -> None:
     whole = one_range(0, 100)
     options = ReadOptions(min_partitions=5, max_records_per_partition=10, on_error="stop")
-    assert divide_ranges([whole], options) == [(whole,)]
+    assert divide_ranges([whole], options) == [whole]
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 100])
-def test_the_tasks_of_a_partition_have_each_record_once(address: str, count: int) -> None:
-    tasks = divide_ranges(planned(address, topics=("t",)), ReadOptions(min_partitions=count))
-    assert len(tasks) >= count or count == 1
-    found = [each for task in tasks for each in offsets(address, task)]
+def test_the_parts_of_a_partition_have_each_record_once(address: str, count: int) -> None:
+    parts = divide_ranges(planned(address, topics=("t",)), ReadOptions(min_partitions=count))
+    assert len(parts) >= count or count == 1
+    found = [each for part in parts for each in offsets(address, [part])]
     assert found == [(0, offset) for offset in range(100)] + [(1, 0), (1, 1)]
 
 

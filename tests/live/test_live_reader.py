@@ -40,8 +40,8 @@ def address(log: ScriptedPartition) -> Iterator[str]:
 
 
 def reader(address: str, *columns: str, **options: str) -> KbatchLiveReader:
-    settings, read = parse_cluster_options({"kafka.bootstrap.servers": address, "subscribe": "t", **options})
-    return KbatchLiveReader(settings, read, columns or tuple(table_schema(read.table).names))
+    source, read = parse_cluster_options({"kafka.bootstrap.servers": address, "subscribe": "t", **options})
+    return KbatchLiveReader(source, read, columns or tuple(table_schema(read.table).names))
 
 
 def rows(made: KbatchLiveReader) -> list[dict[str, Any]]:

@@ -136,8 +136,8 @@ class LiveQuery(Query):
         }  # fmt: skip
         if "subscribePattern" in self.options:
             del given["subscribe"]
-        settings, options = parse_live_stream_options({**given, **self.options})
-        self.readers.append(KbatchLiveStreamReader(settings, options, COLUMNS))
+        source, options = parse_live_stream_options({**given, **self.options})
+        self.readers.append(KbatchLiveStreamReader(source, options, COLUMNS))
         return self.readers[-1]
 
     @classmethod
