@@ -45,10 +45,14 @@ class ClusterHistory:
         Without any, all is fetched.
     storage_options : mapping of str to str
         For URLs.
+
+    Attributes
+    ----------
+    paths : sequence of str
     """
 
     def __init__(self, paths: Sequence[str], storage_options: Mapping[str, str]) -> None:
-        self._paths = paths
+        self.paths = paths
         self._storage_options = storage_options
         # By partition, as far as it was looked for; none if all that the files have is read.
         self._copies: dict[PartitionKey, list[Log]] = {}
@@ -65,7 +69,7 @@ class ClusterHistory:
         wanted = {key for key in keys if key not in self._copies}
         if wanted:
             found = found_copies(
-                self._paths, wanted, self._storage_options, lambda text: self._note(f"{text}; all is fetched instead")
+                self.paths, wanted, self._storage_options, lambda text: self._note(f"{text}; all is fetched instead")
             )
             self._copies |= {key: found.get(key, []) for key in wanted}
 

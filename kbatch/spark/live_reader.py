@@ -21,6 +21,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.spark_types import SparkParser
 from kbatch.plan.tasks import task_options
 from kbatch.spark.driver.shipping import Shipped
+from kbatch.spark.driver_log import log_origins
 from kbatch.spark.source_api import DataSourceReader, InputPartition
 from kbatch.value_options import ValueOptions
 from kbatch.values.parsed import Parser
@@ -58,6 +59,8 @@ class KbatchLiveReader(Shipped, DataSourceReader):
                 (log, replace(each, may_begin_later=False)) for log, each in plan_live_ranges(cluster, self.options)
             ]
             tasks = ClusterHistory(self.history, self.options.storage).tasks(found, self.options)
+        if self.history:
+            log_origins(tasks)
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

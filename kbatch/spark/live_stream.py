@@ -26,6 +26,7 @@ from kbatch.plan.read_options import EARLIEST, LATEST
 from kbatch.plan.tasks import task_options
 from kbatch.plan.trigger_limits import shares
 from kbatch.plan.watching import TopicPartition
+from kbatch.spark.driver_log import log_origins
 from kbatch.spark.micro_batches import MicroBatchReader, partition_name
 from kbatch.spark.source_api import InputPartition
 from kbatch.spark.stream_offsets import MISSING, Offsets, Places
@@ -236,7 +237,10 @@ class KbatchLiveStreamReader(MicroBatchReader):
             planned = self._range(key, begin.get(key), stop, state)
             if state is not None and planned is not None:
                 found.append((state, planned))
-        return self._history.tasks(found, self.options.read)
+        tasks = self._history.tasks(found, self.options.read)
+        if self._history.paths:
+            log_origins(tasks)
+        return tasks
 
     def _range(
         self, key: TopicPartition, before: Position | None, until: Position, state: LivePartition | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from kbatch.plan.arrow_batches import Transform
 from kbatch.plan.positions import Position
 from kbatch.plan.watching import TopicPartition
 from kbatch.spark.driver.shipping import Shipped
+from kbatch.spark.driver_log import driver_logger
 from kbatch.spark.source_api import (
     HAS_LIMITS,
     DataSourceStreamReader,
@@ -227,11 +227,7 @@ def _log_lag(lags: Offsets) -> None:
     if not lags:
         # After a restart, Spark repeats the last micro-batch before the first poll.
         return
-    logger = logging.getLogger(_LAG_LOGGER)
-    if not logger.hasHandlers():
-        # Spark starts a process for the reader, whose standard error is in the log of the driver.
-        logger.addHandler(logging.StreamHandler())
-        logger.setLevel(logging.INFO)
+    logger = driver_logger(_LAG_LOGGER)
     behind = sorted(((lag, key) for key, lag in lags.items() if lag), reverse=True)
     if not behind:
         logger.info("the micro-batch ends at the end of the logs (topic-partitions: %d)", len(lags))

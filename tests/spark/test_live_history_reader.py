@@ -117,6 +117,24 @@ def test_closed_segments_come_from_files_and_brokers_are_asked_only_for_the_rest
     assert min(fetched_offsets(cluster)) == 9 * BATCH
 
 
+def test_the_log_of_the_driver_has_the_offsets_in_files_and_those_that_are_fetched(
+    cluster: ScriptedCluster, address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    history = log_of(cluster, tmp_path / "disk", [3, 3, 3]).parent
+    (tmp_path / "other" / "users-0").mkdir(parents=True)
+    (tmp_path / "other" / "users-0" / f"{0:020d}.log").touch()
+    caplog.set_level("INFO", "kbatch.spark.history")
+    reader(address, "offset").partitions()
+    reader(address, "offset", history=history, minPartitions=7).partitions()
+    # The directory has no copy of the topic.
+    reader(address, "offset", history=tmp_path / "other").partitions()
+    query(address, history=history).drain()
+    assert [each.getMessage() for each in caplog.records if each.name == "kbatch.spark.history"] == [
+        f"{in_files} offsets are in files of the history, {fetched} are fetched from the cluster"
+        for in_files, fetched in [(90, 30), (0, 120), (90, 30)]
+    ]
+
+
 def test_a_task_that_reads_files_sends_no_request(cluster: ScriptedCluster, address: str, tmp_path: Path) -> None:
     log_of(cluster, tmp_path / "disk", [3, 3, 3])
     made = reader(address, "offset", history=tmp_path / "disk")
@@ -143,9 +161,7 @@ def test_several_paths_have_commas_between_or_are_a_json_list(
         assert min(fetched_offsets(cluster)) == 6 * BATCH
 
 
-def test_bounds_conditions_and_keys_choose_within_files(
-    cluster: ScriptedCluster, address: str, tmp_path: Path
-) -> None:
+def test_bounds_conditions_and_keys_choose_within_files(cluster: ScriptedCluster, address: str, tmp_path: Path) -> None:
     history = log_of(cluster, tmp_path / "disk", [3, 3, 3]).parent
     bounds = {"startingOffsets": '{"orders": {"0": 17}}', "endingOffsets": '{"orders": {"0": 52}}'}
     assert offsets(address, **bounds, history=history) == list(range(17, 52))
@@ -252,13 +268,13 @@ def test_a_file_that_is_gone_when_its_task_runs_is_fetched(
 
 def test_options_that_a_history_excludes_or_needs_are_named(tmp_path: Path) -> None:
     live = {"kafka.bootstrap.servers": "a:9092", "subscribe": "t"}
-    with pytest.raises(ValueError, match="^onError stop cannot be used with a history"):
+    with pytest.raises(ValueError, match=r"^onError stop cannot be used with a history"):
         parse_source({**live, "history": str(tmp_path), "onError": "stop"})
-    with pytest.raises(ValueError, match="^history belongs to a live cluster: name its brokers"):
+    with pytest.raises(ValueError, match=r"^history belongs to a live cluster: name its brokers"):
         parse_source({**live, "history": str(tmp_path), "path": str(tmp_path)})
-    with pytest.raises(ValueError, match="^history must be a JSON list such as .* or have commas between, got ''"):
+    with pytest.raises(ValueError, match=r"^history must be a JSON list such as .* or have commas between, got ''"):
         parse_source({**live, "history": ""})
-    with pytest.raises(ValueError, match="^keyIndex does not apply to a live cluster"):
+    with pytest.raises(ValueError, match=r"^keyIndex does not apply to a live cluster"):
         parse_source({**live, "history": str(tmp_path), "keyIndex": "/x"})
     with pytest.raises(ValueError, match="unknown option 'histroy', did you mean 'history'"):
         parse_source({**live, "histroy": str(tmp_path)})
@@ -267,7 +283,7 @@ def test_options_that_a_history_excludes_or_needs_are_named(tmp_path: Path) -> N
     source, read = parse_source({**live, "history": "s3://tier/x", "storage.anon": "true", "splitBytes": "1m"})
     assert source.history == ("s3://tier/x",)
     assert (read.storage, read.split_bytes) == ({"anon": "true"}, 1 << 20)
-    with pytest.raises(ValueError, match="^maxBytesPerTrigger does not apply to a live cluster"):
+    with pytest.raises(ValueError, match=r"^maxBytesPerTrigger does not apply to a live cluster"):
         parse_live_stream_options({**live, "history": str(tmp_path), "maxBytesPerTrigger": "1m"})
 
 
