@@ -180,6 +180,26 @@ def test_an_export_with_its_history_is_that_of_the_broker(
     assert kbatch.export(url, tmp_path / "out", engine="local", isolation=isolation, topics=[TOPIC]).records == 0
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("divided", [{}, {"minPartitions": "11"}, {"maxRecordsPerPartition": "300"}])
+def test_spark_with_the_history_reads_the_rows_of_the_broker(
+    tiered: TieredBroker, request: pytest.FixtureRequest, isolation: str, divided: dict[str, str]
+) -> None:
+    pytest.importorskip("kbatch.spark", exc_type=ImportError)
+    spark = request.getfixturevalue("spark")
+
+    def rows(**options: str) -> list[Any]:
+        live = {"kafka.bootstrap.servers": tiered.broker.bootstrap, "subscribe": TOPIC, "includeHeaders": "true"}
+        reader = spark.read.format("kbatch").options(**live, **options)
+        found: list[Any] = reader.option("isolationLevel", isolation).load().orderBy("partition", "offset").collect()
+        return found
+
+    expected = rows()
+    assert len(expected) > TRANSACTIONS * RECORDS
+    assert rows(history=f"{tiered.tier},{tiered.broker.log_dir}", **divided) == expected
+
+
 def test_missing_and_cut_objects_of_the_tier_are_fetched(tiered: TieredBroker, tmp_path: Path) -> None:
     copy = shutil.copytree(tiered.tier, tmp_path / "tier")
     first, second = (sorted(each.glob("*.log")) for each in sorted(copy.iterdir()))
