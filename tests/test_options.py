@@ -366,7 +366,7 @@ def page() -> str:
             "Options of Spark's Kafka source that mean nothing for directories are ignored with a warning, and "
             "internal topics such as\n`__consumer_offsets` are read only if they are named: see "
             "[Reading](spark.md#reading). With `kafka.bootstrap.servers` and no\npath, Spark reads a live cluster: "
-            "[its options](spark-live.md#options) are these, except for those about files.",
+            "[its options](spark-live.md#options) are these, except for those about files, and `history`.",
             options_of(ReadOptions),
         ),
         (

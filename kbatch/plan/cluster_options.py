@@ -33,7 +33,6 @@ _NOT_ALLOWED = {
     "kafka.key.deserializer": "keys are bytes; use keyFormat, or a function of Spark",
     "kafka.value.deserializer": "values are bytes; use valueFormat, or a function of Spark",
 }
-# The option that names the history of a cluster.
 _HISTORY = "history"
 # Options of reads of files, in the spelling of messages.
 _OF_FILES = {

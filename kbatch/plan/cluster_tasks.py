@@ -244,7 +244,7 @@ def file_tables(
 ) -> Iterator[tuple[ClusterRange | RangeT, RecordTable]]:
     """Read the ranges of a task that are in files of the history; `fetched` reads what cannot be read from a file."""
     for each in parts:
-        tables = FileTables(_decoded(each, options, columns, storage_options), each.start)
+        tables = FileTables(_decoded_file_part(each, options, columns, storage_options), each.start)
         for table in tables:
             yield each, table
             del table
@@ -254,7 +254,7 @@ def file_tables(
             yield from fetched([each.fetched_from(tables.reached)])
 
 
-def _decoded(
+def _decoded_file_part(
     part: ClusterRange,
     options: ReadOptions,
     columns: tuple[str, ...] | None,

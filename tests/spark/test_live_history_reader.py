@@ -280,7 +280,7 @@ def test_options_that_a_history_excludes_or_needs_are_named(tmp_path: Path) -> N
         parse_source({**live, "histroy": str(tmp_path)})
     with pytest.raises(kbatch.LogDirectoryError, match="missing: no such directory, given as history"):
         parse_source({**live, "history": str(tmp_path / "missing")})
-    source, read = parse_source({**live, "history": "s3://tier/x", "storage.anon": "true", "splitBytes": "1m"})
+    source, read = parse_cluster_options({**live, "history": "s3://tier/x", "storage.anon": "true", "splitBytes": "1m"})
     assert source.history == ("s3://tier/x",)
     assert (read.storage, read.split_bytes) == ({"anon": "true"}, 1 << 20)
     with pytest.raises(ValueError, match=r"^maxBytesPerTrigger does not apply to a live cluster"):
