@@ -18,7 +18,7 @@ from kbatch.live.assignors import (
 )
 from kbatch.live.broker_connection import BrokerConnection
 from kbatch.live.broker_errors import BrokerError
-from kbatch.live.cluster import Cluster, PartitionKey, may_pass
+from kbatch.live.cluster import Cluster, PartitionKey, is_retriable
 from kbatch.live.coordinator import CoordinatorAnswer, GroupCoordinator, Membership
 from kbatch.live.group_settings import COOPERATIVE, EAGER_ASSIGNORS
 from kbatch.live.group_state import GroupChange, GroupState
@@ -286,7 +286,7 @@ class ClassicGroup:
             self._subscription.refreshed()
             counts = self._counts({*self._seen, *self._subscription.names}) if self._is_leader else self._seen
         except BrokerError as error:
-            if not may_pass(error):
+            if not is_retriable(error):
                 raise
             return False
         return counts != self._seen or names != self._subscription.names

@@ -25,7 +25,8 @@ __all__ = ["Cluster", "ListedOffset", "PartitionKey", "PartitionLeader", "TopicM
 
 # Special timestamps of ListOffsets.
 LATEST, EARLIEST = -1, -2
-_UNKNOWN_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+# The codes of a topic that does not exist, or that the broker has not heard of yet.
+UNKNOWN_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 PartitionKey = tuple[str, int]
 AnswerT = TypeVar("AnswerT")
@@ -174,7 +175,7 @@ class Cluster:
                     map(_topic_metadata, (t for t in response.topics if not t.error_code)), key=lambda topic: topic.name
                 )
             code = ErrorCode(failed.error_code)
-            if code in _UNKNOWN_TOPIC or not code.retriable or time.monotonic() > deadline:
+            if code in UNKNOWN_TOPIC or not code.retriable or time.monotonic() > deadline:
                 raise self._topic_error(failed, broker)
             self._pause(backoff)
 
@@ -186,7 +187,7 @@ class Cluster:
     def _topic_error(self, failed: Any, broker: str) -> BrokerError:
         """Return the error for a topic in metadata; it suggests a similar name."""
         error = refusal_error(failed.error_code, "metadata", broker=broker, topic=failed.name)
-        if failed.error_code not in _UNKNOWN_TOPIC:
+        if failed.error_code not in UNKNOWN_TOPIC:
             return error
         response, _ = self._metadata(None, self._deadline())
         hint = did_you_mean(failed.name or "", [topic.name for topic in response.topics])
@@ -269,7 +270,7 @@ class Cluster:
                     found.update(answered)
                     error = refused or error
                 except BrokerError as failed:
-                    if not may_pass(failed):
+                    if not is_retriable(failed):
                         raise
                     error = failed
             rest = {key: time for key, time in rest.items() if key not in found}
@@ -293,7 +294,7 @@ class Cluster:
     def _listed(
         self, leader: int, wanted: Mapping[PartitionKey, int], isolation: Isolation
     ) -> tuple[dict[PartitionKey, ListedOffset], BrokerError | None]:
-        """Return the offsets that one broker knows, and an error that may pass, if it refused others."""
+        """Return the offsets that one broker knows, and a retriable error, if it refused others."""
         request_class: Any = message_class("ListOffsetsRequest")
         by_topic: dict[str, list[Any]] = {}
         for (topic, number), timestamp in wanted.items():
@@ -324,7 +325,7 @@ class Cluster:
                         topic=topic.name,
                         partition=each.partition_index,
                     )
-                    if not may_pass(error):
+                    if not is_retriable(error):
                         raise error
                     continue
                 offset = each.offset if each.offset >= 0 else None
@@ -416,7 +417,24 @@ def leader_of(topic: TopicMetadata, number: int) -> PartitionLeader:
     return leader
 
 
-def may_pass(error: BrokerError) -> bool:
+def topic_exists(cluster: Cluster, topic: str) -> bool:
+    """Whether a cluster has a topic.
+
+    Raises
+    ------
+    BrokerError
+        Also if ACLs hide the topic.
+    """
+    try:
+        cluster.topics([topic])
+    except BrokerError as error:
+        if error.code not in UNKNOWN_TOPIC:
+            raise
+        return False
+    return True
+
+
+def is_retriable(error: BrokerError) -> bool:
     """Whether a retry after new metadata may succeed."""
     return isinstance(error, BrokerConnectionError) or (error.code is not None and error.code.retriable)
 

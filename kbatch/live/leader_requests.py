@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from kbatch.backoff import Backoff
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError, refusal_error
-from kbatch.live.cluster import Cluster, PartitionKey, PartitionLeader, TopicMetadata, leader_of, may_pass
+from kbatch.live.cluster import Cluster, PartitionKey, PartitionLeader, TopicMetadata, is_retriable, leader_of
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import message_class
 
@@ -44,7 +44,7 @@ def _ask_leader(
                 )
             return ask(leader)
         except BrokerError as error:
-            if not may_pass(error) or time.monotonic() > deadline:
+            if not is_retriable(error) or time.monotonic() > deadline:
                 raise
         cluster._pause(backoff)
         [topic] = cluster.topics([topic.name])
@@ -70,10 +70,8 @@ def fetch_alone(cluster: Cluster, topic: TopicMetadata, number: int, message: An
         # A response that a quota holds back has no partition.
         code = response.error_code or (parts[0].error_code if parts else ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         if code:
-            raise refusal_error(
-                code, action, broker=str(connection.server), topic=topic.name,
-                partition=number,
-            )  # fmt: skip
+            server = str(connection.server)
+            raise refusal_error(code, action, broker=server, topic=topic.name, partition=number)
         return parts[0]
 
     return _ask_leader(cluster, topic, number, action, ask)

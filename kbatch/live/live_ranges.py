@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbatch.batches.framing import scan_part
-from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
-from kbatch.live.cluster import Cluster
+from kbatch.live.cluster import UNKNOWN_TOPIC, Cluster
 from kbatch.live.counters import ReadCounters
 from kbatch.live.data_loss import DataLoss
 from kbatch.live.fetch_state import FetchedBatches, FetchLimits, PartitionFetch
@@ -127,7 +126,7 @@ def range_tables(
     try:
         yield from _range_decoded(read, lambda fetch: fetches[id(fetch)][1], options, rows, max_bytes)
     except BrokerError as error:
-        if fails or error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+        if fails or error.code not in UNKNOWN_TOPIC:
             raise
         # The topic was deleted.
         for fetch, _ in fetches.values():

@@ -12,7 +12,7 @@ from typing import Protocol
 from kbatch.backoff import Backoff
 from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
-from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionLeader, TopicMetadata, may_pass
+from kbatch.live.cluster import EARLIEST, LATEST, Cluster, PartitionLeader, TopicMetadata, is_retriable
 from kbatch.live.compacted_ends import has_compacted_end
 from kbatch.live.counters import ReadCounters
 from kbatch.live.data_loss import DataLoss
@@ -403,7 +403,7 @@ class LiveRead:
         try:
             found = ask_epoch_end(self._cluster, key, leader, epoch)
         except BrokerError as error:
-            if not may_pass(error):
+            if not is_retriable(error):
                 raise
             fetch.lost = error
             return False

@@ -17,7 +17,7 @@ from kbatch.options import OptionError
 from kbatch.plan.cluster_tasks import ClusterRange
 from kbatch.plan.history import HistoryPlanner
 from kbatch.plan.history_copies import found_copies
-from kbatch.plan.history_files import between, cut_at_offsets, cut_split
+from kbatch.plan.history_files import between, cut_at_offsets, cut_split, file_crc
 from kbatch.plan.history_plan import FetchedRange, offsets_text
 from kbatch.plan.live_tasks import LiveTask, divide_ranges
 from kbatch.plan.read_options import ReadOptions
@@ -110,7 +110,7 @@ class ClusterHistory:
             return
         decoding = DecodeOptions(
             isolation=options.isolation,
-            crc="verify" if options.crc == "mark" else options.crc,
+            crc=file_crc(options.crc),
             limits=Limits(max_decompressed_bytes=options.max_decompressed_bytes),
         )
         planner = HistoryPlanner(live, copies, decoding)

@@ -24,7 +24,7 @@ from kbatch.log.missing import MissingOffsets, report_data_loss
 from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.row_filter import RowFilter, key_bytes
 from kbatch.log.segment import planned_segment
-from kbatch.plan.history_files import FileTables
+from kbatch.plan.history_files import FileTables, file_crc
 from kbatch.plan.history_plan import offsets_text
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split
@@ -93,15 +93,18 @@ class ClusterRange(LiveRange):
             for start, stop in pairwise([self.start, *offsets, self.stop])
         ]
 
+    def _is_fetched_before(self, after: ClusterRange) -> bool:
+        is_next = self.path == after.path and self.stop == after.start
+        return is_next and not (self.is_history or after.is_history)
+
     @staticmethod
     def joined(parts: Iterable[ClusterRange]) -> list[ClusterRange]:
         """Join neighbours that follow each other."""
         found: list[ClusterRange] = []
         for each in parts:
-            before = found[-1] if found else each
-            is_fetched = not (before.is_history or each.is_history)
-            if is_fetched and before.path == each.path and before.stop == each.start:
-                found[-1] = replace(found[-1], stop=each.stop)
+            before = found[-1] if found else None
+            if before is not None and before._is_fetched_before(each):
+                found[-1] = replace(before, stop=each.stop)
             else:
                 found.append(each)
         return found
@@ -265,7 +268,7 @@ def _decoded_file_part(
     assert split is not None
     decoding = replace(
         range_decoding(options, columns, rows),
-        crc="verify" if options.crc == "mark" else options.crc,
+        crc=file_crc(options.crc),
         on_error="raise",
         # The plan has decided which batches are withheld.
         isolation="read_uncommitted",

@@ -12,10 +12,11 @@ from kbatch.errors import KbatchError, LimitExceededError
 from kbatch.live.broker_errors import BrokerError
 from kbatch.log import Segment
 from kbatch.log.ranges import seek
+from kbatch.options import Crc
 from kbatch.plan.split import Split, good_row, growing_parts
 from kbatch.table import RecordTable
 
-__all__ = ["FileTables", "between", "cut_at_offsets", "cut_split", "narrowed"]
+__all__ = ["FileTables", "between", "cut_at_offsets", "cut_split", "file_crc", "narrowed"]
 
 
 class FileTables:
@@ -52,6 +53,11 @@ class FileTables:
             raise
         except (KbatchError, OSError) as error:
             self.error = error
+
+
+def file_crc(crc: Crc) -> Crc:
+    """Return how the CRCs of a file are checked: a batch that fails the check is fetched, and so never marked."""
+    return "verify" if crc == "mark" else crc
 
 
 def narrowed(whole: Split, segment: Segment, start: int, stop: int) -> Split:

@@ -12,7 +12,7 @@ from kbatch.backoff import Backoff
 from kbatch.error_codes import ErrorCode
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.live.broker_errors import BrokerError
-from kbatch.live.cluster import Cluster
+from kbatch.live.cluster import UNKNOWN_TOPIC, topic_exists
 from kbatch.live.cluster_source import ClusterSource
 from kbatch.options import Crc, Isolation, On
 from kbatch.plan.cluster_history import ClusterHistory
@@ -32,9 +32,8 @@ __all__ = ["ClusterInput", "ClusterState", "opened_partitions"]
 # metadata, and a topic may be deleted in order to make it again.
 _DELETED_SECONDS = 5.0
 _ABSENT_PAUSE_MS = 200
-_ABSENT_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 # A run that fails by these is repeated: it compares the positions with the partitions as they are then.
-_CHANGED = (*_ABSENT_CODES, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.OFFSET_OUT_OF_RANGE)
+_CHANGED = (*UNKNOWN_TOPIC, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ class ClusterInput:
         except BrokerError as error:
             now = time.monotonic()
             self._unknown_at = now if self._unknown_at is None else self._unknown_at
-            if error.code not in _ABSENT_CODES or now - self._unknown_at > _DELETED_SECONDS:
+            if error.code not in UNKNOWN_TOPIC or now - self._unknown_at > _DELETED_SECONDS:
                 raise
             self._cluster._pause(Backoff(_ABSENT_PAUSE_MS, _ABSENT_PAUSE_MS))
             return self._states
@@ -180,7 +179,7 @@ class ClusterInput:
         try:
             return self._chosen(list(states))
         except BrokerError as error:
-            if error.code not in _ABSENT_CODES:
+            if error.code not in UNKNOWN_TOPIC:
                 raise
             return []
 
@@ -196,7 +195,7 @@ class ClusterInput:
         """Return the offset after about `size` bytes."""
         return max(begin, log.start_offset) + max(1, int(size / max(log.density, 1e-9)))
 
-    def may_pass(self, error: KbatchError) -> bool:
+    def has_log_changed(self, error: KbatchError) -> bool:
         """Whether the run failed because a topic was recreated, truncated or shortened meanwhile."""
         return isinstance(error, BrokerError) and error.code in _CHANGED
 
@@ -236,23 +235,12 @@ class _PartitionOffsets:
             yield table
 
 
-def _exists(cluster: Cluster, topic: str) -> bool:
-    """Whether a topic exists; one that ACLs hide is an error."""
-    try:
-        cluster.topics([topic])
-    except BrokerError as error:
-        if error.code not in _ABSENT_CODES:
-            raise
-        return False
-    return True
-
-
 def opened_partitions(
     source: ClusterSource, names: Sequence[TopicPartition], stack: contextlib.ExitStack
 ) -> dict[TopicPartition, VerifiedLog]:
     """Return those of some partitions that a cluster has; `stack` closes the connections."""
-    cluster = stack.enter_context(Cluster(source._settings, transport=source._transport))
-    topics = tuple(topic for topic in sorted({topic for topic, _ in names}) if _exists(cluster, topic))
+    cluster = stack.enter_context(source._connected())
+    topics = tuple(topic for topic in sorted({topic for topic, _ in names}) if topic_exists(cluster, topic))
     if not topics:
         return {}
     logs = ClusterLogs(cluster, source.describe(), ReadOptions(topics=topics)).listed()

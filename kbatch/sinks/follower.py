@@ -241,7 +241,7 @@ class Follower:
             self._commit(logs)
         except KbatchError as error:
             self._gone += 1
-            if self._gone > MAX_GONE or not self._source.may_pass(error):
+            if self._gone > MAX_GONE or not self._source.has_log_changed(error):
                 raise
             return False
         self._gone = 0

@@ -99,7 +99,7 @@ class RunInput(Protocol):
     def offset_after(self, log: Any, begin: int, size: int) -> int:
         """Return the offset after about `size` bytes from an offset on."""
 
-    def may_pass(self, error: KbatchError) -> bool:
+    def has_log_changed(self, error: KbatchError) -> bool:
         """Whether a run failed because a log changed meanwhile, which the next run sees."""
 
     def learn(self, topic: str, size: int, offsets: int) -> None:
@@ -205,7 +205,7 @@ class DirectoryInput:
         """Return the offset after the batch that ends after `size` or more bytes."""
         return offset_after_bytes(log, begin, size)
 
-    def may_pass(self, error: KbatchError) -> bool:
+    def has_log_changed(self, error: KbatchError) -> bool:
         """Whether a file of a log was deleted meanwhile."""
         return isinstance(error, LogDirectoryError) and is_gone(error)
 

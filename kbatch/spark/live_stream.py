@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kbatch.backoff import Backoff
-from kbatch.error_codes import ErrorCode
 from kbatch.live.broker_errors import BrokerError
 from kbatch.live.cluster import LATEST as LOG_END
-from kbatch.live.cluster import Cluster, TopicMetadata
+from kbatch.live.cluster import UNKNOWN_TOPIC, Cluster, TopicMetadata, topic_exists
 from kbatch.live.cluster_source import ClusterSource
 from kbatch.live.live_partitions import LivePartition, located_partitions, selected_partitions
 from kbatch.live.live_ranges import LiveRange
@@ -39,7 +38,6 @@ __all__ = ["KbatchLiveStreamReader"]
 
 # Seconds for which partitions may be absent: a broker that has just started may not have all metadata.
 _ABSENT_SECONDS = 5.0
-_ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class KbatchLiveStreamReader(MicroBatchReader):
@@ -110,18 +108,14 @@ class KbatchLiveStreamReader(MicroBatchReader):
                     return self._located(chosen)
                 except BrokerError as error:
                     # A topic was deleted meanwhile.
-                    if is_over or error.code not in _ABSENT:
+                    if is_over or error.code not in UNKNOWN_TOPIC:
                         raise
             time.sleep(backoff.next_seconds())
 
     def _check_deleted(self, topics: Iterable[str]) -> None:
         """Raise if topics are absent from metadata although they may exist, as those that ACLs hide do."""
         for topic in sorted(topics):
-            try:
-                self._live.topics([topic])
-            except BrokerError as error:
-                if error.code not in _ABSENT:
-                    raise
+            topic_exists(self._live, topic)
 
     def _located(self, chosen: Sequence[tuple[TopicMetadata, int]]) -> dict[TopicPartition, LivePartition]:
         isolation = self.options.read.isolation
