@@ -285,7 +285,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(summary_document("export", summary))
     else:
-        print_lines(*summary_lines(summary))
+        print_lines(*summary_lines(summary, has_history=bool(flags.history)))
     sys.stdout.flush()
     summary.mark_seen()
     return summary.exit_status

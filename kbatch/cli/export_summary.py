@@ -27,8 +27,8 @@ def summary_document(command: str, summary: ExportSummary, **more: Any) -> dict[
     return summary_dict(command, status, logs, damaged=status == 3, **more, **totals)
 
 
-def summary_lines(summary: ExportSummary) -> list[str]:
-    """Return the summary as lines of text for people."""
+def summary_lines(summary: ExportSummary, *, has_history: bool = False) -> list[str]:
+    """Return the summary as lines of text for people; of the export of a cluster with a history, or without."""
     batches = ", ".join(f"{count:,} {codec}" for codec, count in summary.batches.items()) or "none"
     log_rate = summary.log_bytes / summary.seconds if summary.seconds else 0.0
     lines = [
@@ -39,7 +39,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         "",
         *_source_lines(summary),
         f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
-        *_history_lines(summary),
+        *_history_lines(summary, has_history),
         *_control_lines(summary),
         f"  written    {format_size(summary.file_bytes)} of {'Arrow' if summary.format == 'arrow' else 'Parquet'}",
         *_omitted_lines(summary),
@@ -104,10 +104,12 @@ def _source_lines(summary: ExportSummary) -> list[str]:
     return [f"  source     {summary.logdir}, {counted(len(topics), 'topic')}: {first_names(topics)}"]
 
 
-def _history_lines(summary: ExportSummary) -> list[str]:
+def _history_lines(summary: ExportSummary, has_history: bool) -> list[str]:
     """Return what was read from files of the history."""
-    if not summary.history_bytes:
+    if not has_history:
         return []
+    if not summary.history_bytes:
+        return ["  history    none of them from files, all from the cluster"]
     rest = format_size(summary.log_bytes - summary.history_bytes)
     return [
         f"  history    {format_size(summary.history_bytes)} of them with {counted(summary.history_records, 'record')} "

@@ -94,6 +94,8 @@ def test_the_summary_states_what_is_from_the_history_and_a_line_what_it_lacks(
     status, text, errors = run("export", URL, tmp_path / "out", *arguments)
     assert (status, errors) == (0, "")
     assert re.search(r"\n  history    \d+ bytes of them with 3 records from files, \d+ bytes from the cluster\n", text)
+    _, text, _ = run("export", URL, tmp_path / "out", *arguments)
+    assert "\n  history    none of them from files, all from the cluster\n" in text
     write_log(tmp_path / "disk" / "orders-1", log.batches, [1], uuid.UUID(int=7))
     for command, out in (("export", "again"), ("follow", "followed")):
         more = ("--available-now",) if command == "follow" else ()
