@@ -183,7 +183,7 @@ def _server(text: str) -> ServerAddress:
 @public_in("kbatch.live")
 @dataclass(frozen=True)
 class ClientSettings:
-    """The settings of a client, checked. `of` makes it of the forms in which users have them.
+    """The settings of a client. `of` takes and checks them in the forms in which users have them.
 
     Attributes
     ----------
@@ -191,6 +191,11 @@ class ClientSettings:
     others
         The settings of Kafka's clients, with underscores; docs/live-settings.md lists them. `repr` shows no
         secrets.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For addresses that are not `ServerAddress`, and settings that contradict each other. Only `of` checks each value.
     """
 
     bootstrap_servers: tuple[ServerAddress, ...]
@@ -283,9 +288,7 @@ class ClientSettings:
         _refuse_unknown(given, [each.name.replace("_", ".") for each in fields(cls)])
         if "bootstrap_servers" not in made:
             raise ValueError("bootstrap_servers is missing: the addresses of some brokers, as HOST:PORT[,HOST:PORT]")
-        settings = cls(**made)
-        settings._check()
-        return settings
+        return cls(**made)
 
     @property
     def uses_tls(self) -> bool:
@@ -319,6 +322,14 @@ class ClientSettings:
             )
         if self.group_protocol == "classic" and self.group_remote_assignor is not None:
             raise ValueError("group.remote.assignor belongs to group.protocol=consumer")
+
+    def __post_init__(self) -> None:
+        servers = self.bootstrap_servers
+        if not (isinstance(servers, tuple) and servers and all(isinstance(each, ServerAddress) for each in servers)):
+            raise TypeError(
+                "bootstrap_servers must be a tuple of ServerAddress; ClientSettings.of takes HOST:PORT as text"
+            )
+        self._check()
 
     def _check(self) -> None:
         """Raise for settings that contradict each other."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kbatch
-from kbatch.live import BearerToken, ClientSettings
+from kbatch.live import BearerToken, ClientSettings, ServerAddress
 from kbatch.live.tokens import ClientCredentials
 
 SECRET = "s3cr3t-value"
@@ -272,3 +272,14 @@ def test_secrets_are_in_no_representation() -> None:
     for shown in (repr(made), str(made), repr(BearerToken(SECRET)), repr(ClientCredentials("https://x", "id", SECRET))):
         assert SECRET not in shown
     assert pickle.loads(pickle.dumps(made)) == made
+
+
+@pytest.mark.parametrize("servers", ["a:9092", ["a:9092"], ("a:9092",), (("a", 9092),), ()])
+def test_settings_that_are_not_made_by_of_need_addresses(servers: Any) -> None:
+    with pytest.raises(TypeError, match=r"tuple of ServerAddress; ClientSettings\.of takes HOST:PORT as text"):
+        ClientSettings(servers)
+
+
+def test_settings_that_are_not_made_by_of_must_not_contradict_each_other() -> None:
+    with pytest.raises(ValueError, match=r"security\.protocol=SASL_SSL needs sasl\.mechanism"):
+        ClientSettings((ServerAddress("a", 9092),), security_protocol="SASL_SSL")
