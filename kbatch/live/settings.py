@@ -195,7 +195,8 @@ class ClientSettings:
     Raises
     ------
     TypeError, ValueError
-        For addresses that are not `ServerAddress`, and settings that contradict each other. Only `of` checks each value.
+        For addresses that are not `ServerAddress`, and settings that contradict each other. Only `of` checks each
+        value.
     """
 
     bootstrap_servers: tuple[ServerAddress, ...]
