@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from kbatch.escaping import counted, format_size
+from kbatch.format import BATCH_HEADER_SIZE
 from kbatch.report.collecting import LogFigures, TopicFigures
 from kbatch.report.scales import format_duration
 
@@ -25,6 +26,7 @@ _HOT_KEY = 0.2
 _LATE, _VERY_LATE = 0.05, 60_000
 _ABORTED = 0.1
 _SMALL_SEGMENT = 1 << 20
+_END_HANGING = "`kafka-transactions.sh find-hanging` and `abort` end"
 _MANY_SEGMENTS = 20
 
 
@@ -55,6 +57,11 @@ def total(topic: TopicFigures, name: str) -> int:
     return sum(log.statistics[name] or 0 for log in topic.logs)
 
 
+def _old_batches(topic: TopicFigures) -> int:
+    """Return the number of batches of magic 0 and 1."""
+    return sum(count for log in topic.logs for magic, count in log.statistics["magics"].items() if magic != "2")
+
+
 def advise(topics: Sequence[TopicFigures]) -> list[Advice]:
     """Return what looks wrong, problems first."""
     found = [each for topic in topics for each in _of_topic(topic)]
@@ -64,7 +71,8 @@ def advise(topics: Sequence[TopicFigures]) -> list[Advice]:
 def _of_topic(topic: TopicFigures) -> Iterator[Advice]:
     for log in topic.logs:
         yield from _damage(log)
-        yield from _open_transactions(log)
+        yield from _hanging_transactions(log)
+    yield from _left_open(topic)
     yield from _tiny_batches(topic)
     yield from _compression(topic)
     yield from _skewed_partitions(topic)
@@ -99,26 +107,40 @@ def _damage(log: LogFigures) -> Iterator[Advice]:
         )
 
 
-def _open_transactions(log: LogFigures) -> Iterator[Advice]:
+def _hanging_transactions(log: LogFigures) -> Iterator[Advice]:
     if log.hanging:
         still = [each for each in log.transactions if each.outcome == "open"]
         first = max(still, key=lambda each: each.duration or 0)
+        when = "" if log.statistics["segments"] is None else " when the log ends"
         yield Advice(
             "problem",
             log.name,
-            f"{counted(log.hanging, 'transaction')} open for more than 15 minutes when the log ends; the longest for "
+            f"{counted(log.hanging, 'transaction')} open for more than 15 minutes{when}; the longest for "
             f"{format_duration(first.duration)}, of producer {first.producer_id} from offset {first.first_offset:,} on",
-            "read_committed waits there. If the producer is gone, `kafka-transactions.sh find-hanging` and `abort` end "
-            "the transaction.",
+            f"read_committed waits there. If the producer is gone, {_END_HANGING} the transaction.",
+        )
+
+
+def _left_open(topic: TopicFigures) -> Iterator[Advice]:
+    if left_open := sum(log.left_open for log in topic.logs):
+        yield Advice(
+            "problem",
+            topic.topic,
+            f"{counted(left_open, 'transaction')} open at the end of the log, begun more than 15 minutes before this "
+            "report",
+            "read_committed does not return these records. In a copy, their markers are missing, since they were "
+            f"written after it was made. In the log of a running broker, they are hanging: {_END_HANGING} them.",
         )
 
 
 def _tiny_batches(topic: TopicFigures) -> Iterator[Advice]:
     records, size = topic.batch_records.figures, topic.batch_bytes.figures
-    if records["count"] < _MIN_BATCHES:
+    old = _old_batches(topic)
+    # An uncompressed message of an older format is a batch of its own, whatever the settings of its producer.
+    if records["count"] < _MIN_BATCHES or 2 * old > records["count"]:
         return
     if records["mean"] < _FEW_RECORDS and size["mean"] < _SMALL_BATCH:
-        overhead = 61 * records["count"] / max(total(topic, "bytes"), 1)
+        overhead = BATCH_HEADER_SIZE * (records["count"] - old) / max(total(topic, "bytes"), 1)
         yield Advice(
             "setting",
             topic.topic,
@@ -182,7 +204,8 @@ def _skewed_partitions(topic: TopicFigures) -> Iterator[Advice]:
         yield Advice(
             "setting",
             topic.topic,
-            f"skewed partitions: {largest.name} has {sizes.max() / sizes.sum():.0%} of the bytes of {len(sizes)}{hot}",
+            f"skewed partitions: {largest.name} has {format_size(int(sizes.max()))}, "
+            f"{sizes.max() / sizes.mean():.1f} times the average of {len(sizes):,} partitions{hot}",
             "Choose a key with more values, add a suffix to the frequent keys, or write records without order to "
             "partitions by round robin (a null key).",
         )
@@ -227,8 +250,7 @@ def _bad_times(topic: TopicFigures) -> Iterator[Advice]:
 
 
 def _others(topic: TopicFigures) -> Iterator[Advice]:
-    old = sum(count for log in topic.logs for magic, count in log.statistics["magics"].items() if magic != "2")
-    if old:
+    if old := _old_batches(topic):
         yield Advice(
             "setting",
             topic.topic,

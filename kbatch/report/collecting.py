@@ -70,10 +70,12 @@ class LogFigures:
         Records by their timestamps, with their stored bytes, and how many are tombstones.
     offsets : Buckets
         Records by their offsets, control records included.
-    hanging : int
-        Open transactions that a broker would have aborted.
+    hanging, left_open : int
+        Open transactions that a broker would have aborted before the end of the log, and since then.
     start_offset : int
         Of the first segment.
+    first_time, last_time : int
+        The smallest and the largest timestamp of records, without those in the future; -1 without any.
     timed, late, without_time, from_future, appended : int
         Records with a plausible timestamp of a producer; of these, those with an earlier one than a record before; the
         records without a timestamp, or with one that is more than a day after now; and those with the time of the
@@ -98,7 +100,10 @@ class LogFigures:
     transactions: list[ShownTransaction] = field(default_factory=list)
     ends: Buckets | None = None
     hanging: int = 0
+    left_open: int = 0
     start_offset: int = 0
+    first_time: int = -1
+    last_time: int = -1
     timed: int = 0
     late: int = 0
     max_late: int = 0
@@ -167,7 +172,8 @@ class LogCollector:
         self.figures.damage = self._damage = DamageMap(segments)
         self._topic = topic
         self._history = TransactionHistory()
-        self._last_plausible = now + DAY
+        self._now, self._last_plausible = now, now + DAY
+        self._is_live = not segments
         # The largest timestamp so far.
         self._latest = -1
         self._place: TablePlace | None = None
@@ -205,6 +211,7 @@ class LogCollector:
         figures.without_time += int(np.count_nonzero(~is_timed))
         columns = (timestamps, stored, tombstones.astype(np.float64))
         figures.times.add(*(columns if is_timed.all() else (each[is_timed] for each in columns)))
+        self._add_range(timestamps[is_timed & (timestamps <= self._last_plausible)])
         is_created = TimestampType.of(batches) == TimestampType.CREATE_TIME
         if not is_created.all():
             figures.appended += int(np.count_nonzero(is_timed & ~is_created[batch]))
@@ -219,6 +226,12 @@ class LogCollector:
             if not has_key.all():
                 positions, key_lengths = positions[has_key], key_lengths[has_key]
             self._topic.keys.add(positions, key_lengths, table.data)
+
+    def _add_range(self, timestamps: npt.NDArray[np.int64]) -> None:
+        if len(timestamps):
+            figures, first = self.figures, int(timestamps.min())
+            figures.first_time = first if figures.first_time < 0 else min(figures.first_time, first)
+            figures.last_time = max(figures.last_time, int(timestamps.max()))
 
     def _add_lateness(self, timestamps: npt.NDArray[np.int64]) -> None:
         if not len(timestamps):
@@ -283,8 +296,10 @@ class LogCollector:
         # Open transactions are listed below; there may be many.
         figures.statistics["open_transactions"] = []
         last_time = self._latest if self._latest >= 0 else statistics.last_timestamp
-        figures.transactions = history.longest(statistics.open_transactions, last_time)
-        figures.ends, figures.hanging = history.ends, history.hanging
+        if self._is_live:
+            last_time = self._now
+        figures.transactions = history.longest(statistics.open_transactions, last_time, self._now)
+        figures.ends, figures.hanging, figures.left_open = history.ends, history.hanging, history.left_open
         figures.times.limited(_TIMES)
         figures.offsets.limited(_OFFSETS)
         if not self._damage.count:

@@ -344,7 +344,8 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
             rows.append(Row(log.name, _damage_bars(log.damage), text))
         lines += [
             [
-                cut(f"{log.name}/{loss.file}", 2 * NAME_LENGTH),
+                cut(log.name, NAME_LENGTH),
+                cut(loss.file or "-", NAME_LENGTH),
                 f"{loss.position:,}",
                 f"{loss.length:,}",
                 "-" if loss.base_offset is None else f"{loss.base_offset:,}",
@@ -354,7 +355,7 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
         ]
     caption = "Lost bytes, from the first to the last byte of each damaged log"
     description = "; ".join(f"{cut(row.name, 40)}: {row.text}" for row in rows)
-    columns = ["file", "byte", "lost bytes", "offset", "reason"]
+    columns = ["partition", "file", "byte", "lost bytes", "offset", "reason"]
     count = sum(log.damage.count for log in damaged if log.damage is not None)
     picture = pictures.rows(caption, description, rows, background=True, least=2)
     return section(
@@ -362,7 +363,7 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
         title,
         remark("Nothing else of this report includes lost batches. A gap between two segments has no bytes."),
         figure(caption, picture, legend([("c5", "lost bytes"), ("c1", "offsets missing between two segments")])),
-        table("Damaged places", columns, lines, count - len(lines), ["reason"]),
+        table("Damaged places", columns, lines, count - len(lines), ["file", "reason"]),
     )
 
 

@@ -58,7 +58,8 @@ a{color:var(--c0)}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:14px 28px;align-items:start}
 figure{margin:8px 0;max-width:600px}
 .beside{display:grid;gap:8px 34px;align-items:start}
-@media (min-width:1180px){.beside{grid-template-columns:minmax(0,410px) minmax(0,1fr)}.n{white-space:nowrap}}
+@media (min-width:1180px){.beside{grid-template-columns:minmax(0,410px) minmax(0,1fr)}.n{white-space:nowrap}
+td[data-label=file]{min-width:230px}}
 figcaption{font-size:14px;margin-bottom:4px}
 svg{display:block;width:100%;height:auto}
 svg text{font-size:11.5px;fill:var(--text);font-family:inherit}

@@ -49,14 +49,15 @@ class TransactionHistory:
         Milliseconds of ended transactions, as far as both timestamps are known.
     ends : Buckets
         By the time of the end: the number of all transactions, and of those that were aborted.
-    hanging : int
-        The number of open transactions that are older than `LONG_OPEN`, after `longest`.
+    hanging, left_open : int
+        After `longest`, the number of open transactions that last longer than `LONG_OPEN`, and of those that do not
+        within their log, but began that long before the report.
     """
 
     def __init__(self) -> None:
         self.durations = Distribution()
         self.ends = Buckets(TIME_WIDTHS, 1, limit=128)
-        self.hanging = 0
+        self.hanging = self.left_open = 0
         self._held = array("q")
         self._kept = np.empty((0, len(_HISTORY_COLUMNS)), np.int64)
 
@@ -80,7 +81,9 @@ class TransactionHistory:
         self.ends.add(ended[:, 5], (ended[:, 0] == 1).astype(np.float64))
         self._kept = _longest(np.concatenate([self._kept, rows]))
 
-    def longest(self, open_transactions: Sequence[OpenTransaction], last_time: int | None) -> list[ShownTransaction]:
+    def longest(
+        self, open_transactions: Sequence[OpenTransaction], last_time: int | None, now: int
+    ) -> list[ShownTransaction]:
         """Return the longest transactions of each outcome; open ones last up to the last time of the log."""
         self._count()
         found = OpenTransactions.of(open_transactions).rows
@@ -89,7 +92,9 @@ class TransactionHistory:
         for column, name in enumerate(("producer_id", "first_offset", "first_timestamp"), 1):
             rows[:, column] = found[name]
         rows[:, 6] = _open_durations(found["first_timestamp"], last_time)
-        self.hanging = int(np.count_nonzero(rows[:, 6] > LONG_OPEN))
+        is_hanging = rows[:, 6] > LONG_OPEN
+        is_old = _open_durations(found["first_timestamp"], now) > LONG_OPEN
+        self.hanging, self.left_open = int(np.count_nonzero(is_hanging)), int(np.count_nonzero(is_old & ~is_hanging))
         return [_shown_transaction(row) for row in np.concatenate([_longest(rows), self._kept]).tolist()]
 
 

@@ -254,18 +254,20 @@ def _page(
 
 
 def _summary_tiles(logs: Sequence[LogFigures], report: Report) -> str:
-    def least(name: str) -> int | None:
-        return min((log.statistics[name] for log in logs if log.statistics[name] is not None), default=None)
-
-    first = least("first_timestamp")
-    last = max((each for log in logs if (each := log.statistics["last_timestamp"]) is not None), default=None)
-    span = "-" if first is None or last is None else format_duration(last - first)
+    timed = [log for log in logs if log.last_time >= 0]
+    future = sum(log.from_future for log in logs)
+    later = f"{counted(future, 'record')} in the future" if future else ""
+    if timed:
+        first, last = min(log.first_time for log in timed), max(log.last_time for log in timed)
+        span, between = format_duration(last - first), f"from {format_time(first)} to {format_time(last)}"
+        between += f"; {later}" if later else ""
+    else:
+        span, between = "-", later or "no record has a time"
     codecs = [entry for log in logs for name, entry in log.statistics["codecs"].items() if name != "none"]
     plain, packed = (sum(entry[name] or 0 for entry in codecs) for name in ("plain_bytes", "payload_bytes"))
     batches = sum(log.statistics["batches"] for log in logs)
     damage = format_lost(report.lost_bytes, report.missing_offsets) if report.losses else "none"
     control = f", {counted(report.control_records, 'control record')}" if report.control_records else ""
-    between = "no record has a time" if first is None else f"from {format_time(first)} to {format_time(last)}"
     return tiles(
         [
             (*_number_and_noun(report.records, "record", control), False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from golden_logs import LOGS
 from scripted_broker import ScriptedCluster, ScriptedPartition
+from transaction_logs import txn
 
 import kbatch
 from kbatch.cli import main
@@ -201,11 +203,12 @@ def test_the_report_on_a_topic_has_the_figures_of_its_directory(topic: str, run:
     assert {name: found[name] for name in names} == {name: getattr(expected, name) for name in names}
 
     def figures(path: Path) -> list[str]:
-        """Return the tables, without the numbers of segments."""
-        text = path.read_text()
-        rows = re.findall(r"<tr>.*?</tr>", text, re.DOTALL)
-        return [re.sub(r"<td[^>]*data-label=.segments.[^>]*>[^<]*</td>", "", row) for row in rows]
+        """Return the rows of tables, without segments, and without transactions, whose open ones last until now."""
+        text = re.sub(r'<section id="transactions">.*?</section>', "", path.read_text(), flags=re.DOTALL)
+        rows = re.findall(r"<tr .*?</tr>", text, re.DOTALL)
+        return [re.sub(r"<td[^>]*data-label=.segments.[^>]*>.*?</td>", "", row) for row in rows]
 
+    assert len(figures(page)) > 10
     assert figures(page) == figures(directory)
 
 
@@ -228,6 +231,17 @@ def test_the_report_on_a_cluster_lists_damaged_batches(monkeypatch: pytest.Monke
     report = kbatch.write_report("kafka://localhost", tmp_path / "page.html", topics="t")
     assert (report.records, report.losses, report.lost_bytes) == (2, 1, len(data))
     assert "checksum" in (tmp_path / "page.html").read_text()
+
+
+def test_an_open_transaction_of_a_cluster_lasts_until_the_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begin = round(time.time() * 1000) - 3_600_000
+    cluster = ScriptedCluster(t=[ScriptedPartition([txn(0, 1, base_timestamp=begin, max_timestamp=begin)])])
+    monkeypatch.setattr("kbatch.live.cluster.connect_socket", cluster.connect)
+    (found,) = kbatch.write_report("kafka://localhost", tmp_path / "page.html", topics="t").advice
+    assert found.level == "problem"
+    assert found.finding.startswith("1 transaction open for more than 15 minutes; the longest for 1 h,")
 
 
 def test_settings_of_a_cluster_belong_to_its_url(tmp_path: Path) -> None:
