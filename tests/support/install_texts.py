@@ -18,6 +18,8 @@ FROM_CLONE = re.compile(
     rf"(?P<before>{_BEFORE})(?P<quote>['\"]?)\.(?P<extras>{_EXTRAS})(?P=quote)(?=[\s`;)]|$){_PLACE}"
 )
 FROM_INDEX = re.compile(rf"{_BEFORE}['\"]?{extras.DISTRIBUTION}\b")
+# The message of a missing package, which names the packages of an extra until the index has kbatch.
+_MESSAGE = re.compile(r"(?<=install the extra 'arrow': pip install )'pyarrow[\w.>=]*'")
 # A part of docs/install.md that is written by `section`.
 SECTION = re.compile(r"(?<=<!-- install: begin -->\n).*?(?=<!-- install: end -->)", re.DOTALL)
 
@@ -44,6 +46,7 @@ def expected(text: str, published: bool) -> str:
     text = SECTION.sub(lambda _: "\n" + section(published), text)
     if not published:
         return text
+    text = _MESSAGE.sub(f"'{extras.DISTRIBUTION}[arrow]'", text)
 
     def from_index(match: re.Match[str]) -> str:
         name = extras.DISTRIBUTION + match["extras"]
