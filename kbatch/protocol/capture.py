@@ -47,6 +47,13 @@ _LINKS = {
 MAX_WAITING_BYTES = 64 << 20
 _IPV4_SIZE = 4
 _TCP = 6
+# The flag "more fragments" and the offset of IPv4, and the extension header of IPv6.
+_FRAGMENT_BITS, _FRAGMENT_HEADER = 0x3FFF, 44
+_FRAGMENTS = (
+    "packets are fragments of IP packets, which are not put together; tshark -q -z follow,tcp,raw,0 prints the bytes "
+    "of connection 0"
+)
+_NO_SEGMENT = "no packet has a TCP segment; packets in tunnels, such as VXLAN and GRE, are not read"
 
 
 @public_in("kbatch.protocol")
@@ -160,7 +167,8 @@ class Capture:
         for connection in connections.values():
             yield from connection.finish()
         if self._port is not None and not connections:
-            raise ProtocolError(f"{self._path}: the capture has no connection to port {self._port}")
+            reason = f": {skipped[0].reason}" if skipped else ""
+            raise ProtocolError(f"{self._path}: the capture has no connection to port {self._port}{reason}")
 
     def _roles(self, source: str, target: str, packet: Any) -> tuple[str, str]:
         """Return the client and the broker of a connection, from its first segment."""
@@ -181,7 +189,7 @@ class Capture:
         parsers: dict[int, Callable[[bytes], Any]] = {}
         # Bytes and times of packets whose segment is not known, by the reason.
         lost: dict[str, tuple[int, float]] = {}
-        file, time = PacketFile(self._path), 0.0
+        file, time, has_segment, others = PacketFile(self._path), 0.0, False, 0
         for time, link, data, size in file.packets():
             if link not in _LINKS:
                 reason = f"packets have the link type {link}, which is not supported; capture with tcpdump -i INTERFACE"
@@ -195,13 +203,20 @@ class Capture:
             except Exception:
                 network = None
             segment = getattr(network, "data", None)
-            if isinstance(segment, dpkt.tcp.TCP):
+            if _is_fragment(network):
+                lost[_FRAGMENTS] = lost.get(_FRAGMENTS, (0, 0.0))[0] + len(data), time
+            elif isinstance(segment, dpkt.tcp.TCP):
+                has_segment = True
                 source, target = _endpoints(network, segment)
                 rest = _payload_size(network, segment) if size > len(data) else 0
                 yield CapturedSegment(time, source, target, segment, max(len(segment.data), rest))
             elif size > len(data) and getattr(network, "p", _TCP) == _TCP:
                 reason = f"packets were cut before the end of their TCP header, {CUT_ADVICE}"
                 lost[reason] = lost.get(reason, (0, 0.0))[0] + len(data), time
+            else:
+                others += len(data)
+        if others and not has_segment and not lost:
+            lost[_NO_SEGMENT] = others, time
         if lost and not parsers:
             raise ProtocolError(f"{self._path}: {next(iter(lost))}")
         for reason, (size, at) in lost.items():
@@ -210,6 +225,14 @@ class Capture:
             present, missing = file.torn
             reason = "the file ends within a packet, as if the capture was killed or the file was cut"
             skipped.append(SkippedBytes(utc_time(time), "", "", False, missing, present, reason))
+
+
+def _is_fragment(network: Any) -> bool:
+    """Return whether an IP packet is a fragment of a larger one."""
+    if (flags := getattr(network, "_flags_offset", None)) is not None:
+        return bool(flags & _FRAGMENT_BITS)
+    headers = getattr(network, "extension_hdrs", {})
+    return _FRAGMENT_HEADER in headers and bool(headers[_FRAGMENT_HEADER].frag_off or headers[_FRAGMENT_HEADER].m_flag)
 
 
 def _link_parser(dpkt: Any, link: int) -> Any:

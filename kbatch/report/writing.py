@@ -250,7 +250,13 @@ def _page(
         log_sections.tombstone_section(pictures, topics, now),
         log_sections.damage_section(pictures, logs),
     ]
-    return page("kbatch report", about, _CONTENTS, parts, f"Made by kbatch {VERSION}; docs/report.md in its repository explains the page.")
+    return page(
+        "kbatch report",
+        about,
+        _CONTENTS,
+        parts,
+        f"Made by kbatch {VERSION}; docs/report.md in its repository explains the page.",
+    )
 
 
 def _summary_tiles(logs: Sequence[LogFigures], report: Report) -> str:

@@ -15,7 +15,17 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from captured_traffic import LINK_TYPES, TcpPeer, joined, pcapng_block, pcapng_section, write_capture
+from captured_traffic import (
+    LINK_TYPES,
+    TcpPeer,
+    fragments,
+    joined,
+    packet_bytes,
+    pcapng_block,
+    pcapng_section,
+    write_capture,
+    write_packets,
+)
 
 import kbatch
 from kbatch.cli import main
@@ -265,6 +275,36 @@ def test_a_capture_that_begins_within_a_connection_is_read_from_the_next_message
     capture = read_capture(path)
     assert [each.request.header.correlation_id for each in capture][-3:] == [1, 2, 3]
     assert capture.skipped[0].reason == "the capture begins after the start of the connection"
+
+
+@pytest.mark.parametrize("addresses", [("10.0.0.7", "10.0.0.1"), ("fd00::7", "fd00::1")])
+def test_fragments_of_ip_packets_are_reported(tmp_path: Path, addresses: tuple[str, str]) -> None:
+    peer = TcpPeer((addresses[0], 51022), (addresses[1], 9092))
+    whole = [packet_bytes(each, "raw") for each in peer.opening()]
+    (large,) = peer.client(sent(0, HeartbeatRequest(group_id="g" * 3000)))
+    rest = [packet_bytes(each, "raw") for each in peer.client(sent(1)) + peer.broker(answered(1))]
+    capture = read_capture(write_packets(tmp_path / "c", [*whole, *fragments(large, 1200), *rest]))
+    assert [each.request.header.correlation_id for each in capture if each.request is not None] == [1]
+    assert sum(each.missing for each in capture.skipped) == len(large[2]) - 20
+    assert capture.skipped[-1].reason.startswith("packets are fragments of IP packets, which are not put together")
+    assert capture.skipped[-1].skipped == sum(map(len, fragments(large, 1200)))
+
+
+@pytest.mark.parametrize("port", [None, 9092])
+def test_a_capture_of_a_tunnel_is_reported(tmp_path: Path, port: int | None) -> None:
+    peer = TcpPeer()
+    header = bytes.fromhex("4500ffff00000000402f0000") + bytes([10, 1, 0, 1, 10, 1, 0, 2])
+    packets = [
+        header + bytes.fromhex("00000800") + packet_bytes(each, "raw") for each in peer.opening() + beats(peer, 2)
+    ]
+    capture = read_capture(write_packets(tmp_path / "c", packets), port=port)
+    reason = "no packet has a TCP segment; packets in tunnels, such as VXLAN and GRE, are not read"
+    if port is None:
+        assert list(capture) == []
+        assert [(each.skipped, each.reason) for each in capture.skipped] == [(sum(map(len, packets)), reason)]
+    else:
+        with pytest.raises(ProtocolError, match=f"no connection to port 9092: {reason}"):
+            list(capture)
 
 
 def test_only_connections_to_the_port_are_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -15,10 +16,13 @@ __all__ = [
     "LINK_TYPES",
     "Packet",
     "TcpPeer",
+    "fragments",
     "joined",
+    "packet_bytes",
     "pcapng_block",
     "pcapng_section",
     "write_capture",
+    "write_packets",
 ]
 
 CLIENT, BROKER = ("10.0.0.7", 51022), ("10.0.0.1", 9092)
@@ -88,6 +92,32 @@ def packet_bytes(packet: Packet, link: str) -> bytes:
     if link == "loopback":
         return (2 if kind == 0x0800 else 30).to_bytes(4, "little") + network
     return network
+
+
+def fragments(packet: Packet, size: int) -> list[bytes]:
+    """Return the bytes of an IP packet without a link type as fragments; `size` is a multiple of 8."""
+    source, target, segment = packet
+    family = socket.AF_INET6 if ":" in source else socket.AF_INET
+    src, dst = socket.inet_pton(family, source), socket.inet_pton(family, target)
+    found = []
+    for at in range(0, len(segment), size):
+        part, is_last = segment[at : at + size], at + size >= len(segment)
+        if family == socket.AF_INET6:
+            header = struct.pack(">BBHI", 6, 0, at | (not is_last), 7)
+            found.append(struct.pack(">IHBB", 6 << 28, len(header + part), 44, 64) + src + dst + header + part)
+        else:
+            flags = at // 8 | (not is_last) << 13
+            found.append(struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(part), 7, flags, 64, 6, 0) + src + dst + part)
+    return found
+
+
+def write_packets(path: Path, packets: Iterable[bytes], link: int = 101) -> Path:
+    """Write packets as they are, a millisecond apart."""
+    with path.open("wb") as file:
+        writer = dpkt.pcap.Writer(file, linktype=link)
+        for number, data in enumerate(packets):
+            writer.writepkt(data, 1_700_000_000 + number / 1000)
+    return path
 
 
 def write_capture(
