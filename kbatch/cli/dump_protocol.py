@@ -70,7 +70,7 @@ def dump_messages(paths: list[str], max_bytes: int | None) -> int:
                 write_lines([json.dumps(line, ensure_ascii=False)], escaped_json)
         except KbatchError as error:
             # Without a valid length nothing after it can be split.
-            _report(path, "", error)
+            _report(path, "", error if error.position else _no_stream(path, error))
             damaged = True
     return 3 if damaged else 0
 
@@ -102,6 +102,16 @@ def _dump_capture(path: str, max_bytes: int | None) -> int:
         text = ": ".join(parts)
         print_errors(f"kbatch dump: {path}: {text}", style="error")
     return 3 if capture.skipped else 0
+
+
+def _no_stream(path: str, error: KbatchError) -> KbatchError:
+    """Return an error of the first length, which another kind of file has there."""
+    if not isinstance(error, LimitExceededError) or path == "-":
+        return error
+    return ProtocolError(
+        "the file does not begin with a message of Kafka's protocol, and is neither a pcap nor a pcapng file; convert "
+        "captures of other formats with editcap -F pcapng IN OUT"
+    )
 
 
 def _report(path: str, at: str, error: KbatchError) -> None:

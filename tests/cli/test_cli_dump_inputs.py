@@ -306,6 +306,15 @@ def test_protocol_messages_are_read_from_standard_input(run: Any, golden: Path) 
     assert [{**line, "file": ""} for line in lines] == [{**line, "file": ""} for line in expected]
 
 
+def test_a_file_that_is_neither_a_capture_nor_messages_is_named_as_such(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "o.snoop"
+    path.write_bytes(b"snoop\0\0\0" + bytes(100))
+    status, lines, errors = run("--protocol", path)
+    assert (status, lines) == (3, [])
+    assert errors.startswith(f"kbatch dump: {path}: the file does not begin with a message of Kafka's protocol, and is nei")
+    assert errors.endswith("convert captures of other formats with editcap -F pcapng IN OUT\n")
+
+
 def test_batches_of_a_pipe_are_listed_as_they_arrive() -> None:
     command = [sys.executable, "-m", "kbatch", "dump", "--records", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
