@@ -311,7 +311,7 @@ def test_a_file_that_is_neither_a_capture_nor_messages_is_named_as_such(run: Any
     path.write_bytes(b"snoop\0\0\0" + bytes(100))
     status, lines, errors = run("--protocol", path)
     assert (status, lines) == (3, [])
-    assert errors.startswith(f"kbatch dump: {path}: the file does not begin with a message of Kafka's protocol, and is nei")
+    assert errors.startswith(f"kbatch dump: {path}: the file does not begin with a message of Kafka's protocol")
     assert errors.endswith("convert captures of other formats with editcap -F pcapng IN OUT\n")
 
 
