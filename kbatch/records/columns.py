@@ -137,8 +137,8 @@ def _raise_overflow(rows: npt.NDArray[np.void], limit: int, source: str | None) 
     if "offset" in (rows.dtype.names or ()):
         where += f"offset {int(row['offset'])}: "
     raise OverflowError(
-        f"{where}timestamp {int(row['timestamp'])} ms doesn't fit timestamp[us]; "
-        "request nulls for such timestamps, or columns without timestamp"
+        f"{where}timestamp {int(row['timestamp'])} ms doesn't fit timestamp[us], which ends in the year 294247; "
+        "timestamp_overflow='null' (--timestamp-overflow null) makes it null, or leave out the column timestamp"
     )
 
 
