@@ -92,17 +92,14 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    from kbatch.cli.inputs import open_paths
-    from kbatch.log.log_list import LogList
-    from kbatch.log.logs import Log
+    from kbatch.cli.inputs import open_logs_once
     from kbatch.log.write.indexing import index_logs
 
     flags = given_options(IndexFlags, arguments)
     selection, given = given_selection(arguments), given_storage(arguments)
     with ProgressLine("listing ...") as line:
-        found = open_paths(arguments.paths, selection, given)
-        logs = [log for each in found for log in ([each] if isinstance(each, Log) else each)]
-        done = index_logs(LogList(logs), flags.index, threads=flags.threads, progress=line.show_bytes)
+        logs = open_logs_once(arguments.paths, selection, given)
+        done = index_logs(logs, flags.index, threads=flags.threads, progress=line.show_bytes)
     status = 3 if any(each.refused for each in done) else 0
     if arguments.json:
         print_summary("index", status, [_log_dict(each) for each in done], damaged=status == 3)

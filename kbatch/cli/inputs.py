@@ -14,10 +14,11 @@ from kbatch.cli.selection_flags import SelectionFlags
 from kbatch.errors import LogDirectoryError
 from kbatch.format import LOG_OVERHEAD
 from kbatch.log.discovery import open_logs
+from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.log.segment import Segment
 from kbatch.log.store.names import name_of_log, parse_segment_name
-from kbatch.log.store.storage import LOCAL, Storage, locate
+from kbatch.log.store.storage import LOCAL, Storage, identity, locate
 from kbatch.log.topics import TopicFilter, first_names
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "check_first_bytes",
     "find_inputs",
     "is_last",
+    "open_logs_once",
     "open_path",
     "open_paths",
     "standard_input",
@@ -116,6 +118,11 @@ def find_inputs(
         If a path is not one of these, or nothing belongs to one of the topics, or to a partition.
     """
     found = [each for path in paths for each in _find(path, logs_only, streams, selection, storage_options)]
+    # A PATH may be within another one.
+    once: dict[str, Input] = {}
+    for each in found:
+        once.setdefault(each.path if each.kind == "stream" else identity(each.path), each)
+    found = list(once.values())
     if (is_chosen := selection.predicate) is not None:
         found = [each for each in found if is_chosen(*each.topic_partition)]
     _check_found(paths, selection, storage_options, [each.topic_partition for each in found])
@@ -145,6 +152,16 @@ def open_paths(
     logs = [log for each in found for log in ([each] if isinstance(each, Log) else each)]
     _check_found(paths, selection, storage_options, [(log.topic, log.partition) for log in logs])
     return found
+
+
+def open_logs_once(paths: Sequence[str], selection: SelectionFlags, storage_options: Mapping[str, str]) -> LogList:
+    """Open the logs at all paths, as `open_paths` does; a log that is at several of them only once."""
+    found = open_paths(paths, selection, storage_options)
+    once: dict[str, Log] = {}
+    for each in found:
+        for log in [each] if isinstance(each, Log) else each:
+            once.setdefault(identity(log.path), log)
+    return LogList(once.values())
 
 
 def _open(path: str, selection: SelectionFlags, storage_options: Mapping[str, str]) -> Log | Sequence[Log]:

@@ -93,6 +93,8 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     flags = given_options(ReportFlags, arguments)
+    if flags.output == "-":
+        raise UsageError("--output is a file; standard output gets the summary")
     url = live_brokers(arguments.paths, arguments)
     report, logs = _report_on_files(arguments, flags) if url is None else _report_on_cluster(url, arguments, flags)
     status = 3 if report.losses else 0
@@ -105,15 +107,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report_on_files(arguments: argparse.Namespace, flags: ReportFlags) -> tuple[Report, list[dict[str, Any]]]:
-    from kbatch.cli.inputs import open_paths
-    from kbatch.log.log_list import LogList
-    from kbatch.log.logs import Log
+    from kbatch.cli.inputs import open_logs_once
     from kbatch.report.writing import write_report
 
     selection, given = given_selection(arguments), given_storage(arguments)
     with ProgressLine("listing ...") as line:
-        found = open_paths(arguments.paths, selection, given)
-        logs = LogList([log for each in found for log in ([each] if isinstance(each, Log) else each)])
+        logs = open_logs_once(arguments.paths, selection, given)
         report = write_report(logs, flags.output, progress=line.show_bytes)
     return report, [log_dict(log, log.path) for log in logs]
 

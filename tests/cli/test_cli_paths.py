@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,25 @@ def test_a_path_that_does_not_exist_is_an_error_with_a_similar_name_next_to_it(
         assert capsys.readouterr().err == f"kbatch {command[0]}: {expected}\n"
         assert main([*command, str(tmp_path / "xyz"), *out]) != 0
         assert capsys.readouterr().err.endswith("xyz: no such file or directory\n")
+
+
+@pytest.mark.parametrize("command", ["stats", "verify", "dump", "report", "index"])
+def test_a_path_within_another_one_is_read_once(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link").symlink_to(LOG)
+    rest = {"report": ["-o", str(tmp_path / "r.html")], "index": ["--index", str(tmp_path / "index")]}.get(command, [])
+    found = []
+    for paths in ([LOGS, LOG, tmp_path / "link"], [LOGS]):
+        if command == "index":
+            shutil.rmtree(tmp_path / "index", ignore_errors=True)
+        assert main([command, *map(str, paths), "--json", *rest]) == 0
+        # An index has a random secret, on which its size depends.
+        found.append(re.sub(r'"bytes": \d+', "", capsys.readouterr().out))
+    assert found[0] == found[1]
+
+
+def test_the_page_of_a_report_is_no_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", str(LOG), "-o", "-"])
+    assert "--output is a file" in capsys.readouterr().err
