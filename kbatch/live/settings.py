@@ -157,7 +157,7 @@ def parse_servers(value: str | Iterable[str]) -> tuple[ServerAddress, ...]:
         raise TypeError(f"bootstrap_servers must be HOST:PORT or several of them, got {type(value).__name__}")
     if isinstance(value, str) and is_cluster_url(value):
         value = value[len(CLUSTER_SCHEME) :].removesuffix("/")
-        if re.search(r"[@?#/&]", value):
+        if not value or re.search(r"[@?#/&]", value):
             raise ValueError(
                 "a kafka URL is kafka://HOST:PORT[,HOST:PORT] and has no settings, topics or passwords, because URLs "
                 "are logged; pass settings as keyword arguments or with config="

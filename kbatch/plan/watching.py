@@ -19,7 +19,7 @@ from kbatch.log.files.properties import topic_id_of
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import has_batch, planned_segment
 from kbatch.log.selection import LogChooser
-from kbatch.log.store.listing import not_listed
+from kbatch.log.store.listing import missing_path, not_listed
 from kbatch.log.store.names import parse_directory_name, segment_names
 from kbatch.log.store.storage import Storage, absolute, locate
 from kbatch.plan.read_options import ReadOptions
@@ -150,6 +150,8 @@ class WatchedLogs:
             )
         try:
             inside = storage.list(root)
+        except FileNotFoundError:
+            raise missing_path(storage, root, "directory") from None
         except OSError as error:
             raise not_listed(root, error) from error
         name = os.path.basename(os.path.abspath(root))

@@ -169,6 +169,7 @@ def test_damage_is_reported_with_its_offset(run: Run, cluster: ScriptedCluster) 
         (["dump", "--config", "x", str(LOGS)], "--config belongs to a cluster, kafka://HOST:PORT, not to files"),
         (["stats", "--setting", "a=b", str(LOGS)], "--setting belongs to a cluster, kafka://HOST:PORT, not to files"),
         (["dump", "kafka://me:secret@host"], "a kafka URL is kafka://HOST:PORT[,HOST:PORT] and has no settings"),
+        (["stats", "kafka://"], "a kafka URL is kafka://HOST:PORT[,HOST:PORT]"),
     ],
     ids=lambda value: " ".join(value[:-1]) if isinstance(value, list) else None,
 )

@@ -141,6 +141,15 @@ def test_a_path_that_does_not_exist_is_an_error_with_a_similar_name_next_to_it(
         assert capsys.readouterr().err.endswith("xyz: no such file or directory\n")
 
 
+@pytest.mark.parametrize("command", [["export", "--engine", "local"], ["follow", "--available-now"]])
+def test_a_log_directory_that_does_not_exist_is_an_error_with_a_similar_name(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    assert main([*command, str(tmp_path / "date"), str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"kbatch {command[0]}: {tmp_path}/date: no such directory, did you mean 'data'?\n"
+
+
 @pytest.mark.parametrize("command", ["stats", "verify", "dump", "report", "index"])
 def test_a_path_within_another_one_is_read_once(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -69,7 +69,7 @@ def list_path(storage: Storage, path: str, kind: str = "file or directory") -> d
     except OSError as error:
         entry = storage.find(path)
         if entry is None:
-            raise LogDirectoryError(f"{path}: no such {kind}", source=path) from None
+            raise missing_path(storage, path, kind) from None
         if entry.is_directory:
             raise not_listed(path, error) from error
         return None
@@ -80,14 +80,14 @@ def not_listed(directory: str, error: OSError) -> LogDirectoryError:
     return LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory)
 
 
-def missing_path(storage: Storage, path: str) -> LogDirectoryError:
+def missing_path(storage: Storage, path: str, kind: str = "file or directory") -> LogDirectoryError:
     """Make the error for a path at which there is nothing; of a local one, it names a similar name next to it."""
     names: Iterable[str] = ()
     if not storage.remote:
         with contextlib.suppress(OSError):
             names = os.listdir(os.path.dirname(storage.absolute(path)))
     hint = did_you_mean(os.path.basename(path), names)
-    return LogDirectoryError(f"{path}: no such file or directory{hint}", source=path)
+    return LogDirectoryError(f"{path}: no such {kind}{hint}", source=path)
 
 
 def no_segments(found: ListedDirectory, marked: bool) -> LogDirectoryError | None:
