@@ -339,14 +339,16 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
     for log in damaged:
         assert log.damage is not None
         lost = log.statistics["lost_bytes"]
-        text = f"{format_size(lost)} of {format_size(log.damage.size or log.statistics['bytes'])}"
-        if len(rows) < PICTURED_ROWS:
+        # A partition of a cluster has no files, and so no place for its damage.
+        is_live = log.statistics["segments"] is None
+        text = f"{format_size(lost)} of {format_size(log.damage.size)}"
+        if len(rows) < PICTURED_ROWS and not is_live:
             rows.append(Row(log.name, _damage_bars(log.damage), text))
         lines += [
             [
                 cut(log.name, NAME_LENGTH),
-                cut(loss.file or "-", NAME_LENGTH),
-                f"{loss.position:,}",
+                "-" if is_live else cut(loss.file or "", NAME_LENGTH),
+                "-" if is_live else f"{loss.position:,}",
                 f"{loss.length:,}",
                 "-" if loss.base_offset is None else f"{loss.base_offset:,}",
                 cut(loss.reason, 300),
@@ -358,11 +360,12 @@ def damage_section(pictures: Pictures, logs: Sequence[LogFigures]) -> str:
     columns = ["partition", "file", "byte", "lost bytes", "offset", "reason"]
     count = sum(log.damage.count for log in damaged if log.damage is not None)
     picture = pictures.rows(caption, description, rows, background=True, least=2)
+    colours = legend([("c5", "lost bytes"), ("c1", "offsets missing between two segments")])
     return section(
         "damage",
         title,
         remark("Nothing else of this report includes lost batches. A gap between two segments has no bytes."),
-        figure(caption, picture, legend([("c5", "lost bytes"), ("c1", "offsets missing between two segments")])),
+        figure(caption, picture, colours) if rows else "",
         table("Damaged places", columns, lines, count - len(lines), ["file", "reason"]),
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from golden_logs import LOGS
+from report_pages import Page
 from scripted_broker import ScriptedCluster, ScriptedPartition
 from transaction_logs import txn
 
@@ -231,7 +232,11 @@ def test_the_report_on_a_cluster_lists_damaged_batches(monkeypatch: pytest.Monke
     monkeypatch.setattr("kbatch.live.cluster.connect_socket", cluster.connect)
     report = kbatch.write_report("kafka://localhost", tmp_path / "page.html", topics="t")
     assert (report.records, report.losses, report.lost_bytes) == (2, 1, len(data))
-    assert "checksum" in (tmp_path / "page.html").read_text()
+    page = Page(tmp_path / "page.html")
+    (row,) = page.table("Damaged places")
+    assert [row[name] for name in ("partition", "file", "byte", "lost bytes")] == ["t-0", "-", "-", str(len(data))]
+    assert "checksum" in row["reason"]
+    assert "Lost bytes, from the first" not in page.source
 
 
 def test_an_open_transaction_of_a_cluster_lasts_until_the_report(
