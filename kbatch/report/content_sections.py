@@ -269,7 +269,7 @@ def size_section(pictures: Pictures, topics: Sequence[TopicFigures]) -> str:
         "Batches and records",
         remark("Each column counts sizes from its label up to the next one."),
         f'<div class="pair">{"".join(found)}</div>',
-        table("Sizes by topic; p99 is exceeded by one percent", columns, rows, len(topics) - LISTED),
+        table("Sizes by topic; at most one percent exceed p99", columns, rows, len(topics) - LISTED),
     )
 
 
