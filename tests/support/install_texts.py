@@ -37,7 +37,7 @@ def section(published: bool) -> str:
         return f"kbatch is the distribution `{name}` of the package index:\n\n```\npip install {name}\n```\n\n"
     return (
         "No package index has kbatch yet: it is installed from a clone, where pip compiles it, or from a\n"
-        "[wheel](#from-a-wheel). The directory of these commands is the clone:\n\n```\npip install .\n```\n\n"
+        "[wheel](#from-a-wheel). Run these commands in the clone:\n\n```\npip install .\n```\n\n"
     )
 
 
