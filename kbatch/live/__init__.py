@@ -1,7 +1,7 @@
-"""Live topics: the connections to a Kafka cluster, and reads of its topics without decoding in Python.
+"""Live topics: connections to a Kafka cluster, and reads of its topics without decoding in Python.
 
-`kbatch.consume` reads topics. This package has its settings, errors and extension points, and `Cluster` for metadata
-and offsets.
+`kbatch.consume` reads topics. This package contains its settings, errors and extension points, and `Cluster` for
+metadata and offsets.
 """
 
 from kbatch.live.broker_errors import AuthenticationError, BrokerConnectionError, BrokerError

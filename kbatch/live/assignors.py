@@ -1,4 +1,4 @@
-"""How the leader of a classic group divides partitions among its members."""
+"""Assignors: how the leader of a classic group divides partitions among its members."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GroupSubscription(NamedTuple):
     topics : list of str
     owned : list of (topic, partition)
     generation : int
-        That of `owned`, or -1.
+        The generation in which the member owned these partitions, or -1.
     """
 
     member_id: str
@@ -65,7 +65,7 @@ def subscription_data(topics: Iterable[str], owned: Iterable[PartitionKey], gene
     return encode_member_data(
         cls(
             topics=sorted(topics),
-            # Where Java's cooperative assignor before Kafka 3.2 expects the generation.
+            # Java's cooperative assignor before Kafka 3.2 expects the generation here.
             user_data=generation.to_bytes(4, "big", signed=True),
             owned_partitions=_by_topic(owned, cls.TopicPartition),
             generation_id=generation,
@@ -80,7 +80,7 @@ def assignment_data(partitions: Iterable[PartitionKey]) -> bytes:
 
 
 def partitions_of(data: bytes) -> frozenset[PartitionKey]:
-    """Return the partitions of an assignment; there are none without data."""
+    """Return the partitions of an assignment; none if it has no data."""
     if not data:
         return frozenset()
     found = decode_member_data("ConsumerProtocolAssignment", data)
@@ -100,7 +100,7 @@ def divide(assignor: str, members: Sequence[GroupSubscription], counts: Mapping[
     assignor : str
     members : sequence of GroupSubscription
     counts : mapping of str to int
-        The number of partitions of each topic that exists.
+        The number of partitions of each existing topic.
     """
     assignors: dict[str, Callable[[Sequence[GroupSubscription], Mapping[str, int]], Assignment]] = {
         "range": _range_assignment,
@@ -111,7 +111,7 @@ def divide(assignor: str, members: Sequence[GroupSubscription], counts: Mapping[
 
 
 def _range_assignment(members: Sequence[GroupSubscription], counts: Mapping[str, int]) -> Assignment:
-    """Give each member a range of each topic, so that equal numbers of two topics go to one member."""
+    """Give each member a range of each topic, so that partitions with equal numbers go to the same member."""
     found: Assignment = {each.member_id: [] for each in members}
     for topic, count in sorted(counts.items()):
         takers = [each.member_id for each in members if topic in each.topics]
@@ -124,7 +124,7 @@ def _range_assignment(members: Sequence[GroupSubscription], counts: Mapping[str,
 
 
 def _round_robin(members: Sequence[GroupSubscription], counts: Mapping[str, int]) -> Assignment:
-    """Give the partitions of all topics to the members in turn."""
+    """Assign the partitions of all topics to the members in turn."""
     found: Assignment = {each.member_id: [] for each in members}
     turn = 0
     for key in _partitions(counts):
@@ -138,7 +138,7 @@ def _round_robin(members: Sequence[GroupSubscription], counts: Mapping[str, int]
 
 
 def _cooperative(members: Sequence[GroupSubscription], counts: Mapping[str, int]) -> Assignment:
-    """Balance the partitions with few moves; a partition that moves is first given to nobody (KIP-429)."""
+    """Balance the partitions with few moves; a partition that moves is unassigned first (KIP-429)."""
     owners = _owners(members, counts)
     found = _sticky(members, counts, owners)
     for member, keys in found.items():
@@ -147,7 +147,7 @@ def _cooperative(members: Sequence[GroupSubscription], counts: Mapping[str, int]
 
 
 def _owners(members: Sequence[GroupSubscription], counts: Mapping[str, int]) -> dict[PartitionKey, str]:
-    """Return the member that has a partition; of several claims only that of the newest generation counts."""
+    """Return the owner of a partition; if several members claim it, the one with the newest generation."""
     newest: dict[PartitionKey, tuple[int, str | None]] = {}
     for each in members:
         for key in each.owned:
@@ -185,13 +185,13 @@ def _sticky(
 
 
 def _next_move(found: Assignment, topics: Mapping[str, frozenset[str]]) -> tuple[str, str, PartitionKey] | None:
-    """Return a giver, a taker and the partition whose move makes the assignment more even; None if there is none."""
+    """Return a move that balances the assignment: giver, taker and partition; None if there is none."""
     by_size = sorted(found, key=lambda member: len(found[member]))
     for giver in reversed(by_size):
         for taker in by_size:
             if len(found[giver]) - len(found[taker]) < 2:
                 break
-            # Partitions without an owner were added last; moving them keeps the others with their owners.
+            # Partitions without an owner were added last; moving these keeps the others with their owners.
             for key in reversed(found[giver]):
                 if key[0] in topics[taker]:
                     return giver, taker, key

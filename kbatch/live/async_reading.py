@@ -18,7 +18,7 @@ CalledT = TypeVar("CalledT")
 class AsyncTables:
     """Waits for tables without blocking the event loop.
 
-    Threads are daemons, unlike those of an executor, so that a read that waits does not keep the process alive.
+    The threads are daemons, unlike those of an executor, so that a waiting read does not keep the process alive.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class AsyncTables:
         self._is_awaited = False
 
     async def next_table(self) -> RecordTable:
-        """Return the next table, also one that a cancelled call has waited for.
+        """Return the next table, or the table that a cancelled call was waiting for.
 
         Raises
         ------
@@ -49,7 +49,7 @@ class AsyncTables:
             self._pending = _in_thread(self._next_table)
         self._is_awaited = True
         try:
-            # A cancellation does not reach the thread, whose table is for the next call.
+            # A cancellation does not end the thread; its table is for the next call.
             table = await asyncio.shield(asyncio.wrap_future(self._pending))
         except asyncio.CancelledError:
             raise
@@ -64,7 +64,7 @@ class AsyncTables:
         return table
 
     async def leave(self, exit_block: Callable[[], None]) -> None:
-        """Leave a block; a table that is still waited for is dropped."""
+        """Leave a block; a table that a thread is still waiting for is dropped."""
         pending, self._pending = self._pending, None
         if pending is not None:
             await asyncio.wrap_future(_in_thread(self._close))
@@ -72,11 +72,11 @@ class AsyncTables:
 
 
 def _in_thread(function: Callable[[], CalledT]) -> Future[CalledT]:
-    """Call a function in a thread of its own."""
+    """Call a function in its own thread."""
     future: Future[CalledT] = Future()
 
     def run() -> None:
-        # A thread that is waited for is not cancelled with its waiter.
+        # The thread is not cancelled when the task that waits for it is.
         future.set_running_or_notify_cancel()
         try:
             future.set_result(function())

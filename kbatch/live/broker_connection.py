@@ -26,7 +26,7 @@ from kbatch.protocol.messages import Message, message_class
 __all__ = ["BrokerConnection"]
 
 _LENGTH_BYTES = 4
-# Smaller responses do not come from the pool of buffers.
+# Smaller responses are not received into buffers of the pool.
 _MIN_POOLED = 64 << 10
 # The version of ApiVersions requests. Brokers since Kafka 2.4 support it; older ones reject it with a response that
 # lists their versions.
@@ -39,7 +39,7 @@ _FIRST_FLEXIBLE = {
     ApiKey.HEARTBEAT: 4,
     ApiKey.LEAVE_GROUP: 4,
 }
-# A client authenticates again after this part of the lifetime of its session. Kafka's clients choose 85 to 95 %.
+# A client authenticates again after this fraction of the lifetime of its session. Kafka's clients choose 85 to 95 %.
 _SESSION_PART = 0.85
 # The first bytes of a TLS record: an alert, and version 3 of the protocol.
 _TLS_ALERT = b"\x15\x03"
@@ -91,7 +91,7 @@ class BrokerConnection:
             raise
 
     def close(self) -> None:
-        """Close the connection; a request that waits in another thread fails."""
+        """Close the connection; a request that is waiting in another thread fails."""
         self.is_closed = True
         self._transport.close()
 
@@ -131,7 +131,7 @@ class BrokerConnection:
         maximum : int, optional
             The highest version to use.
         seconds : float
-            How long the broker may wait before it answers, in addition to ``request.timeout.ms``.
+            How long the broker may wait before it responds, in addition to ``request.timeout.ms``.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class BrokerConnection:
             self.close()
             raise type(error)(f"broker {self.server}: {api_key.title} response: {error}") from error
         except BaseException:
-            # The rest of the response would be taken for the next one.
+            # The rest of the response would be read as the next response.
             self.close()
             raise
 
@@ -223,7 +223,7 @@ class BrokerConnection:
         return memoryview(frame)[:size].toreadonly()
 
     def _fill(self, view: memoryview, api_key: ApiKey, deadline: float) -> None:
-        """Fill a buffer. Each part that arrives renews the time, so that a large response may take longer."""
+        """Fill a buffer. Each part that arrives restarts the time-out, so that a large response may take longer."""
         total = len(view)
         while view:
             count = self._within(deadline, api_key, functools.partial(self._transport.receive_into, view))
@@ -238,8 +238,8 @@ class BrokerConnection:
             return f"{reason} after {received} bytes of a {api_key.title} response"
         if api_key == ApiKey.API_VERSIONS:
             expects = "" if self._settings.uses_tls else ", or expects TLS (security.protocol)"
-            return f"{reason} before the first response; the port may not be that of a Kafka broker{expects}"
-        return f"{reason} instead of answering {api_key.title}"
+            return f"{reason} before the first response; the port may not belong to a Kafka broker{expects}"
+        return f"{reason} instead of responding to {api_key.title}"
 
     def _learn_versions(self) -> None:
         request = message_class("ApiVersionsRequest")(
@@ -297,11 +297,11 @@ class BrokerConnection:
 
     def _credentials(self) -> str:
         if self._settings.sasl_mechanism == "AWS_MSK_IAM":
-            return "the credentials of AWS, the region, and the IAM policy of the principal"
+            return "the AWS credentials, the region, and the IAM policy of the principal"
         if self._settings.sasl_mechanism == "OAUTHBEARER":
-            return "the token: its issuer, its audience and its time of expiry"
+            return "the token: its issuer, its audience and its expiration time"
         if self._settings.sasl_mechanism == "GSSAPI":
-            return "the ticket of Kerberos (klist), and the rules of the broker for principals"
+            return "the Kerberos ticket (klist), and the broker's rules for principals"
         return f"the password of user {self._settings.sasl_username!r}"
 
     def _authentication_error(self, reason: str, code: int | None = None) -> AuthenticationError:

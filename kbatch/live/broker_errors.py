@@ -52,7 +52,7 @@ class AuthenticationError(BrokerError):
     """The broker or the client could not prove its identity: a password, a token or a certificate is wrong."""
 
 
-# What a user can do about an error code. Other codes have only their description.
+# The advice for error codes. Other codes have only their description.
 _REMEDIES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the name of the topic, and that it was not deleted",
     ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted or recreated; begin a new read",

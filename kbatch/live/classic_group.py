@@ -31,16 +31,16 @@ __all__ = ["ClassicGroup"]
 _PROTOCOL_TYPE = "consumer"
 # From these versions on, requests have the id of a static member (KIP-345), and LeaveGroup a list of members.
 _STATIC_JOIN, _LEAVE_LIST = 5, 3
-# The member has to join again, as the same member or as a new one.
+# The member must join again, as the same member or as a new one.
 _REJOIN = frozenset([ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED])
 _REMOVED = frozenset([ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
 
 
 class ClassicGroup:
-    """A member of a group of the classic protocol. The thread of the membership uses it.
+    """A member of a group with the classic protocol, used by the thread of the membership.
 
     If cooperative-sticky is its only assignor, the member keeps its partitions during a rebalance (KIP-429). Otherwise
-    it gives up all of them before it joins, as Kafka's clients do.
+    it gives up all partitions before it joins, as Kafka's clients do.
 
     Parameters
     ----------
@@ -95,11 +95,11 @@ class ClassicGroup:
             change = GroupChange(assigned)
             revoked = self._state.owned - assigned
             self._state.offer(change)
-            # After a revocation another rebalance gives the partitions to their new owners.
+            # After a revocation, another rebalance assigns the partitions to their new owners.
             self._stay(change if revoked else None)
 
     def interrupt(self) -> None:
-        """End a wait for other members, which may take as long as the rebalance."""
+        """Stop waiting for other members, which may take as long as the rebalance."""
         if self._joins:
             self._coordinator.interrupt()
 
@@ -116,7 +116,7 @@ class ClassicGroup:
             connection.request(message)
             return CoordinatorAnswer(None, 0)
 
-        # The session ends also if the broker does not answer, or not with a valid message.
+        # The session ends even if the broker does not respond, or responds with an invalid message.
         with contextlib.suppress(KbatchError):
             self._coordinator.attempt(ask, "LeaveGroup", 0)
         self._member_id, self._generation = "", -1
@@ -124,7 +124,7 @@ class ClassicGroup:
     # -- joining
 
     def _joined(self) -> frozenset[PartitionKey] | None:
-        """Join, and return the assignment; None if the member has to join again."""
+        """Join, and return the assignment; None if the member must join again."""
         self._joins = True
         try:
             response = self._join()
@@ -133,7 +133,7 @@ class ClassicGroup:
             self._joins = False
 
     def _join(self) -> Any:
-        """Return a JoinGroup response; None if the member has to join again."""
+        """Return a JoinGroup response; None if the member must join again."""
         settings = self._settings
         cls: Any = message_class("JoinGroupRequest")
         self._subscription.refreshed()
@@ -180,13 +180,13 @@ class ClassicGroup:
         if error.code in _REMOVED:
             self._lose(keeps_id=error.code == ErrorCode.ILLEGAL_GENERATION)
         elif error.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL and self._may_fall_back and not self._is_eager:
-            # The group has members without the cooperative assignor.
+            # The group has members that do not support the cooperative assignor.
             self._assignors = EAGER_ASSIGNORS
         elif error.code not in _REJOIN:
             raise _explained(error, self._assignors)
 
     def _synced(self, joined: Any) -> frozenset[PartitionKey] | None:
-        """Return the assignment of the member, which a leader computes; None if the member has to join again."""
+        """Return the assignment of the member, which the group's leader computes; None if it must join again."""
         cls: Any = message_class("SyncGroupRequest")
         self._is_leader = joined.leader == joined.member_id
         assignments = []
@@ -224,7 +224,7 @@ class ClassicGroup:
             return None
 
     def _counts(self, topics: set[str]) -> dict[str, int]:
-        """Return the number of partitions of each topic that exists."""
+        """Return the number of partitions of each existing topic."""
         if not topics:
             return {}
         return {topic.name: len(topic.partitions) for topic in self._cluster._present_topics(topics)}
@@ -232,9 +232,9 @@ class ClassicGroup:
     # -- heartbeats
 
     def _stay(self, change: GroupChange | None, *, is_rejoining: bool = False) -> None:
-        """Send heartbeats until the reader has acknowledged a change, or the member has to join again.
+        """Send heartbeats until the reader has acknowledged a change, or the member must join again.
 
-        With `is_rejoining` it joins again only after the acknowledgement.
+        With `is_rejoining`, the member joins again only after the acknowledgement.
         """
         interval = self._settings.heartbeat_interval_ms / 1000
         metadata_interval = self._settings.metadata_max_age_ms / 1000
@@ -280,7 +280,7 @@ class ClassicGroup:
         return True
 
     def _has_changed(self) -> bool:
-        """Whether the topics to subscribe to have changed, or the partitions that the leader divides."""
+        """Whether the subscribed topics, or the partitions that the leader divides, have changed."""
         names = self._subscription.names
         try:
             self._subscription.refreshed()
@@ -292,7 +292,7 @@ class ClassicGroup:
         return counts != self._seen or names != self._subscription.names
 
     def _lose(self, keeps_id: bool = False) -> None:
-        """Take the partitions from the reader, because other members may own them now."""
+        """Revoke the partitions of the reader, because other members may own them now."""
         if not keeps_id:
             self._member_id = ""
         self._generation = -1
@@ -301,10 +301,10 @@ class ClassicGroup:
 
 
 def _explained(error: BrokerError, assignors: Sequence[str]) -> BrokerError:
-    """Return an error with what to do about it."""
+    """Return an error with advice."""
     remedies = {
-        ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the other members have no assignor of "
-        f"partition.assignment.strategy={','.join(assignors)}; choose one that all members have",
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the other members support no assignor of "
+        f"partition.assignment.strategy={','.join(assignors)}; choose one that all members support",
         ErrorCode.FENCED_INSTANCE_ID: "another member has taken over group.instance.id; give each member its own",
         ErrorCode.INVALID_SESSION_TIMEOUT: "choose session.timeout.ms between the broker's "
         "group.min.session.timeout.ms and group.max.session.timeout.ms",

@@ -31,7 +31,7 @@ class ClientArguments(TypedDict, total=False):
     sasl_password : str, default None
         The password of the user, for PLAIN and SCRAM.
     sasl_jaas_config : str, default None
-        The login module and its options, as for Java's clients, in place of the other settings of SASL.
+        The login module and its options, as for Java clients, in place of the other SASL settings.
     sasl_kerberos_service_name : str, default "kafka"
         The first part of the brokers' principals, for GSSAPI.
     sasl_kerberos_keytab : str or path, default None
@@ -49,9 +49,9 @@ class ClientArguments(TypedDict, total=False):
     sasl_oauthbearer_token_endpoint_url : str, default None
         The URL that issues tokens, for client credentials of OpenID Connect.
     ssl_ca_location : str or path, default None
-        A file or directory of the authorities whose certificates are trusted. Default is those of the system.
+        A file or directory of trusted CA certificates. Default is the system's certificates.
     ssl_ca_pem : str, default None
-        The certificates of these authorities as text.
+        The trusted CA certificates as text.
     ssl_certificate_location : str or path, default None
         The certificate of the client, for mutual TLS.
     ssl_key_location : str or path, default None
@@ -59,7 +59,7 @@ class ClientArguments(TypedDict, total=False):
     ssl_key_password : str, default None
         The password of the key.
     ssl_endpoint_identification_algorithm : {"https", "none"}, default "https"
-        Whether the name of each broker is verified.
+        Whether the host name of each broker is verified.
     enable_ssl_certificate_verification : bool, default True
         Whether the certificate of each broker is verified.
     socks5_proxy : str, default None
@@ -69,21 +69,21 @@ class ClientArguments(TypedDict, total=False):
     default_api_timeout_ms : int, default 60000
         The time without success after which a read fails.
     socket_connection_setup_timeout_ms : int, default 10000
-        The time for a connection, and for reaching the cluster at all.
+        The time-out of a connection attempt, and of reaching any broker of the cluster.
     reconnect_backoff_ms : int, default 50
         The first pause between attempts to connect.
     reconnect_backoff_max_ms : int, default 1000
         The longest pause between attempts to connect.
     retry_backoff_ms : int, default 100
-        The first pause before a look for a new leader.
+        The first pause before looking for a new leader.
     metadata_max_age_ms : int, default 300000
-        How often a read that follows looks for new partitions, and a leader is asked for the closest replica.
+        How often a read that follows looks for new partitions, and asks a leader for the closest replica.
     fetch_max_bytes : int, default None
         The maximum size of a response. Default follows from `max_bytes`.
     max_partition_fetch_bytes : int, default None
         The maximum size of a partition in a response. Default follows from `max_bytes`.
     fetch_min_bytes : int, default 1
-        The number of bytes that a broker waits for.
+        The number of bytes for which a broker waits.
     fetch_max_wait_ms : int, default 500
         The longest time that a broker waits for records.
     group_id : str, default None
@@ -91,7 +91,7 @@ class ClientArguments(TypedDict, total=False):
     group_instance_id : str, default None
         The id of a static member of the group.
     group_protocol : {"classic", "consumer"}, default None
-        The protocol of the group (KIP-848). Default is the one that the broker offers.
+        The protocol of the group (KIP-848). Default is "consumer" if the broker supports it, else "classic".
     group_remote_assignor : str, default None
         An assignor of the broker, with the protocol "consumer". Default is the broker's.
     partition_assignment_strategy : str or iterable of str, default None

@@ -1,4 +1,4 @@
-"""Files of settings, as Kafka's tools read them (``client.properties``), and the settings of JAAS."""
+"""Settings files, as Kafka's tools read them (``client.properties``), and JAAS settings."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def read_config(config: ClientConfig) -> dict[str, Any]:
     """
     if isinstance(config, Mapping):
         if not all(isinstance(name, str) for name in config):
-            raise TypeError("config must be a mapping of names of settings to their values")
+            raise TypeError("config must be a mapping of setting names to values")
         return dict(config)
     return dict(read_meta_properties(config))
 
 
 def jaas_options(text: str) -> tuple[str, dict[str, str]]:
-    """Return the login module and the options of a value of ``sasl.jaas.config``; errors do not repeat the text.
+    """Return the login module and the options in ``sasl.jaas.config``; errors do not repeat the text.
 
     Raises
     ------

@@ -49,7 +49,7 @@ class PartitionLeader(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """An offset that a leader has listed, or None; and with the offset after the last record its epoch, or -1."""
+    """An offset that a leader has listed, or None; `epoch` belongs to the offset after the last record, or is -1."""
 
     offset: int | None
     epoch: int
@@ -77,9 +77,9 @@ class TopicMetadata(NamedTuple):
 
 @public_in("kbatch.live")
 class Cluster:
-    """A cluster, as a client sees it. Its connections are opened when they are needed.
+    """A cluster, as a client sees it. Connections are opened when they are needed.
 
-    Several threads may use it. Fetches have connections of their own (`_open_connection`), because a broker answers the
+    Several threads may use it. Fetches use separate connections (`_open_connection`), because a broker processes the
     requests of a connection one after the other, and a fetch may wait for records.
 
     Parameters
@@ -130,7 +130,7 @@ class Cluster:
         Raises
         ------
         BrokerConnectionError
-            Also if there is no such broker now.
+            If the broker cannot be reached, or does not exist now.
         AuthenticationError
         """
         server = broker if isinstance(broker, ServerAddress) else self._brokers.get(broker)
@@ -144,7 +144,7 @@ class Cluster:
             return sorted(self._brokers)
 
     def _ask_broker(self, broker: int, ask: Callable[[BrokerConnection], AnswerT]) -> AnswerT:
-        """Ask the broker with this id, by the connection for requests other than fetches."""
+        """Send a request to the broker with this id, by the connection for requests other than fetches."""
         with self._lock:
             return ask(self._connection(broker))
 
@@ -159,7 +159,7 @@ class Cluster:
         Raises
         ------
         BrokerError
-            If a topic that is named does not exist or may not be described, or no broker can be reached.
+            If a named topic does not exist or may not be described, or no broker can be reached.
         """
         check_types(Cluster.topics, locals())
         wanted = None if names is None else sorted(set(names))
@@ -180,12 +180,12 @@ class Cluster:
             self._pause(backoff)
 
     def _present_topics(self, names: Iterable[str] | None = None) -> list[TopicMetadata]:
-        """Return those of the topics that exist and may be described."""
+        """Return the topics that exist and may be described."""
         response, _ = self._metadata(None if names is None else sorted(set(names)), self._deadline())
         return [_topic_metadata(topic) for topic in response.topics if not topic.error_code]
 
     def _topic_error(self, failed: Any, broker: str) -> BrokerError:
-        """Return the error for a topic in metadata; it suggests a similar name."""
+        """Return the error for a topic in a Metadata response; it suggests a similar name."""
         error = refusal_error(failed.error_code, "metadata", broker=broker, topic=failed.name)
         if failed.error_code not in UNKNOWN_TOPIC:
             return error
@@ -200,7 +200,7 @@ class Cluster:
         )
 
     def _metadata(self, names: Sequence[str] | None, deadline: float) -> tuple[Any, str]:
-        """Return a response to Metadata, and the broker that it is from."""
+        """Return a Metadata response, and the broker that sent it."""
         request_class: Any = message_class("MetadataRequest")
         topics = None if names is None else [request_class.MetadataRequestTopic(name=name) for name in names]
 
@@ -209,7 +209,7 @@ class Cluster:
             given: Any = [] if topics is None and version == 0 else topics
             message = request_class(topics=given)
             if version >= 4:
-                # Otherwise the broker may make a topic of a misspelt name.
+                # Otherwise the broker may create a topic with a misspelt name.
                 message.allow_auto_topic_creation = False
             return connection.request(message), str(connection.server)
 
@@ -231,10 +231,10 @@ class Cluster:
         Parameters
         ----------
         wanted : mapping of (topic, partition) to int
-            A time in milliseconds: the offset of the first record with this timestamp or a later one, None if there is
-            none. -1 is the offset after the last record, and -2 the first offset of the log.
+            A time in milliseconds, for the offset of the first record at or after this time, or None if there is none;
+            -1 for the offset after the last record, or -2 for the first offset of the log.
         isolation : {"read_uncommitted", "read_committed"}
-            With "read_committed" the last offset is the last stable one.
+            With "read_committed", -1 is the last stable offset.
 
         Raises
         ------
@@ -247,9 +247,9 @@ class Cluster:
     def _listed_offsets(
         self, wanted: Mapping[PartitionKey, int], isolation: Isolation, known: Iterable[TopicMetadata] = ()
     ) -> dict[PartitionKey, ListedOffset]:
-        """Return the offsets of `offsets` with the epochs of the leaders that have listed them.
+        """Return the result of `offsets` with the epochs of the leaders that have listed the offsets.
 
-        `known` are all of these topics by metadata that were just received.
+        `known` has these topics from metadata that were just received.
         """
         ISOLATION.check(isolation)
         found: dict[PartitionKey, ListedOffset] = {}
@@ -284,7 +284,7 @@ class Cluster:
     def _by_leader(
         self, wanted: Mapping[PartitionKey, int], known: Sequence[TopicMetadata]
     ) -> dict[int, dict[PartitionKey, int]]:
-        """Group partitions by the id of their leader, by known or else new metadata; -1 if there is no leader."""
+        """Group partitions by leader id, from known or else new metadata; the id is -1 if there is no leader."""
         topics = {topic.name: topic for topic in known or self.topics({topic for topic, _ in wanted})}
         found: dict[int, dict[PartitionKey, int]] = {}
         for (topic, number), timestamp in wanted.items():
@@ -294,7 +294,7 @@ class Cluster:
     def _listed(
         self, leader: int, wanted: Mapping[PartitionKey, int], isolation: Isolation
     ) -> tuple[dict[PartitionKey, ListedOffset], BrokerError | None]:
-        """Return the offsets that one broker knows, and a retriable error, if it refused others."""
+        """Return the offsets that one broker lists, and a retriable error if it refused others."""
         request_class: Any = message_class("ListOffsetsRequest")
         by_topic: dict[str, list[Any]] = {}
         for (topic, number), timestamp in wanted.items():
@@ -347,7 +347,7 @@ class Cluster:
         return connection
 
     def _with_any(self, ask: Callable[[BrokerConnection], AnswerT], deadline: float) -> AnswerT:
-        """Ask any broker: an open connection, known brokers, then the bootstrap servers, until one answers."""
+        """Ask brokers until one responds: by an open connection, known brokers, then the bootstrap servers."""
         backoff = Backoff(self.settings.reconnect_backoff_ms, self.settings.reconnect_backoff_max_ms)
         while True:
             failures: list[BrokerConnectionError] = []
@@ -378,13 +378,13 @@ class Cluster:
             previous.close()
         self._connections[broker] = connection
         if self._closed.is_set():
-            # Another thread has closed the cluster meanwhile.
+            # Another thread has since closed the cluster.
             connection.close()
 
     def _deadline(self) -> float:
         milliseconds = self.settings.default_api_timeout_ms
         if not self._was_reached:
-            # An address that was wrong from the beginning is not waited for as long as a broker that restarts.
+            # The wait for an address that never worked is shorter than for a broker that restarts.
             milliseconds = min(milliseconds, self.settings.socket_connection_setup_timeout_ms)
         return time.monotonic() + milliseconds / 1000
 
@@ -406,7 +406,7 @@ def _topic_metadata(topic: Any) -> TopicMetadata:
 
 
 def leader_of(topic: TopicMetadata, number: int) -> PartitionLeader:
-    """Return the leader of a partition by metadata; a partition that does not exist is an error."""
+    """Return the leader of a partition from metadata; a partition that does not exist is an error."""
     leader = topic.partitions.get(number)
     if leader is None:
         raise BrokerError(
@@ -440,7 +440,7 @@ def is_retriable(error: BrokerError) -> bool:
 
 
 def _no_broker(failures: Sequence[BrokerConnectionError]) -> BrokerConnectionError:
-    """Return the error of a request that no broker answered."""
+    """Return the error of a request to which no broker responded."""
     reasons = list(dict.fromkeys(map(str, failures)))
     if len(reasons) == 1:
         return failures[0]

@@ -23,7 +23,7 @@ from kbatch.transactions import OpenTransaction
 
 __all__ = ["ClusterListing", "GroupOffset", "ListedGroup", "ListedPartition", "ListedTopic"]
 
-# Kinds of groups without committed offsets, or with a protocol of their own.
+# Kinds of groups that have no committed offsets or use another protocol.
 _OTHER_KINDS = frozenset(["share", "streams"])
 
 
@@ -38,11 +38,11 @@ class ListedPartition(NamedTuple):
         The id of a broker.
     replicas, in_sync, offline : tuple of int
     first, stable, end : int or None
-        The first offset, the last stable one, and the offset after the last record; None without a leader.
+        The first offset, the last stable offset, and the offset after the last record; None without a leader.
     size : int or None
-        The bytes of the leader's log; None if the brokers do not state it.
+        The bytes of the leader's log; None if the brokers do not report it.
     open_transactions : list of OpenTransaction or None
-        By first offset; None if the leader does not state them.
+        By first offset; None if the leader does not report them.
     """
 
     topic: str
@@ -83,7 +83,7 @@ class GroupOffset(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """The number of offsets from the committed one to the end."""
+        """The number of offsets from the committed offset to the end."""
         return None if self.committed is None or self.end is None else max(self.end - self.committed, 0)
 
 
@@ -117,18 +117,18 @@ class ClusterListing:
     topics : sequence of str
         Names and globs; all topics if it is empty.
     internal : bool
-        Whether internal topics that are not named are listed.
+        Whether to list internal topics that are not named.
 
     Attributes
     ----------
     topics : list of ListedTopic
     notes : list of str
-        Why something is not known.
+        Reasons why values are unknown.
 
     Raises
     ------
     BrokerError, AuthenticationError
-        If a topic that is named does not exist, or no broker can be reached.
+        If a named topic does not exist, or no broker can be reached.
 
     Examples
     --------
@@ -197,7 +197,7 @@ class ClusterListing:
         return self._cluster.offsets(dict.fromkeys(keys, timestamp), isolation=isolation)
 
     def _from_brokers(self, what: str, ask: Callable[[BrokerConnection], Any]) -> Iterator[tuple[int, Any]]:
-        """Yield the answer of each broker, by id; a broker that does not answer is noted."""
+        """Yield the response of each broker, by id; a broker that does not respond is noted."""
         for broker in self._cluster._broker_ids():
             try:
                 answer = self._cluster._ask_broker(broker, ask)
@@ -237,9 +237,9 @@ class ClusterListing:
     # -- groups
 
     def groups(self) -> list[ListedGroup]:
-        """Return the groups, by name: all of them, or those of the topics that were chosen.
+        """Return the groups by name: all groups, or those of the chosen topics.
 
-        Committed offsets of topics that are not listed have no end and no lag.
+        Committed offsets of topics that are not listed have neither end nor lag.
         """
         found: dict[str, _Described] = {}
         for _, described in self._from_brokers("groups are not complete", self._described):
@@ -271,7 +271,7 @@ class ClusterListing:
         if response.error_code:
             raise refusal_error(response.error_code, "ListGroups", broker=broker)
         found = {
-            # Brokers before Kafka 3.8 have classic groups only, and do not state it.
+            # Brokers before Kafka 3.8 have only classic groups, and do not state the type.
             each.group_id: _Described(each.group_type.lower() or "classic", each.group_state)
             for each in response.groups
         }

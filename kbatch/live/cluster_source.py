@@ -40,12 +40,12 @@ from kbatch.table import RecordTable
 
 __all__ = ["ClusterSource", "PlannedOffsets"]
 
-# The size of the first response of a read; each further one has four times as many bytes. A consumer may need few
+# The size of the first response of a read; each later one is four times as large. A consumer may need few
 # records.
 _FIRST_RESPONSE = 256 << 10
 _SMALLEST_FETCH = 64 << 10
 _LARGEST_FETCH = 16 << 20
-# A response has at most this part of `max_bytes`: three of them are in memory, and its records may be compressed.
+# A response has at most this fraction of `max_bytes`: three are in memory, and the records may be compressed.
 _RESPONSE_PART = 8
 # A read from the end begins with this number of offsets, then reads about four times as many bytes, up to a limit.
 _LAST_OFFSETS = 64
@@ -56,20 +56,20 @@ _PLANNED_PARTITIONS = 2
 
 @public_in("kbatch.live")
 class ClusterSource:
-    """The topics of a cluster as the source of `kbatch.scan_logs`, for settings that a URL cannot have.
+    """The topics of a cluster as a source for `kbatch.scan_logs`, with settings that a URL cannot contain.
 
-    Each request of records asks the cluster for its partitions and their offsets, opens its own connections, and closes
-    them at its end.
+    Each read asks the cluster for its partitions and their offsets, opens its own connections, and closes them when it
+    ends.
 
     Parameters
     ----------
     settings : ClientSettings
     history : str or path, or iterable of them, optional
         Copies of the logs, by path or URL: log directories of brokers, backups, and tiered storage. Closed segments are
-        read from there, and only the rest is fetched. Segments that are missing, damaged, or not of the cluster's log
-        are fetched too, with a RuntimeWarning. See the page "Backfill from tier or disk".
+        read from there, and only the rest is fetched. Segments that are missing, damaged, or from another log are
+        fetched too, with a RuntimeWarning. See the page "Backfill from tier or disk".
     include_expired : bool
-        Whether records of the history are returned that the cluster has deleted, before its log start offset.
+        Whether to return records of the history before the cluster's log start offset, which the cluster has deleted.
     storage_options : mapping of str to str, optional
         For URLs of the history, as for `kbatch.find_logs`.
     transport : TransportFactory, optional
@@ -122,7 +122,7 @@ class ClusterSource:
 
     @property
     def include_expired(self) -> bool:
-        """Whether records are returned that the cluster has deleted."""
+        """Whether records that the cluster has deleted are returned."""
         return self._include_expired
 
     @property
@@ -132,14 +132,14 @@ class ClusterSource:
 
     @property
     def origins(self) -> tuple[ReadOrigin, ...]:
-        """What all reads of this source with a history have returned so far, by path of the history and cluster.
+        """The records and bytes that reads of this source with a history have returned so far, by path or cluster.
 
-        Reads ahead of a consumer that stops are included.
+        Records that were read ahead of a consumer that stopped are included.
         """
         return self._origins.origins()
 
     def open(self, arguments: ReadArguments) -> _OpenCluster:
-        """Return the cluster for one request of records, without the history, which scans add; scans call it."""
+        """Return the cluster for one read, called by scans; scans add the history themselves."""
         check_types(ClusterSource.open, locals())
         return _OpenCluster(self._connected(), arguments)
 
@@ -177,9 +177,9 @@ class PlannedOffsets:
     request : RangeRequest
     start, stop : int
     is_after_files : bool
-        Whether the records before it were read from files, so that none may be missing between them.
+        Whether the records before this range were read from files, so that no offsets may be missing in between.
     last_epoch : int
-        The leader epoch of the batch before it in these files, or -1.
+        The leader epoch of the batch before this range in the files, or -1.
     """
 
     request: RangeRequest
@@ -195,7 +195,7 @@ class PlannedOffsets:
         return log
 
     def fetch(self, start: int, stop: int, size: int) -> PartitionFetch:
-        """Return the fetches of offsets, the first one of a size in bytes."""
+        """Return the fetches of the range; `size` is the size of the first response in bytes."""
         log = self.log
         return PartitionFetch(
             log.metadata.name,
@@ -211,7 +211,7 @@ class PlannedOffsets:
 
 @dataclass
 class _Span:
-    """A task that reads a part of a range, and the number of bytes that it has read."""
+    """A task that reads a part of a range, with the number of bytes that it has read."""
 
     start: int
     stop: int
@@ -231,13 +231,13 @@ class _InOrder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no partition is left after those that were added."""
+        """Whether all partitions have been added."""
         if self._next is None:
             self._next = next((each for each in self._planned if each.start < each.stop), None)
         return self._next is None
 
     def poll(self, read: LiveRead) -> None:
-        """Add the next partition if the one before is read to its end."""
+        """Add the next partition if the previous one is read to its end."""
         if read.unfinished or self.is_complete:
             return
         assert self._next is not None
@@ -302,7 +302,7 @@ class _OpenCluster:
         return PlannedOffsets(request, start, stop)
 
     def _since(self, log: LivePartition, timestamp: int | None, start: int, stop: int) -> int:
-        """Return the first offset of a range from the first record with a timestamp or a later one on."""
+        """Return the first offset of a range that begins at a timestamp."""
         # A record without a timestamp has -1, which a broker does not look up.
         if timestamp is None or timestamp < 0 or start >= stop:
             return start
@@ -318,7 +318,7 @@ class _OpenCluster:
         return stop if found is None else max(start, found)
 
     def _first_of_last(self, request: RangeRequest, start: int, stop: int, count: int) -> int:
-        """Return the offset of the first of the last records that the arguments choose."""
+        """Return the offset of the first of the last records that the arguments select."""
         arguments = replace(
             self._arguments.replaced(columns=("offset",)),
             start=Bound(offset=start, timestamp=request.start.timestamp),
@@ -333,13 +333,13 @@ class _OpenCluster:
 
     def ahead(self, logs: Sequence[LivePartition], *, reverse: bool) -> ReadAhead:
         threads = self._arguments.decode.threads
-        # Spans from the end depend on the size of the one before, and with "stop" the end of the read on damage.
+        # A span from the end depends on the size of the previous one, and with "stop" the end of the read on damage.
         is_serial = reverse or self._arguments.decode.on_error == "stop"
-        # Another response has to be received while tasks are decoded.
+        # Another response must be received while tasks are decoded.
         return ReadAhead(threads, _PLANNED_PARTITIONS, 1 if is_serial else min(threads + 1, RESPONSES - 1))
 
     def tasks(self, planned: Iterable[PlannedOffsets], *, reverse: bool) -> Iterator[tuple[PlannedOffsets, Any]]:
-        """Yield the batches of each response, or spans of offsets from the end, which tasks fetch."""
+        """Yield the batches of each response, or spans of offsets from the end for tasks to fetch."""
         if reverse:
             yield from self._spans(planned)
             return
@@ -443,11 +443,11 @@ class _OpenCluster:
         return found
 
     def count_of(self, planned: PlannedOffsets) -> int:
-        """Count the records of some offsets by the headers of batches; see `counts`."""
+        """Count the records of some offsets by batch headers; see `counts`."""
         return sum(self._count_of(part, batches) for part, batches in self._batches([planned]))
 
     def _count_of(self, planned: PlannedOffsets, batches: FetchedBatches) -> int:
-        """Return the number of records of a response; batches of which the header is not enough are decoded."""
+        """Return the number of records of a response; batches are decoded only if their headers do not suffice."""
         options = decided_options(batches, replace(self._arguments.decode, columns=("offset",)))
         scanned = scan_part(batches.data)
         if scanned.finding is not None:

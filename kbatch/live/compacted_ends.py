@@ -1,4 +1,4 @@
-"""The end of a log without records, because compaction has removed them: a broker sends nothing there."""
+"""Logs whose last records compaction has removed: a broker sends no batches for these offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbatch.protocol.messages import message_class
 
 __all__ = ["QUIET_SECONDS", "has_compacted_end"]
 
-# After this time without records, a read that has an end asks whether compaction has removed them.
+# After this time without records, a read with an end checks whether compaction has removed them.
 QUIET_SECONDS = 2.0
 
 _TOPIC_RESOURCE = 2
@@ -22,9 +22,9 @@ _CLEANUP_POLICY = "cleanup.policy"
 
 
 def has_compacted_end(cluster: Cluster, fetch: PartitionFetch) -> bool:
-    """Whether compaction has removed all records from the position of a fetch to its end; False if it is not known.
+    """Whether compaction has removed all records from the position of a fetch to its end; False if unknown.
 
-    An empty response is no proof for other topics: with tiered storage, it may be late records.
+    An empty response proves nothing for other topics: with tiered storage, the records may arrive later.
     """
     try:
         [topic] = cluster.topics([fetch.topic])
@@ -46,7 +46,7 @@ def _has_compaction(cluster: Cluster, broker: int, topic: str) -> bool:
     def ask(connection: BrokerConnection) -> bool:
         if not connection.has(ApiKey.DESCRIBE_CONFIGS, 1):
             return False
-        # Without the ACL DESCRIBE_CONFIGS there are no settings.
+        # Without the ACL DESCRIBE_CONFIGS, the response has no settings.
         results = connection.request(cls(resources=[resource])).results
         return any("compact" in (each.value or "") for result in results for each in result.configs)
 

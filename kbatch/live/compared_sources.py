@@ -1,4 +1,4 @@
-"""The two sides of a comparison, files or clusters: which logs they have, and the records of each within its bounds."""
+"""The two sides of a comparison, files or clusters: their logs, and the records of each log within its bounds."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TopicNames:
         )
 
     def name_in_a(self, topic: str, *, is_other: bool) -> str:
-        """Return the name by which a topic is paired."""
+        """Return the topic name that pairs the logs of both sides."""
         if is_other and self.other is not None and topic == self.other:
             (name,) = TopicFilter(self.topics or ()).names
             return name
@@ -128,7 +128,7 @@ class _Cluster:
 
 @dataclass(frozen=True)
 class _LiveInput:
-    """A `ComparedInput` of a partition, which is fetched while it is compared."""
+    """A `ComparedInput` of a partition that is fetched during the comparison."""
 
     path: str
     opened: OpenSource
@@ -152,7 +152,7 @@ class _LiveInput:
         if not isinstance(log, LivePartition):
             return ()
         key = (log.metadata.name, log.number)
-        # Without the ACL for it, or from an old broker, they are not known.
+        # Without the ACL, or from an old broker, they are unknown.
         leaders = {key: log.metadata.partitions[log.number].broker}
         return live_open_transactions(log.cluster, leaders, lambda note: None).get(key, ())
 
@@ -178,7 +178,7 @@ class BoundedPair:
             high = min(stop, log.end_offset if ends is None else ends)
             limited = end._replace(offset=max(low, high), log_end=None)
             if ends is None and isinstance(log, Log) and log._last[0] is None:
-                # The last segment has no batch that ends the log. Its bytes may be damaged, which only reading finds.
+                # The end of the last segment has no valid batch. Only a read can find out whether it is damaged.
                 limited = end
             self._bounds[place] = start._replace(offset=low, log_end=None), limited
 
@@ -191,7 +191,7 @@ class BoundedPair:
 
 
 def _readable_end(log: Any, isolation: Isolation) -> int:
-    """Return the end of the records that can be read; the end of a partition is its last stable offset already."""
+    """Return the end of the records that can be read; for a partition, it is already the last stable offset."""
     if isolation == "read_committed" and isinstance(log, Log):
         stable = log.transactions(on_error="skip").last_stable_offset
         return log.end_offset if stable is None else stable
@@ -207,7 +207,7 @@ def open_sides(
     storage_options: Mapping[str, str] | None,
     closing: ExitStack,
 ) -> list[ComparedSide]:
-    """Open both sides; what a cluster has opened is closed by `closing`.
+    """Open both sides; `closing` closes the connections of clusters.
 
     Raises
     ------
@@ -234,7 +234,7 @@ def open_sides(
 def _clusters(
     given: Sequence[ComparedLogs], configs: tuple[ClientConfig | None, ClientConfig | None]
 ) -> list[LogSource | None]:
-    """Return the cluster of each side; the settings of the only one may be those of the first side."""
+    """Return the cluster of each side; if there is only one, `settings` of the first side may apply to it."""
     is_live = [isinstance(each, LogSource) or (isinstance(each, str) and is_cluster_url(each)) for each in given]
     config, other_config = configs
     if is_live == [False, True] and config is not None:
@@ -264,7 +264,7 @@ def cluster_of(given: object, config: ClientConfig | None) -> ClusterSource:
         if config is not None:
             raise ValueError("config has no effect: a ClusterSource has its settings")
         if given.history:
-            raise ValueError("a ClusterSource with a history is for kbatch.scan_logs; here all records are fetched")
+            raise ValueError("a ClusterSource with a history is for kbatch.scan_logs; here everything is fetched")
         return given
     if not isinstance(given, str) or not is_cluster_url(given):
         raise TypeError(f"a cluster must be kafka://HOST:PORT[,HOST:PORT] or a ClusterSource, got {given!r}")
@@ -305,7 +305,7 @@ def _opened_cluster(
     *,
     is_other: bool,
 ) -> _Cluster:
-    """Open a cluster with the chosen topics; without a choice, with those of the files on the other side."""
+    """Open a cluster with the chosen topics, or by default with the topics of the files on the other side."""
     selection = names.selection(is_other=is_other) or Selection()
     logs = () if files is None else files.logs
     topics = {log.topic for log in logs} if files is not None and names.topics is None else None

@@ -42,8 +42,8 @@ def compare_logs(
     """Compare the records of two logs, directories of logs, or live clusters.
 
     Records are compared, not batches: codecs, magic and the sizes of batches and segments may differ. Two records are
-    equal if timestamp, key, value and headers are equal, headers in their order. Timestamp types are not compared,
-    because a conversion from magic 0 changes them.
+    equal if their timestamps, keys, values and headers are equal, with headers in the same order. Timestamp types are
+    not compared, because a conversion from magic 0 changes them.
 
     Parameters
     ----------
@@ -51,35 +51,34 @@ def compare_logs(
         Two logs, whose names may differ; or two directories, lists of logs or clusters, which are paired by topic and
         partition. A path is a segment (``.log``), a topic-partition directory or a broker's log directory, local or a
         URL. A cluster is ``kafka://HOST:PORT[,HOST:PORT]``; its topics are fetched once, to the ends that they have
-        now. If only one side is a cluster, by default those of its topics are compared that the other side has.
+        now. If only one side is a cluster, by default only the topics of the other side are compared.
     match : {"offset", "order", "key"}
         Which records are compared with each other:
 
         - ``"offset"``: records with the same offset.
         - ``"order"``: the first record of `a` with the first of `b`, the second with the second, and so on, regardless
-          of their offsets: for mirrored topics. After a difference, the comparison resumes at the next record whose
-          key, value and headers both sides have, among the next 1,024 records of each side; the surplus records of a
-          side before it count as missing on the other side. Without such a record, these records are compared in their
-          order.
+          of their offsets: for mirrored topics. After a difference, the comparison searches the next 1,024 records of
+          each side for a record with the same key, value and headers on both sides, and resumes there; surplus records
+          before it count as missing on the other side. Without such a record, these records are compared in order.
         - ``"key"``: the last record of each key, regardless of offsets: for compacted topics. A key whose last record
           is a tombstone (a null value) counts as absent, because compaction removes it later. Records without a key
           are not compared.
     extent : {"common", "all"}, optional
-        Which offsets are compared, with ``match="offset"``: those that both logs have, from the later start to the
-        earlier end, or all, so that a record before or after the other log is a difference. Default is "common" if a
-        side is a cluster, because retention moves the start of a live log and producers its end; otherwise "all".
-        Logs without a common offset are different, unless both are empty.
+        The offsets to compare with ``match="offset"``: those that both logs have, from the later start to the earlier
+        end, or all, so that a record before or after the other log is a difference. Default is "common" if a side is a
+        cluster, because retention moves the start of a live log and producers move its end; otherwise "all". Logs
+        without a common offset are different, unless both are empty.
     digests : bool
-        Whether to compute digests of the records of each side (`ComparedLog.digest`), to compare with those of other
-        machines and times.
+        Whether to compute digests of the records of each side (`ComparedLog.digest`), to compare with digests from
+        other machines or times.
     topics : str, re.Pattern, or iterable of them, optional
         Names and globs of topics; a compiled regular expression must match the whole name.
     partitions : iterable of int, optional
     other_topic : str, optional
         The name in `b` of the only topic, if it is not the name in `a`.
     config, other_config : mapping, str or path, optional
-        Settings of Kafka's clients, or a properties file with them, as for `kbatch.consume`: those of the cluster `a`,
-        and of the cluster `b`. If only one side is a cluster, `config` has its settings.
+        Settings of Kafka's clients, or a properties file with them, as for `kbatch.consume`, for the clusters `a` and
+        `b`. If only one side is a cluster, `config` has its settings.
     storage_options : mapping of str to str, optional
         For URLs of files; see `find_logs`.
     progress : callable, optional

@@ -79,10 +79,10 @@ _CONSUMER_HINTS = {
 
 @public_in("kbatch")
 class Consumer:
-    """Records of live topics. `kbatch.consume` makes it.
+    """Records of live topics, returned by `kbatch.consume`.
 
-    It is an iterator of `RecordTable`, and is read once: a conversion returns the records that were not read yet. The
-    tables of a partition are in the order of their offsets; those of several partitions alternate.
+    A consumer is an iterator of `RecordTable`, and is read once: a conversion returns the records that were not read
+    yet. The tables of a partition are in the order of their offsets; tables of several partitions alternate.
 
     Connections are closed at the end of the records, at the end of a ``with`` block, by `close`, and when the object is
     garbage-collected. With a group they stay open at the end of the records, so that `commit` is possible.
@@ -137,13 +137,13 @@ class Consumer:
     def close(self) -> None:
         """End the read, leave the group, and close all connections. Nothing is committed."""
         self._finalizer()
-        # In another thread than the one that reads, the generator cannot be closed; the read in that thread fails.
+        # Only the reading thread can close the generator; if another thread calls this, the read fails.
         with contextlib.suppress(ValueError):
             self._tables.close()
 
     @property
     def ranges(self) -> dict[tuple[str, int], tuple[int, int | None]]:
-        """By topic and partition, the first offset that is read, and the offset at which the read ends, exclusive.
+        """The first offset to read and the exclusive end of the read, by topic and partition.
 
         The end is None if the read follows.
         """
@@ -152,33 +152,33 @@ class Consumer:
 
     @property
     def metrics(self) -> ConsumerMetrics:
-        """What was fetched and returned so far: a snapshot."""
+        """A snapshot of the counters of this read."""
         return self._live.metrics
 
     @property
     def missing_offsets(self) -> list[MissingOffsets]:
-        """The records that were gone before they were read, with ``fail_on_data_loss=False``."""
+        """The offsets that were deleted before they were read, with ``fail_on_data_loss=False``."""
         return list(self._live.loss.missing)
 
     @property
     def assignment(self) -> list[tuple[str, int]]:
-        """The topics and partitions that are read now.
+        """The topics and partitions that are being read.
 
-        With a group they are empty at first, and change while tables are requested.
+        With a group the assignment is empty at first, and changes while tables are requested.
         """
         return sorted(self._live.ranges)
 
     @property
     def positions(self) -> dict[tuple[str, int], int]:
-        """By topic and partition, the offset after the last batch whose records were returned: what `commit` commits.
+        """The offset after the last returned batch, which `commit` commits, by topic and partition.
 
-        Batches without records for the caller count too, such as those of aborted transactions.
+        Batches without records for the caller count as returned, such as batches of aborted transactions.
         """
         return {key: each.offset for key, each in self._live.positions.items()}
 
     @property
     def lag(self) -> dict[tuple[str, int], int]:
-        """By topic and partition, the number of offsets from the position to the end.
+        """The number of offsets from the position to the end, by topic and partition.
 
         The end is the high watermark of the last response, or under read_committed the last stable offset. Partitions
         are missing until their first response.
@@ -188,8 +188,8 @@ class Consumer:
     def commit(self) -> None:
         """Commit the positions of all partitions for the group.
 
-        The committed offset of a partition is that after the last batch whose records were returned. The leader epoch
-        of the batch is committed with it, so that a later read notices a truncation (KIP-320).
+        The committed offset of a partition is the offset after the last batch whose records were returned. The leader
+        epoch of the batch is committed with it, so that a later read detects a truncation (KIP-320).
 
         Raises
         ------
@@ -230,9 +230,9 @@ class Consumer:
         return self
 
     async def __anext__(self) -> RecordTable:
-        """Return the next table that has records or losses, which a thread waits for.
+        """Return the next table that has records or losses; a thread waits for it.
 
-        If the task is cancelled meanwhile, the table is returned by the next call.
+        If the task is cancelled meanwhile, the next call returns the table.
         """
         return await self._async.next_table()
 
@@ -341,15 +341,15 @@ def consume(
     transport: TransportFactory | None = None,
     **options: Unpack[ConsumeOptions],
 ) -> Consumer:
-    """Read the records of topics from a cluster, from an offset or time to the end that it has now, or without an end.
+    """Read the records of topics of a cluster, from an offset or time to the current end, or without an end.
 
-    The ends of the read are offsets, which are known when `consume` returns (`Consumer.ranges`). Records that are
-    written later are not read. With ``end=None`` the read follows the topics: it waits for records, and returns them as
-    they arrive, until the consumer is closed. A thread for each broker fetches the next response while the caller works
-    on the records of an earlier one.
+    The end offsets of the read are fixed when `consume` returns (`Consumer.ranges`): records that are written later are
+    not read. With ``end=None`` the read follows the topics: it waits for records, and returns them as they arrive,
+    until the consumer is closed. A thread for each broker fetches the next response while the caller works on the
+    records of an earlier one.
 
-    With a group, the read joins it, reads the partitions that are assigned to it from their committed offsets on, and
-    commits with `Consumer.commit` or automatically. Without one, nothing is committed.
+    With a group, the consumer joins it, reads its assigned partitions from their committed offsets on, and commits with
+    `Consumer.commit` or automatically. Without a group, nothing is committed.
 
     Parameters
     ----------
@@ -357,18 +357,18 @@ def consume(
         As for `kbatch.find_logs`: names, globs such as ``orders-*``, and compiled regular expressions. Internal topics
         are read only if they are named.
     partitions : iterable of int, optional
-        Only these partitions of each topic. With a group, the read does not join it; it reads these partitions and
+        Only these partitions of each topic. With a group, the consumer does not join it, but reads these partitions and
         commits their offsets.
     columns : sequence of str, optional
         As for `kbatch.Log.to_arrow`: some of offset, timestamp, timestampType, key, value, headers, topic and
         partition, and with a format of values also fields. Default is all of them.
     group : str, optional
         The group to join; ``group_id`` is the same. Each partition is read by one member. Partitions begin at their
-        committed offsets (``start="committed"``), and without one with the latest record if the read follows, else with
-        the earliest; ``auto_offset_reset`` chooses otherwise. With an end, the partitions that are assigned are read to
-        the ends that they have then.
+        committed offsets (``start="committed"``); without a committed offset, at the latest offset if the read follows,
+        else at the earliest, unless ``auto_offset_reset`` is given. With an end, assigned partitions are read to the
+        ends that they have at the assignment.
     auto_commit : bool, optional
-        Whether the offsets of a table are committed when the next one is requested, and when the ``with`` block ends
+        Whether to commit the offsets of a table when the next table is requested, and when the ``with`` block ends
         without an exception; ``enable_auto_commit`` is the same. Default is False.
     config : str, path or mapping, optional
         Settings of Kafka's clients: a file such as ``client.properties``, or a mapping.
@@ -376,7 +376,7 @@ def consume(
         Opens connections in place of sockets, for tests and tunnels.
     start : int, datetime, datetime64, timedelta, str or mapping, default None
         Where to begin, in the forms of `kbatch.Log.tables`, or "committed" with a group. Default is "earliest"; with
-        ``end=None`` it is "latest", and new partitions are noticed after ``metadata.max.age.ms`` and read from their
+        ``end=None`` it is "latest", and new partitions are detected after ``metadata.max.age.ms`` and read from their
         beginning.
     end : int, datetime, datetime64, timedelta, str or mapping, default "latest"
         Where to end, exclusive, in the forms of `kbatch.Log.tables`. None follows the topics. Under read_committed the
@@ -384,17 +384,17 @@ def consume(
     threads : int, default 0
         The number of threads that decode; 0 is the number of processors.
     max_bytes : int or str, default "128m"
-        The approximate memory of the read with its receive buffers. A batch that is larger is read nevertheless. Tables
-        that the caller keeps, and views of them, come on top.
+        The approximate memory of the read, including its receive buffers. A larger batch is read nevertheless. Tables
+        that the caller keeps, and views of them, take additional memory.
     fail_on_data_loss : bool, default True
-        Whether it is an error if records are gone before they are read. With False the read resumes at the first record
-        that retention has left, at the offset where the log of a new leader diverges from that of the previous one, and
-        at the beginning of a topic that was recreated (`Consumer.missing_offsets`).
+        Whether it is an error if records are deleted before they are read. With False the read resumes at the first
+        remaining record after retention, at the offset where the log of a new leader diverges from that of the previous
+        one, or at the beginning of a recreated topic (`Consumer.missing_offsets`).
     value_schema, key_schema : str, path, mapping, or type of Arrow or NumPy, default None
-        The schema of values or keys, as for `kbatch.Log.to_arrow`. A schema of JSON that is not given is inferred from
-        a sample of the records that the partitions have when `consume` is called.
+        The schema of values or keys, as for `kbatch.Log.to_arrow`. If no JSON schema is given, it is inferred from a
+        sample of the records that the partitions have when `consume` is called.
     **options
-        The range and the choice of records, such as ``key``, ``last``, ``isolation`` and ``on_error``; the formats of
+        Options that select records, such as ``key``, ``last``, ``isolation`` and ``on_error``; the formats of
         values and keys, as for `kbatch.Log.to_arrow`; ``flush_rows``, ``flush_bytes`` and ``flush_interval``, which
         gather the records of small responses; and the settings of Kafka's clients with underscores, such as
         ``bootstrap_servers``, which take precedence over `config`. ``help(kbatch.consume)`` lists them.
@@ -412,8 +412,8 @@ def consume(
     AuthenticationError
         If the broker refuses the credentials, or its certificate is not trusted.
     BrokerError
-        If a topic or partition does not exist or may not be read, if records that were to be read are gone, or if the
-        group may not be joined.
+        If a topic or partition does not exist or may not be read, if records were deleted before they were read, or if
+        the client may not join the group.
     TypeError, ValueError
         For arguments and settings that are not allowed.
     KbatchError

@@ -1,4 +1,4 @@
-"""Membership in a group of the consumer protocol, whose assignments the broker makes (KIP-848)."""
+"""Membership in a group with the consumer protocol, in which the broker assigns partitions (KIP-848)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _REMOVED_BY_BROKER = frozenset([ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_ME
 
 
 class ConsumerGroup:
-    """A member of a group of the consumer protocol. The thread of the membership uses it.
+    """A member of a group with the consumer protocol, used by the thread of the membership.
 
-    The broker revokes partitions by an assignment without them, and gives them to another member when this one has
-    acknowledged that: after its reader has given them up.
+    The broker revokes partitions by sending an assignment without them. It assigns them to another member after this
+    member has acknowledged the revocation, which it does when its reader has given them up.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class ConsumerGroup:
         self._interval = 0.0
         # The fields that the broker has received; None after an error, when all of them are sent again.
         self._sent: dict[str, Any] | None = None
-        # The assignment by topic id, while a topic is not in the metadata yet.
+        # The assignment by topic id, as long as a topic is missing in the metadata.
         self._unresolved: list[Any] | None = None
 
     def run(self) -> None:
@@ -79,7 +79,7 @@ class ConsumerGroup:
                 self._lose()
 
     def interrupt(self) -> None:
-        """End a wait for the coordinator: there is none that takes long."""
+        """Stop waiting for the coordinator; this protocol has no long waits."""
 
     def leave(self) -> None:
         """Leave the group; a static member may return within the session timeout."""
@@ -95,7 +95,7 @@ class ConsumerGroup:
             self._subscription.refreshed()
 
     def _heartbeat(self) -> None:
-        """Send what has changed, and offer the reader a new assignment."""
+        """Send the changed fields, and offer the reader a new assignment."""
         known = self._fields()
         previous = self._sent or {}
         changed = {name: value for name, value in known.items() if name not in previous or previous[name] != value}
@@ -140,7 +140,7 @@ class ConsumerGroup:
     ) -> Any:
         """Send a heartbeat with those fields, and return the response.
 
-        A response that was lost may have had an assignment. The broker repeats it only if all fields are sent `again`.
+        A lost response may have contained an assignment. The broker repeats it only if all fields are sent `again`.
         """
         cls: Any = message_class("ConsumerGroupHeartbeatRequest")
         attempts = [fields if again is None else again, fields]
@@ -164,7 +164,7 @@ class ConsumerGroup:
         return self._coordinator.attempt(ask, "ConsumerGroupHeartbeat", seconds)
 
     def _offer(self) -> None:
-        """Offer the reader the last assignment, when the names of its topics are known."""
+        """Offer the reader the last assignment once the names of its topics are known."""
         if self._unresolved is None:
             return
         names = {topic.id: topic.name for topic in self._subscription.topics}
@@ -180,7 +180,7 @@ class ConsumerGroup:
         self._state.offer(GroupChange(assigned))
 
     def _lose(self) -> None:
-        """Take the partitions from the reader, because other members may own them now."""
+        """Revoke the partitions of the reader, because other members may own them now."""
         self._epoch = _JOIN
         self._sent = None
         self._unresolved = None
@@ -188,7 +188,7 @@ class ConsumerGroup:
         self._state.wait_for_reader()
 
     def _explained(self, error: BrokerError) -> BrokerError:
-        """Return an error with what to do about it."""
+        """Return an error with advice."""
         remedies = {
             ErrorCode.UNRELEASED_INSTANCE_ID: "another member has this group.instance.id; give each member its own, or "
             "wait until the session of the other one ends",

@@ -25,12 +25,12 @@ __all__ = [
     "committed_answer",
 ]
 
-# From these versions on, requests have lists of groups, or ids instead of names of topics.
+# From these versions on, requests have lists of groups, or topic ids instead of names.
 _COORDINATOR_LISTS, _OFFSET_FETCH_GROUPS = 4, 8
 _MAX_OFFSET_FETCH = _MAX_OFFSET_COMMIT = 9
-# Another broker has become the coordinator, or none is one now.
+# Another broker has become the coordinator, or there is none now.
 _MOVED = frozenset([ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT])
-# The same coordinator will answer later.
+# The same coordinator will respond later.
 _LATER = frozenset(
     [
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -51,7 +51,7 @@ class CommittedOffset(NamedTuple):
     leader_epoch : int
         The leader epoch of the batch before it, or -1.
     metadata : str
-        A text that was stored with it.
+        Text that was stored with the offset.
     """
 
     offset: int
@@ -60,7 +60,7 @@ class CommittedOffset(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """How a member names itself in requests.
+    """The identity of a member in requests.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Membership(NamedTuple):
     generation : int
         The generation of a classic group, or the epoch of the member (KIP-848); -1 outside of a group.
     instance_id : str or None
-        Of a static member.
+        The id of a static member.
     """
 
     member_id: str
@@ -88,7 +88,7 @@ class CoordinatorAnswer(NamedTuple):
 
 
 class GroupCoordinator:
-    """The coordinator of a group, with a connection of its own. One thread at a time sends requests.
+    """The coordinator of a group, with its own connection. One thread at a time sends requests.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class GroupCoordinator:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Close the connection, also while another thread waits for a response; it is not opened again."""
+        """Close the connection for good, even while another thread waits for a response."""
         self._closed.set()
         self.interrupt()
 
@@ -123,7 +123,7 @@ class GroupCoordinator:
             connection.close()
 
     def has(self, api_key: ApiKey) -> bool:
-        """Whether the coordinator has an API."""
+        """Whether the coordinator supports an API."""
         return bool(self.attempt(lambda connection: CoordinatorAnswer(connection.has(api_key, 0), 0), ""))
 
     def committed(self, partitions: Iterable[PartitionKey] | None = None) -> dict[PartitionKey, CommittedOffset]:
@@ -137,7 +137,7 @@ class GroupCoordinator:
         Raises
         ------
         BrokerError
-            If the client may not read the group, or no coordinator answers within ``default.api.timeout.ms``.
+            If the client may not read the group, or no coordinator responds within ``default.api.timeout.ms``.
         """
         by_topic: dict[str, list[int]] | None = None
         if partitions is not None:
@@ -192,12 +192,12 @@ class GroupCoordinator:
     def attempt(
         self, ask: Callable[[BrokerConnection], CoordinatorAnswer], action: str, seconds: float | None = None
     ) -> Any:
-        """Ask the coordinator until it answers without a retriable error.
+        """Ask the coordinator until it responds without a retriable error.
 
         Parameters
         ----------
         ask : callable
-            Sends a request, and returns its answer.
+            Sends a request and returns the result.
         action : str
             For messages.
         seconds : float, optional
@@ -206,7 +206,7 @@ class GroupCoordinator:
         Raises
         ------
         BrokerError
-            For other errors, and for retriable ones that persist until the deadline.
+            For other errors, and for retriable errors that persist until the deadline.
         """
         settings = self._cluster.settings
         deadline = time.monotonic() + (settings.default_api_timeout_ms / 1000 if seconds is None else seconds)
@@ -270,9 +270,9 @@ class GroupCoordinator:
 def committed_answer(
     connection: BrokerConnection, group: str, by_topic: Mapping[str, list[int]] | None = None
 ) -> CoordinatorAnswer:
-    """Ask a coordinator for the committed offsets of a group: the result is a `CommittedOffset` by partition.
+    """Ask a coordinator for the committed offsets of a group; the result has a `CommittedOffset` by partition.
 
-    Without topics, these are all partitions that have a committed offset.
+    Without topics, the result has all partitions with a committed offset.
     """
     version = connection.version_of(ApiKey.OFFSET_FETCH, _MAX_OFFSET_FETCH)
     response = connection.request(_offset_fetch(group, by_topic, version), maximum=_MAX_OFFSET_FETCH)
@@ -290,7 +290,7 @@ def committed_answer(
 
 
 def _offset_fetch(group: str, by_topic: Mapping[str, list[int]] | None, version: int) -> Any:
-    """Return an OffsetFetch request; without topics for all partitions."""
+    """Return an OffsetFetch request; without topics, it asks for all partitions."""
     cls: Any = message_class("OffsetFetchRequest")
     structure = cls.OffsetFetchRequestTopics if version >= _OFFSET_FETCH_GROUPS else cls.OffsetFetchRequestTopic
     topics: Any = None

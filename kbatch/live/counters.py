@@ -1,4 +1,4 @@
-"""What a live read has done so far: counters of its threads, and the snapshot that its caller sees."""
+"""The counters of a live read, kept by its threads, and the snapshot that callers get."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _REPORT_SECONDS = 1.0
 @public_in("kbatch.live")
 @dataclass(frozen=True)
 class ConsumerMetrics:
-    """What a consumer has done so far. `kbatch.Consumer.metrics` makes it; it does not change.
+    """An immutable snapshot of the counters of a consumer, returned by `kbatch.Consumer.metrics`.
 
     Attributes
     ----------
     fetches : int
-        Responses to fetches.
+        Fetch responses.
     empty_fetches : int
-        Those of them without records, after which the broker had waited for ``fetch.max.wait.ms``.
+        Fetch responses without records, for which the broker has waited ``fetch.max.wait.ms``.
     bytes : int
         Bytes of record batches, as the brokers sent them.
     records : int
-        Records of the tables that were returned.
+        Records of the returned tables.
     throttled_seconds : float
-        For how long the quotas of brokers have delayed fetches (KIP-219).
+        The time by which brokers' quotas have delayed fetches (KIP-219).
     errors : int
-        Fetches that failed or were refused, in whole or for some partitions, and were repeated.
+        Fetches that failed or were refused, completely or for some partitions, and were repeated.
     connections : int
         Connections that were opened for fetches, also after an error.
     rebalances : int
-        How often the assignment of a group has changed.
+        The number of changes of a group's assignment.
     missing_offsets : int
-        Offsets that were to be read and are gone (`kbatch.Consumer.missing_offsets`).
+        Offsets that were deleted before they were read (`kbatch.Consumer.missing_offsets`).
     lag : mapping of (topic, partition) to int
-        As `kbatch.Consumer.lag`.
+        See `kbatch.Consumer.lag`.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class ReadCounters:
     Parameters
     ----------
     callback : callable, optional
-        Given a snapshot by the thread that reads, at most once per second, and at the end.
+        Called with a snapshot by the reading thread, at most once per second, and at the end.
 
     Raises
     ------
@@ -117,7 +117,7 @@ class ReadCounters:
         return made
 
     def snapshot(self, lag: Mapping[tuple[str, int], int]) -> ConsumerMetrics:
-        """Return what was counted so far."""
+        """Return a snapshot of the counters."""
         fetching = list(self._fetching)
         return ConsumerMetrics(
             fetches=sum(each.fetches for each in fetching),
@@ -133,7 +133,7 @@ class ReadCounters:
         )
 
     def report_if_due(self, lag: Callable[[], Mapping[tuple[str, int], int]], *, is_last: bool = False) -> None:
-        """Call the callback, if there is one and its time has come, or for the last time."""
+        """Call the callback, if there is one, when it is due or for the last time."""
         if self._callback is None:
             return
         now = time.monotonic()

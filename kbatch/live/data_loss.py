@@ -1,4 +1,4 @@
-"""Records that are gone before a live read has them: an error, or a gap that is listed."""
+"""Records that are deleted before a live read has returned them: an error, or a listed gap."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["DataLoss"]
 
 
 class DataLoss:
-    """What was lost during a read, and whether it ends with the first loss.
+    """The losses of a read, and whether the first loss ends it.
 
     Parameters
     ----------
     fails : bool
     counters : ReadCounters
     moved : callable
-        Given a topic and partition, and the offset where the read resumes.
+        Called with a topic and partition, and the offset where the read resumes.
 
     Attributes
     ----------
@@ -55,13 +55,13 @@ class DataLoss:
         ----------
         fetch : PartitionFetch
         reason : str
-            What is gone, and why.
+            What was lost, and why.
         code : ErrorCode or None
         position : int
             Where the read resumes.
         first, last : int, optional
-            The offsets that are gone. Default is from the position of `fetch` to the one before `position`; the last
-            one is unknown if `position` is before it.
+            The lost offsets. Default is from the position of `fetch` to the offset before `position`; the last offset
+            is unknown if `position` is before it.
         broker : str, optional
             Default is the broker that refused the last fetch.
 
@@ -83,7 +83,7 @@ class DataLoss:
     def end(
         self, fetch: PartitionFetch, reason: str, code: ErrorCode | None, stop: int, broker: str | None = None
     ) -> None:
-        """Raise an error, or warn and end the read of a partition whose offsets were planned at an earlier offset.
+        """Raise an error, or warn and end the read of a partition before its planned end.
 
         Raises
         ------
@@ -112,12 +112,12 @@ class DataLoss:
         return place
 
     def _advice(self, fetch: PartitionFetch) -> str:
-        """Return what a user can do about an error."""
+        """Return the advice for an error."""
         option = "fail_on_data_loss=False" if fetch.planned_epoch is None else "failOnDataLoss=false"
         return f"begin a new read, or read the records that remain with {option}"
 
     def note(self, missing: MissingOffsets) -> None:
-        """List and count offsets that are gone, and warn."""
+        """List and count lost offsets, and warn."""
         self.missing.append(missing)
         if missing.last_offset is not None:
             self._counters.missing_offsets += missing.last_offset - missing.first_offset + 1

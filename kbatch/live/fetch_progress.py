@@ -1,4 +1,4 @@
-"""The progress of partitions by the responses to fetches: their positions, and the replicas to fetch from next."""
+"""How fetch responses advance partitions: their positions, and the replicas to fetch from next."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from kbatch.read.in_memory import decode_part
 
 __all__ = ["FetchProgress", "ResponseContext"]
 
-# The size of a response in addition to its records: fields of partitions, and lists of aborted transactions.
+# The size of a response without its records: fields of partitions, and lists of aborted transactions.
 _RESPONSE_FIELDS = 16 << 20
 
 
 class ResponseContext(NamedTuple):
-    """A response: the broker, its memory, what is reported of it, and the seconds from the request to the response."""
+    """A response: the broker, its memory, the reports about it, and the seconds from the request to the response."""
 
     server: str
     slot: ResponseSlot
@@ -43,7 +43,7 @@ class ResponseContext(NamedTuple):
 
 
 class FetchProgress:
-    """Advances the partitions of the responses of one broker.
+    """Advances partitions by the responses of one broker.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class FetchProgress:
 
     @property
     def max_size(self) -> int:
-        """The size of a response: its first batch may be larger than what is requested."""
+        """The maximum size of a response, whose first batch may be larger than requested."""
         largest = self._options.limits.max_batch_bytes or max(self._options.limits.max_decompressed_bytes, 64 << 20)
         return min(self._sizes.response_bytes + largest + _RESPONSE_FIELDS, (1 << 31) - 1)
 
@@ -84,7 +84,7 @@ class FetchProgress:
             If the error is final.
         """
         if fetch.is_stopped:
-            # The next request leaves it out.
+            # The next request omits it.
             return
         if part.error_code:
             self._counts.errors += 1
@@ -100,13 +100,13 @@ class FetchProgress:
         else:
             self.wait(fetch, context)
         if part.preferred_read_replica not in (-1, self._broker) and id(fetch) not in context.event.gone:
-            # -1 of a leader is the leader, and of another replica that it may still be read (KIP-392).
+            # From a leader, -1 means the leader; from another replica, that it may still be read (KIP-392).
             fetch.replica = part.preferred_read_replica
             fetch.replica_until = time.monotonic() + self._sizes.replica_seconds
             context.event.moved.append(fetch)
 
     def wait(self, fetch: PartitionFetch, context: ResponseContext) -> None:
-        """Note that a response has no records of a partition."""
+        """Note that a response has no records for a partition."""
         if fetch.is_stopped or fetch.stop >= NO_END:
             fetch.waited = 0.0
             return
@@ -165,7 +165,7 @@ class FetchProgress:
         broker: str,
         is_first: bool,
     ) -> int | None:
-        """Return the offset to fetch next; None if these batches have to be fetched again, with others after them."""
+        """Return the offset to fetch next; None if these batches must be fetched again, with others after them."""
         following, is_damaged = framing.following, framing.is_damaged
         if is_damaged and self._options.on_error == "raise":
             return fetch.position if following is None else following
@@ -174,7 +174,7 @@ class FetchProgress:
         if following is not None:
             return following
         if is_damaged and fetch.needed_bytes > len(data):
-            # The broker has no more batches, so that nothing after the damage can be read.
+            # The broker has no more batches, so no data after the damage can be read.
             return int(max(part.high_watermark, fetch.position + 1))
         if fetch.needed_bytes >= self.max_size or (not is_damaged and is_first):
             raise BrokerError(
@@ -186,10 +186,10 @@ class FetchProgress:
                 partition=fetch.partition,
             )
         if is_damaged:
-            # The header of a damaged batch may have a wrong offset. The next valid batch shows how far the damage is.
+            # The header of a damaged batch may have a wrong offset. The next valid batch shows where the damage ends.
             fetch.needed_bytes = min(max(4 * len(data), MIN_PARTITION_BYTES), self.max_size)
         else:
-            # The broker has cut the batch off, and does not do so for the first partition of a request.
+            # The broker has truncated the batch, which it does not do for the first partition of a request.
             fetch.needed_bytes = max(fetch.needed_bytes, 1)
         return None
 
@@ -200,7 +200,7 @@ class FetchProgress:
             code, f"fetch of offset {fetch.position}", broker=broker, topic=fetch.topic, partition=fetch.partition
         )
         is_leader = fetch.replica != self._broker
-        # Another replica may have fewer records than the leader, or more old ones.
+        # Another replica may have fewer records than the leader, or older ones.
         fetch.is_out_of_range = is_leader and code == ErrorCode.OFFSET_OUT_OF_RANGE
         if not code.retriable and code != ErrorCode.OFFSET_OUT_OF_RANGE:
             raise error
@@ -209,7 +209,7 @@ class FetchProgress:
 
 
 class _Framing(NamedTuple):
-    """Where the valid batches of a response end, the offset after them, and whether there is damage.
+    """The end of the valid batches of a response, the offset after them, and whether there is damage.
 
     `epoch` is the leader epoch of the last valid batch, or -1.
     """
@@ -223,7 +223,7 @@ class _Framing(NamedTuple):
 def _framed(data: npt.NDArray[np.uint8], position: int, options: DecodeOptions) -> _Framing:
     """Find the last valid batch that ends after the offset `position`.
 
-    Under ``on_error="raise"`` decoding fails at damage, so that only lengths are verified here.
+    Under ``on_error="raise"`` decoding fails at damage, so only lengths are verified here.
     """
     if options.on_error == "raise":
         scanned = scan_part(data)

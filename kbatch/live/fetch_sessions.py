@@ -1,4 +1,4 @@
-"""Requests of one broker: fetch sessions, in which a request has only the partitions that changed (KIP-227)."""
+"""Requests to one broker: fetch sessions, in which a request has only the changed partitions (KIP-227)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kbatch.protocol.messages import message_class
 
 __all__ = ["SESSION_ERRORS", "FetchSession"]
 
-# From these versions on there are sessions, racks, and ids instead of names of topics.
+# From these versions on, requests have sessions, racks, and topic ids instead of names.
 _SESSION_VERSION, _TOPIC_ID_VERSION = 7, 13
 _NO_ID = uuid.UUID(int=0)
-# The epochs of a request without a session, and of one that begins a session.
+# The epochs of a request without a session, and of a request that begins a session.
 _NO_EPOCH, _FIRST_EPOCH = -1, 0
 _LAST_EPOCH = (1 << 31) - 1
 # The broker does not know the session, or its contents differ from what the client assumes.
@@ -51,7 +51,7 @@ class FetchSession:
         self._known: dict[_SessionKey, _Asked] = {}
 
     def reset(self) -> None:
-        """Begin another session with the next request; the broker forgets this one."""
+        """Begin another session with the next request; the broker drops the current one."""
         self._epoch = _FIRST_EPOCH
 
     @property
@@ -65,7 +65,7 @@ class FetchSession:
         return None if all(each.topic_id != _NO_ID for each in partitions) else _TOPIC_ID_VERSION - 1
 
     def request(self, partitions: Sequence[PartitionFetch], version: int) -> Any:
-        """Return the request for the next batches of partitions, in this order if it is a full one."""
+        """Return the request for the next batches of partitions; a full request keeps their order."""
         size = self._partition_size(len(partitions))
         wanted = {
             (each.topic, each.topic_id, each.partition): (
@@ -81,7 +81,7 @@ class FetchSession:
             self.reset()
         forgotten: list[_SessionKey] = []
         if version < _SESSION_VERSION or any(each.needed_bytes for each in partitions):
-            # The broker of a session chooses the order of its partitions, and this request needs one of its own.
+            # In a session the broker chooses the order of partitions, but this request needs its own order.
             session, self._sent_epoch, asked = 0, _NO_EPOCH, wanted
         else:
             session, self._sent_epoch, asked = self._id, self._epoch, wanted
@@ -103,10 +103,10 @@ class FetchSession:
         )
 
     def accept(self, response: Any) -> None:
-        """Note the session of a response without an error."""
+        """Record the session of a response without an error."""
         if self._sent_epoch < _FIRST_EPOCH:
             return
-        # A broker whose cache of sessions is full answers with the id 0.
+        # A broker whose session cache is full responds with the id 0.
         self._id = response.session_id
         self._epoch = _FIRST_EPOCH if not self._id else self._sent_epoch % _LAST_EPOCH + 1
 

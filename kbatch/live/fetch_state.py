@@ -34,7 +34,7 @@ MIN_PARTITION_BYTES = 1 << 20
 
 @dataclass(eq=False)
 class PartitionFetch:
-    """A partition that is read, and the progress of its fetches.
+    """A partition of a read, and the progress of its fetches.
 
     Attributes
     ----------
@@ -44,25 +44,25 @@ class PartitionFetch:
     stop : int
         The offset at which the read ends, exclusive.
     leader_epoch : int
-        The epoch of the leader that gets the request.
+        The epoch of the leader to which the request is sent.
     last_epoch : int
         The leader epoch of the last batch that was received, or -1.
     planned_epoch : int or None
-        The epoch of the leader when the range of offsets was planned, or -1; None if it was not planned. Other records
-        at these offsets, of a recreated topic or of a leader that lacks some of those planned, are not read.
+        The epoch of the leader when the range of offsets was planned, or -1; None if it was not planned. Different
+        records at these offsets, from a recreated topic or a leader that lacks planned records, are not read.
     lost_position : int
         The position when the partition last had no broker to fetch from, or -1.
     may_begin_later : bool
-        Whether the read begins at the earliest record and has received none: retention may move the beginning.
+        Whether the read begins at the earliest record and has received no records: retention may move the beginning.
     is_stopped : bool
         Whether the reader needs no more records: damage ended the read, or the partition was revoked.
     needed_bytes : int
-        The size to request at least, before other partitions, after a response without a whole valid batch; otherwise
+        The minimum size to request, before other partitions, after a response without a whole valid batch; otherwise
         0.
     soft_bytes : int
-        The size of the next response at most, which grows with each one: a reader may need few records.
+        The maximum size of the next response, which grows with each response: a reader may need few records.
     waited : float
-        Seconds of requests and pauses without records since the last record.
+        Seconds of requests and pauses since the last record.
     lost : BrokerError or None
         Why the partition has no broker to fetch from.
     is_out_of_range : bool
@@ -70,14 +70,14 @@ class PartitionFetch:
     leader, replica : int
         The ids of the leader, and of the broker that it prefers for this client, or -1 (KIP-392).
     replica_until : float
-        When the leader is asked again, by the monotonic clock.
+        When to ask the leader again, by the monotonic clock.
     end_offset : int
-        The end of the records that can be read, by the last response, or -1: the high watermark, or under
+        The end of the readable records according to the last response, or -1: the high watermark, or under
         read_committed the last stable offset.
     high_watermark : int
-        By the last response, or -1.
+        According to the last response, or -1.
     is_questioned : bool
-        Whether the reader has asked if compaction has removed the records that do not arrive.
+        Whether the reader has checked if compaction has removed the records that do not arrive.
     """
 
     topic: str
@@ -119,11 +119,11 @@ class FetchLimits(NamedTuple):
     partition_bytes : int or None
         The size of the records of a partition in a response; None divides the response among the partitions.
     min_bytes, max_wait_ms : int
-        The broker waits for this number of bytes, at most for this time.
+        The broker waits for this number of bytes, for at most this time.
     timeout : float
-        Seconds without records after which a read that has an end fails.
+        Seconds without records after which a read with an end fails.
     rack : str
-        The rack of this client, for reads from the closest replica, or an empty text.
+        The rack of this client, for reads from the closest replica, or an empty string.
     replica_seconds : float
         How long a replica that is not the leader is read before the leader is asked again.
     """
@@ -138,7 +138,7 @@ class FetchLimits(NamedTuple):
 
     @classmethod
     def of(cls, settings: ClientSettings, response_bytes: int) -> FetchLimits:
-        """Return the limits that settings have; `response_bytes` is the default."""
+        """Return the limits in the settings; `response_bytes` is the default."""
         return cls(
             response_bytes if settings.fetch_max_bytes is None else settings.fetch_max_bytes,
             settings.max_partition_fetch_bytes,
@@ -151,7 +151,7 @@ class FetchLimits(NamedTuple):
 
 
 class ResponseSlot:
-    """The memory of one response, given back when its last records are no longer used."""
+    """The memory of one response, released when its last records are no longer used."""
 
     __slots__ = ("_count", "_free", "_lock")
 
@@ -210,14 +210,14 @@ class FetchedBatches(NamedTuple):
 
 @dataclass
 class FetchEvent:
-    """What a thread reports.
+    """A report of a thread.
 
     Attributes
     ----------
     batches : list of FetchedBatches
     finished, lost, moved, stalled : list of PartitionFetch
-        Partitions that the thread no longer fetches: those that were read to their end, those that need new metadata,
-        those to fetch from another broker, and those whose remaining records do not arrive for some time.
+        Partitions that the thread no longer fetches, because they were read to their end, need new metadata, must be
+        fetched from another broker, or their remaining records have not arrived for some time.
     error : BaseException or None
         The thread has ended.
     """

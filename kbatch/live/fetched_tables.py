@@ -1,4 +1,4 @@
-"""The tables of fetched batches, which are decoded as those of a log."""
+"""The tables of fetched batches, which are decoded like the batches of a log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["decided_options", "fetched_tables", "tables_of_part"]
 
 
 def fetched_tables(batches: FetchedBatches, options: DecodeOptions, max_bytes: int) -> Iterator[RecordTable]:
-    """Decode the batches of a partition in a response, from the offset that was fetched to the end of the read.
+    """Decode the batches of a partition in a response, from the fetched offset to the end of the read.
 
     Parameters
     ----------
@@ -28,11 +28,12 @@ def fetched_tables(batches: FetchedBatches, options: DecodeOptions, max_bytes: i
 
 
 def decided_options(batches: FetchedBatches, options: DecodeOptions) -> DecodeOptions:
-    """Return the options with the range of offsets, and without the batches that read_committed withholds."""
+    """Return the options with the range of offsets, and the decision which batches read_committed withholds."""
     fetch = batches.fetch
     stop = None if fetch.stop == NO_END else fetch.stop
     options = replace(options, start_offset=batches.start, stop_offset=stop)
-    # A broker lists no transactions if none was aborted; markers would withhold those that end in a later response.
+    # A broker lists no transactions if none was aborted; by markers, transactions that end in a later response would
+    # be withheld.
     decided, _ = decide(batches.data, options, batches.aborted or [])
     return decided
 

@@ -1,4 +1,4 @@
-"""Fetches of one broker: a thread that keeps one request in flight while earlier responses are decoded."""
+"""Fetches from one broker: a thread that keeps one request in flight while earlier responses are decoded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BrokerFetcher(threading.Thread):
     broker : int
     cluster : Cluster
     events : SimpleQueue
-        Gets what the thread reports.
+        Receives the reports of the thread.
     sizes : FetchLimits
     options : DecodeOptions
         How the batches will be decoded.
@@ -72,7 +72,7 @@ class BrokerFetcher(threading.Thread):
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread; a request in flight is given up."""
+        """End the thread; a request in flight is abandoned."""
         self._closed.set()
         with self._changed:
             self._changed.notify()
@@ -110,7 +110,7 @@ class BrokerFetcher(threading.Thread):
         return not self._closed.is_set()
 
     def _fetch(self, slot: ResponseSlot) -> None:
-        """Send one request, and keep what its response has until the next one is sent."""
+        """Send one request, and keep the contents of its response until the next request is sent."""
         begun = time.monotonic()
         partitions = self._wanted(begun)
         if not partitions:
@@ -134,13 +134,13 @@ class BrokerFetcher(threading.Thread):
             context = ResponseContext(str(connection.server), slot, event, time.monotonic() - begun)
             self._report(response, partitions, context)
         if response.throttle_time_ms > 0:
-            # The broker does not read the next request earlier (KIP-219).
+            # Until then, the broker does not read the next request (KIP-219).
             self._give_event()
             self._counts.throttled_seconds += response.throttle_time_ms / 1000
             self._closed.wait(response.throttle_time_ms / 1000)
 
     def _wanted(self, now: float) -> list[PartitionFetch]:
-        """Drop the partitions that were stopped or return to their leader, and return the others to fetch."""
+        """Drop partitions that were stopped or return to their leader, and return the others for fetching."""
         event = FetchEvent()
         with self._changed:
             for each in self._partitions:
@@ -158,9 +158,9 @@ class BrokerFetcher(threading.Thread):
         return wanted
 
     def _give_event(self, event: FetchEvent | None = None) -> None:
-        """Give the reader what the last response had, and another event after it.
+        """Give the reader the contents of the last response, and another event after it.
 
-        This comes after the next request: the broker then works while the reader takes the GIL to decode.
+        This is called after the next request was sent, so that the broker works while the reader decodes.
         """
         kept, self._kept = self._kept, None
         for each in (kept, event):
@@ -169,7 +169,7 @@ class BrokerFetcher(threading.Thread):
 
     def _connected(self) -> BrokerConnection:
         if self._connection is None or self._connection.is_closed:
-            # No session outlasts its connection: a response that was lost may have changed it.
+            # A session ends with its connection: a lost response may have changed it.
             self._session.reset()
             connection = self._cluster._open_connection(self._broker)
             self._counts.connections += 1
@@ -227,7 +227,7 @@ class BrokerFetcher(threading.Thread):
                 is_first = fetch is partitions[0] and not self._session.is_incremental
                 self._progress.advance(fetch, part, context, is_first=is_first)
         if len(seen) < len(partitions):
-            # In a session, partitions without news are left out.
+            # In a session, unchanged partitions are omitted.
             for fetch in partitions:
                 if id(fetch) not in seen:
                     self._progress.wait(fetch, context)
@@ -238,7 +238,7 @@ class BrokerFetcher(threading.Thread):
         with self._changed:
             kept = [each for each in self._partitions if id(each) not in gone]
             # A broker fills a response in the order of the request, so partitions that were empty come first. In a
-            # session, it moves those with records behind the others itself.
+            # session, the broker itself moves partitions with records behind the others.
             self._partitions = sorted(kept, key=lambda each: (not each.needed_bytes, id(each) in fetched))
         if not event.is_empty:
             self._kept = event

@@ -1,4 +1,4 @@
-"""Small responses of a partition become one table: their batches are gathered before they are decoded."""
+"""Gathers the batches of small responses of a partition, so that they become one table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Gathered:
         self._last = self._first
         self._data = bytearray()
         self._size = 0
-        # A transaction may be listed by several responses.
+        # Several responses may list the same transaction.
         self._aborted: dict[tuple[int, int], None] | None = None if first.aborted is None else {}
         self.rows = 0
         self.due = due
@@ -33,8 +33,8 @@ class _Gathered:
         return len(self._data)
 
     def add(self, batches: FetchedBatches, rows: int) -> None:
-        """Add the batches of a response, and give its memory back."""
-        # An incomplete batch at the end is fetched again. Damage is left for decoding to find.
+        """Add the batches of a response, and release its memory."""
+        # An incomplete batch at the end is fetched again. Decoding finds damage later.
         whole = batches.data if batches.is_damaged else batches.data[: batches.size]
         self._size = len(self._data) + batches.size
         self._data += whole.data
@@ -53,7 +53,7 @@ class _Gathered:
 
 
 class BatchGathering:
-    """Gathers batches until a limit is reached, or their time has come.
+    """Gathers batches until a limit is reached or they are due.
 
     Parameters
     ----------
@@ -70,13 +70,13 @@ class BatchGathering:
         self._held: dict[int, _Gathered] = {}
 
     def seconds_left(self) -> float | None:
-        """Return the time until something is due, or None if nothing is gathered."""
+        """Return the time until gathered batches are due, or None if there are none."""
         if not self._held:
             return None
         return max(min(each.due for each in self._held.values()) - time.monotonic(), 0.0)
 
     def ready(self, event: FetchEvent) -> list[FetchedBatches]:
-        """Return the batches that a report makes complete, by partition in the order of their offsets."""
+        """Add a report, and return the batches that are complete, by partition in the order of their offsets."""
         if self._seconds is None:
             return event.batches
         found: list[FetchedBatches] = []
@@ -90,7 +90,7 @@ class BatchGathering:
         return found
 
     def due(self) -> list[FetchedBatches]:
-        """Return the batches whose time has come."""
+        """Return the batches that are due."""
         found: list[FetchedBatches] = []
         if self._held:
             now = time.monotonic()
@@ -99,14 +99,14 @@ class BatchGathering:
         return found
 
     def rest(self) -> list[FetchedBatches]:
-        """Return all batches that are gathered."""
+        """Return all gathered batches."""
         found: list[FetchedBatches] = []
         for key in list(self._held):
             self._flush(key, found)
         return found
 
     def _take(self, batches: FetchedBatches, found: list[FetchedBatches]) -> None:
-        """Gather batches, or add them to `found` with those of their partition that were gathered before."""
+        """Gather batches, or add them to `found` after the gathered batches of their partition."""
         assert self._seconds is not None
         key = id(batches.fetch)
         rows = 0 if self._rows is None else int(scan_part(batches.data).batches["record_count"].sum())
@@ -135,9 +135,9 @@ class BatchGathering:
 
 
 def _may_follow(batches: FetchedBatches) -> bool:
-    """Whether all records of the batches follow those that were read before, so that no offset has to be compared."""
+    """Whether all records of the batches follow those read before, so that offsets need not be compared."""
     head: np.ndarray[tuple[int], np.dtype[np.uint8]] = batches.data[: _MAGIC_POSITION + 1]
-    # The offset of an older batch may be that of its last record.
+    # The offset of a batch of magic 0 or 1 may be the offset of its last record.
     return (
         len(head) > _MAGIC_POSITION
         and int(head[_MAGIC_POSITION]) >= 2

@@ -1,4 +1,4 @@
-"""The offsets of a group as its reader sees them: where to begin, and commits."""
+"""The offsets of a group, for its reader: where partitions begin, and commits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GroupCommits:
     cluster : Cluster
     group : str
     state : GroupState or None
-        Of the membership.
+        The state of the membership.
     reset : {"earliest", "latest"}
         Where partitions without a committed offset begin, unless ``auto.offset.reset`` is set.
     """
@@ -47,13 +47,13 @@ class GroupCommits:
     def starts(
         self, logs: Collection[LivePartition], is_new: Callable[[PartitionKey], bool], loss: DataLoss
     ) -> dict[PartitionKey, CommittedOffset]:
-        """Return where partitions begin: at the committed offset, or as ``auto.offset.reset`` states.
+        """Return where partitions begin: at the committed offset, or as set by ``auto.offset.reset``.
 
         Parameters
         ----------
         logs : collection of LivePartition
         is_new : callable
-            Whether a partition was made during the read: without a committed offset it begins with its first record.
+            Whether a partition was created during the read: without a committed offset it begins with its first record.
         loss : DataLoss
             Whether a committed offset that is not in the log is an error, without ``auto.offset.reset``.
 
@@ -89,7 +89,7 @@ class GroupCommits:
         return log.end_offset
 
     def _within(self, log: LivePartition, committed: CommittedOffset, loss: DataLoss) -> CommittedOffset:
-        """Return a committed offset, or the end of the log that ``auto.offset.reset`` names if the log lacks it."""
+        """Return a committed offset, or if the log lacks it, the offset that ``auto.offset.reset`` selects."""
         key = (log.metadata.name, log.number)
         if log.start_offset <= committed.offset <= log.end_offset:
             return committed
@@ -129,7 +129,7 @@ class GroupCommits:
         Raises
         ------
         BrokerError
-            Also if the membership has ended: other members may have the partitions.
+            For a refused commit, or if the membership has ended, so that other members may have the partitions.
         """
         changed = {key: each for key, each in positions.items() if self._differs(key, each)}
         if not changed:
@@ -149,7 +149,7 @@ class GroupCommits:
                 if self._state is None:
                     raise self._used_error(error) from None
                 cause = error
-            # The generation may be that of a rebalance which the thread of the membership is about to end.
+            # The generation may belong to a rebalance that the thread of the membership is about to end.
             membership = self._state.renewed(membership, max(deadline - time.monotonic(), 0.0))
         raise lost_error(self._group, settings.max_poll_interval_ms, cause)
 

@@ -1,4 +1,4 @@
-"""The thread of a membership: it joins a group by the protocol that the broker offers."""
+"""The thread of a membership, which joins a group with a protocol that the broker supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["GroupMember"]
 
 # Seconds that `close` waits for the thread to leave the group.
 _LEAVE_SECONDS = 0.5
-# The group cannot be joined by the consumer protocol: the broker has it disabled, or does not convert a classic group.
+# The group cannot be joined with the consumer protocol: the broker disables it, or does not convert a classic group.
 _CLASSIC_ONLY = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
@@ -34,7 +34,7 @@ class GroupMember(threading.Thread):
     Raises
     ------
     BrokerError
-        If the client may not use the group, or there is no coordinator.
+        If the client may not use the group, or the group has no coordinator.
     """
 
     def __init__(self, cluster: Cluster, group: str, subscription: TopicSubscription) -> None:

@@ -19,7 +19,7 @@ from kbatch.options import Isolation
 __all__ = ["STARTS", "GroupReading", "GroupUse"]
 
 
-# The arguments that choose where a read begins.
+# The arguments that set where a read begins.
 STARTS = ("start", "start_offset", "start_timestamp", "last")
 _COMMITTED = "committed"
 
@@ -32,11 +32,11 @@ class GroupUse:
     ----------
     group : str
     is_member : bool
-        Whether the read joins the group. Otherwise its partitions are assigned by the caller.
+        Whether the read joins the group. Otherwise the caller assigns its partitions.
     begins_committed : bool
         Whether partitions begin at the committed offsets.
     auto_commit : bool
-        Whether the offsets of a table are committed when the next one is requested.
+        Whether to commit the offsets of a table when the next table is requested.
     """
 
     group: str
@@ -68,11 +68,11 @@ class GroupUse:
             del given["start"]
         if group is None:
             if is_committed:
-                raise ValueError('start="committed" needs group=, the group whose committed offsets are meant')
+                raise ValueError('start="committed" needs group=, the group that has committed offsets')
             if auto_commit is not None:
                 raise ValueError("auto_commit needs group=, the group that commits")
             if settings.auto_offset_reset is not None:
-                raise ValueError("auto.offset.reset needs a group (group=); start chooses where other reads begin")
+                raise ValueError("auto.offset.reset needs a group (group=); start sets where other reads begin")
             return None
         if not group:
             raise ValueError("group must not be empty")
@@ -82,14 +82,14 @@ class GroupUse:
         if names and not is_assigned:
             raise ValueError(
                 f"{names[0]} and group exclude each other: the partitions of a member begin at their committed "
-                "offsets, and auto_offset_reset chooses where those without one begin; with partitions= the read is "
+                "offsets, and auto_offset_reset sets where partitions without one begin; with partitions= the read is "
                 "not a member"
             )
         commits = bool(settings.enable_auto_commit) if auto_commit is None else auto_commit
         return cls(group, not is_assigned, not names, commits)
 
     def check(self, arguments: ReadArguments) -> None:
-        """Raise ValueError if a member cannot have the end of a read."""
+        """Raise ValueError for an end that a member cannot have."""
         if self.is_member and arguments.needs_all_logs:
             raise ValueError(
                 "with group, end must be the same for all partitions, and not relative to the end of the topic, "
@@ -106,7 +106,7 @@ class GroupReading:
     topics : TopicChoice
     use : GroupUse
     follows : bool
-        Whether partitions without a committed offset begin with the latest records, by default.
+        Whether partitions without a committed offset begin at the latest offset by default.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class GroupReading:
         self.member.start()
 
     def is_new(self, key: PartitionKey) -> bool:
-        """Whether a partition was made after the beginning of the read."""
+        """Whether a partition was created after the beginning of the read."""
         return self._present is not None and key not in self._present
 
     def located(self, keys: Collection[PartitionKey], isolation: Isolation) -> list[LivePartition]:

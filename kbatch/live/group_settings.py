@@ -10,7 +10,7 @@ __all__ = ["COOPERATIVE", "EAGER_ASSIGNORS", "assignor_names", "checked_choice"]
 
 COOPERATIVE = "cooperative-sticky"
 EAGER_ASSIGNORS = ("range", "roundrobin")
-# The classes of Java's clients.
+# The assignor classes of Java clients.
 _JAVA_CLASSES = {
     "RangeAssignor": "range",
     "RoundRobinAssignor": "roundrobin",
@@ -21,7 +21,7 @@ _JAVA_PACKAGE = "org.apache.kafka.clients.consumer."
 
 
 def assignor_names(values: Iterable[str]) -> tuple[str, ...]:
-    """Return the assignors of ``partition.assignment.strategy``: names, or classes of Java.
+    """Return the assignors in ``partition.assignment.strategy``, given as names or Java classes.
 
     Raises
     ------

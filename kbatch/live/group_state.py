@@ -26,7 +26,7 @@ MEMBERSHIP_ERRORS = frozenset(
 )
 
 
-# A member without partitions after this number of heartbeats will probably get none.
+# A member without partitions after this number of heartbeats will probably not get any.
 _SETTLED_HEARTBEATS = 2
 
 
@@ -50,7 +50,7 @@ class GroupChange(NamedTuple):
 
 
 class GroupState:
-    """The membership, the partitions, and the change between them.
+    """The membership, its partitions, and the pending change of them.
 
     The reader calls `request`, `acknowledge`, `current` and `renewed`; the thread calls the others.
 
@@ -77,7 +77,7 @@ class GroupState:
     # -- the reader
 
     def request(self) -> GroupChange | None:
-        """Note that the reader is active, and return a change that it has to acknowledge."""
+        """Note that the reader is active, and return a change that it must acknowledge."""
         with self._changed:
             self._requested_at = time.monotonic()
             if self._error is not None and not self.is_closed:
@@ -85,7 +85,7 @@ class GroupState:
             return self._change
 
     def acknowledge(self, change: GroupChange) -> None:
-        """State that the partitions of the reader are those of a change."""
+        """Acknowledge a change: the reader now has its partitions."""
         with self._changed:
             self._owned = change.assigned
             if self._change is change:
@@ -94,12 +94,12 @@ class GroupState:
             self._signal()
 
     def current(self) -> Membership | None:
-        """Return the membership with which the reader may commit; None if it has lost its partitions."""
+        """Return the membership for commits of the reader; None if it has lost its partitions."""
         with self._changed:
             return None if self._change is not None and self._change.is_lost else self._membership
 
     def renewed(self, previous: Membership, seconds: float) -> Membership | None:
-        """Wait for another membership than one that the coordinator has refused; None if there is none."""
+        """Wait for a new membership after the coordinator has refused one; None if there is none."""
         deadline = time.monotonic() + seconds
         with self._changed:
             self._signal()
@@ -111,7 +111,7 @@ class GroupState:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the member has its partitions, as far as it can know: others may have to give them up first."""
+        """Whether the member has its partitions, as far as known: others may have to give them up first."""
         with self._changed:
             if self._change is not None or not self.has_assignment:
                 return False
@@ -171,7 +171,7 @@ class GroupState:
         self.wake_reader()
 
     def wait(self, until: float) -> bool:
-        """Wait for the reader or a time; return whether the reader has acknowledged or needs the current membership."""
+        """Wait for the reader or a time-out; return whether the reader has acknowledged or needs the membership."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_signalled, max(until - time.monotonic(), 0.0))
             is_signalled, self._is_signalled = self._is_signalled, False
@@ -195,7 +195,7 @@ class GroupState:
 
 
 def _nobody() -> None:
-    """Do nothing, as long as no reader has set `wake_reader`."""
+    """Do nothing: the default of `wake_reader` until a reader sets it."""
 
 
 def lost_error(group: str, milliseconds: int, cause: BrokerError | None = None) -> BrokerError:

@@ -1,4 +1,4 @@
-"""SASL GSSAPI: authentication by Kerberos (RFC 4752), with the libraries of the system."""
+"""SASL GSSAPI: Kerberos authentication (RFC 4752), with the libraries of the system."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kbatch.live.settings import ClientSettings
 
 __all__ = ["gssapi_exchange"]
 
-# The bit that means no security layer, and the bytes of the messages that offer and choose one (RFC 4752).
+# The bit for "no security layer", and the size of the messages that offer and choose a layer (RFC 4752).
 _NO_LAYER = 1
 _OFFER_BYTES = 4
 
 
 def gssapi_exchange(settings: ClientSettings, host: str) -> Generator[bytes, bytes, None]:
-    """Yield the client's messages: those that make the context, then the choice of no security layer.
+    """Yield the client's messages: those that establish the context, then the choice of no security layer.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def gssapi_exchange(settings: ClientSettings, host: str) -> Generator[bytes, byt
             raise AuthenticationError(
                 "it requires a security layer of Kerberos, which is not supported; use security.protocol=SASL_SSL"
             )
-        # The identity is that of the ticket. A client without a layer receives messages of size 0.
+        # The ticket determines the identity. A client without a layer receives messages of size 0.
         reply: bytes = context.wrap(bytes([_NO_LAYER, 0, 0, 0]), False).message
     except gssapi.exceptions.GSSError as error:
         raise AuthenticationError(
@@ -55,14 +55,14 @@ def gssapi_exchange(settings: ClientSettings, host: str) -> Generator[bytes, byt
 
 
 def _credentials_of(gssapi: Any, settings: ClientSettings) -> Any:
-    """Return the credentials of the keytab and principal; None is the ticket of the user's cache."""
+    """Return the credentials of the keytab and principal; None means the ticket in the user's cache."""
     keytab, principal = settings.sasl_kerberos_keytab, settings.sasl_kerberos_principal
     if keytab is None and principal is None:
         return None
     if keytab is not None and not os.access(keytab, os.R_OK):
         raise AuthenticationError("the file of sasl.kerberos.keytab can't be read")
     name = None if principal is None else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
-    # The tickets are in memory, so that they do not replace those of the user. A cache has those of one principal.
+    # The tickets are in memory, so that they do not replace the user's. A cache holds the tickets of one principal.
     cache = f"MEMORY:kbatch-{hash((keytab, principal)) & 0xFFFFFFFF:x}"
     store = None if keytab is None else {"client_keytab": keytab, "ccache": cache}
     return gssapi.Credentials(usage="initiate", name=name, store=store)

@@ -1,4 +1,4 @@
-"""Requests to the leader of one partition, which outlast elections and closed connections."""
+"""Requests to the leader of one partition, repeated after elections and closed connections."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class EpochEnd(NamedTuple):
 def _ask_leader(
     cluster: Cluster, topic: TopicMetadata, number: int, action: str, ask: Callable[[PartitionLeader], LeaderAnswerT]
 ) -> LeaderAnswerT:
-    """Ask the leader of a partition, and again after new metadata while a failure may pass.
+    """Ask the leader of a partition, and retry with new metadata after retriable errors.
 
-    `topic` is the metadata that the caller has; `action` is for messages.
+    `topic` is the caller's metadata; `action` is for messages.
     """
     topic_id = topic.id
     deadline = cluster._deadline()
@@ -53,7 +53,7 @@ def _ask_leader(
 
 
 def fetch_alone(cluster: Cluster, topic: TopicMetadata, number: int, message: Any, action: str) -> Any:
-    """Return the response of the leader of a partition to a Fetch request for it alone.
+    """Return the response of the leader of a partition to a Fetch request for only this partition.
 
     Raises
     ------
@@ -64,10 +64,10 @@ def fetch_alone(cluster: Cluster, topic: TopicMetadata, number: int, message: An
     def ask(leader: PartitionLeader) -> Any:
         with cluster._lock:
             connection = cluster._connection(leader.broker)
-            # From version 13 on, Fetch has ids instead of names.
+            # From version 13 on, Fetch has topic ids instead of names.
             response = connection.request(message, maximum=12 if topic.id.int == 0 else None)
         parts = [each for one in response.responses for each in one.partitions]
-        # A response that a quota holds back has no partition.
+        # A response that a quota throttles has no partitions.
         code = response.error_code or (parts[0].error_code if parts else ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         if code:
             server = str(connection.server)
@@ -93,7 +93,7 @@ def end_of_epoch(cluster: Cluster, topic: TopicMetadata, number: int, epoch: int
 
 
 def ask_epoch_end(cluster: Cluster, key: PartitionKey, leader: PartitionLeader, epoch: int) -> EpochEnd | None:
-    """Return what `end_of_epoch` returns, by one request."""
+    """Return the result of `end_of_epoch` with one request."""
     cls: Any = message_class("OffsetForLeaderEpochRequest")
     part = cls.OffsetForLeaderPartition(partition=key[1], current_leader_epoch=leader.epoch, leader_epoch=epoch)
     message = cls(replica_id=-1, topics=[cls.OffsetForLeaderTopic(topic=key[0], partitions=[part])])

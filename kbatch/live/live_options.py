@@ -1,4 +1,4 @@
-"""How a live read returns its records, and what it does about those that are gone."""
+"""The options of a live read: how it returns records, and how it handles deleted records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kbatch.quantities import SizeLike
 
 __all__ = ["LiveArguments", "LiveOptions"]
 
-# How long records wait for others if only the size of a table is chosen.
+# How long records wait for others if only the size of a table is set.
 _DEFAULT_SECONDS = 1.0
 
 
 @opts.documented
 @dataclass(frozen=True)
 class LiveOptions:
-    """How a live read returns its records, and what it does about those that are gone.
+    """The options of a live read: how it returns records, and how it handles deleted records.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class LiveOptions:
 
     @property
     def flush_seconds(self) -> float | None:
-        """How long records may wait for others, or None if each response is a table."""
+        """How long records may wait for others, or None if each response becomes a table."""
         if self.flush_interval is not None:
             return self.flush_interval or None
         return None if self.flush_rows is None and self.flush_bytes is None else _DEFAULT_SECONDS
@@ -79,12 +79,12 @@ class LiveOptions:
 
 @describes(LiveOptions)
 class LiveArguments(TypedDict, total=False):
-    """The arguments of `consume` that `LiveOptions` has, and the callback for counters.
+    """The arguments of `consume` in `LiveOptions`, and the callback for counters.
 
     Attributes
     ----------
     on_metrics : callable, default None
-        A function that gets `Consumer.metrics` at most once per second, and at the end, in the thread that reads.
+        A function that the reading thread calls with `Consumer.metrics` at most once per second, and at the end.
     """
 
     flush_rows: int | None

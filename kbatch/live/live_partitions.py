@@ -22,7 +22,7 @@ from kbatch.protocol.messages import message_class
 
 __all__ = ["LivePartition", "chosen_partitions", "located_partitions", "resolved_bounds", "selected_partitions"]
 
-# Bytes that are requested for the header of a last batch; a broker returns the whole batch nevertheless.
+# The size to request for the header of the last batch; a broker returns the whole batch nevertheless.
 _HEADER_BYTES = 1
 
 
@@ -38,7 +38,7 @@ class LivePartition:
     start_offset, end_offset : int
         The first offset, and the offset after the last record; under read_committed the last stable offset.
     end_epoch : int
-        The epoch of the leader that listed the end, or -1 if it is unknown: no record before the end has a later one.
+        The epoch of the leader that listed the end, or -1 if unknown: no record before the end has a later epoch.
     """
 
     cluster: Cluster
@@ -82,7 +82,7 @@ class LivePartition:
         return fetch_alone(self.cluster, self.metadata, self.number, message, action)
 
     def has_no_records(self, start: int, stop: int) -> bool:
-        """Whether the leader has none from `start` on, although its high watermark is `stop` or a later offset.
+        """Whether the leader has no records from `start` on, although its high watermark is at least `stop`.
 
         Raises
         ------
@@ -92,10 +92,10 @@ class LivePartition:
         return not found.records and found.high_watermark >= stop
 
     def aborted_at(self, offset: int) -> list[tuple[int, int]]:
-        """Return producer id and first offset of the aborted transactions that reach an offset or a later one.
+        """Return producer id and first offset of the aborted transactions that end at or after an offset.
 
-        All are listed that begin before the end of the batch at this offset, which must be below the last stable
-        offset; others may be listed too.
+        The offset must be below the last stable offset. All such transactions that begin before the end of the batch at
+        this offset are listed; others may be listed too.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class LivePartition:
         return [(each.producer_id, each.first_offset) for each in found.aborted_transactions or ()]
 
     def epoch_end(self, epoch: int) -> EpochEnd | None:
-        """Return the last leader epoch up to `epoch` that the leader has, and its end; None if it is unknown.
+        """Return the leader's last epoch up to `epoch`, and its end; None if it is unknown.
 
         Raises
         ------
@@ -122,7 +122,7 @@ def chosen_partitions(
     known: Container[PartitionKey] = (),
     excludes: Excludes | None = None,
 ) -> list[LivePartition]:
-    """Return the partitions that a read chooses, by topic and number, without those that are `known` or excluded.
+    """Return the partitions that a read selects, by topic and number, except those that are `known` or excluded.
 
     Raises
     ------
@@ -141,15 +141,15 @@ def chosen_partitions(
 def selected_partitions(
     cluster: Cluster, selection: Selection, *, checks: bool = True
 ) -> list[tuple[TopicMetadata, int]]:
-    """Return the partitions that a selection chooses, by topic and number.
+    """Return the partitions of a selection, by topic and number.
 
     Parameters
     ----------
     cluster : Cluster
     selection : Selection
     checks : bool
-        Whether it is an error if there is no topic or partition that the selection names. Otherwise those that exist
-        are returned.
+        Whether it is an error if a topic or partition that the selection names does not exist. Otherwise only existing
+        ones are returned.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def selected_partitions(
         If a glob or pattern matches no topic, or no topic has one of the partitions.
     """
     choice = None if selection.topics is None else TopicFilter(selection.topics)
-    # Names alone need no listing of all topics, which ACLs may hide.
+    # For names, no listing of all topics is needed; ACLs may hide topics from it.
     names: Iterable[str] | None = selection.assign
     if choice is not None and not choice.has_patterns:
         names = choice.names

@@ -1,4 +1,4 @@
-"""Ranges of offsets of partitions that were planned elsewhere: plain values, and their tables."""
+"""Ranges of offsets of partitions, planned elsewhere as plain values, and their tables."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from kbatch.table import RecordTable
 
 __all__ = ["LiveRange", "RangesInTurn", "range_tables", "tables_in_turn"]
 
-# The size of the first response, which may have all records of a small range; each further one has four times as many
-# bytes, up to the largest.
+# The size of the first response, which may contain all records of a small range; each later one is four times as
+# large, up to the maximum.
 _FIRST_RANGE_BYTES = 256 << 10
 _LARGEST_RESPONSE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRange:
-    """The offsets of one partition that one task reads. It is pickled, so it holds plain values only.
+    """The offsets of one partition that one task reads. It is pickled, so it holds only plain values.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class LiveRange:
     topic_id : UUID
         Zeros if the broker is older than Kafka 2.8.
     leader_epoch : int
-        The epoch of the leader when the range was planned, or -1: no record before `stop` has a later one.
+        The epoch of the leader when the range was planned, or -1: no record before `stop` has a later epoch.
     start, stop : int
         `stop` is exclusive. A batch that crosses either is trimmed.
     may_begin_later : bool
-        Whether `start` is the first offset of the log, of which retention may delete more.
+        Whether `start` is the first offset of the log, so that retention may delete records after it.
     """
 
     topic: str
@@ -59,12 +59,12 @@ class LiveRange:
 
     @property
     def path(self) -> str:
-        """The name for messages, where a part of a log has a path."""
+        """The name for messages; a part of a log has a path instead."""
         return f"{self.topic}-{self.partition}"
 
     @property
     def records(self) -> int:
-        """The number of offsets, of which some may have no record."""
+        """The number of offsets; some may have no record."""
         return max(self.stop - self.start, 0)
 
     def fetch(self) -> PartitionFetch:
@@ -102,14 +102,14 @@ def range_tables(
     options : DecodeOptions
         Without offsets.
     rows : RowFilter
-        The records to choose.
+        The records to select.
     max_bytes : int
         Limit on a table.
     fails : bool
-        Whether it is an error if records of a range are gone: deleted by retention or a truncation, or with their
-        topic. Otherwise a warning is given. What has taken their place is not returned.
+        Whether it is an error if records of a range were deleted by retention or a truncation, or with their topic.
+        Otherwise a warning is issued. Records that have replaced them are not returned.
     missing : list of MissingOffsets, optional
-        The offsets that are gone are appended to it.
+        The missing offsets are appended to it.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def range_tables(
 class RangesInTurn:
     """Adds ranges to a read one after the other, so that their tables do not alternate.
 
-    It is the `kbatch.live.live_read.PartitionChanges` of `tables_in_turn`.
+    This is the `kbatch.live.live_read.PartitionChanges` of `tables_in_turn`.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class RangesInTurn:
     Attributes
     ----------
     current : LiveRange
-        The range that is read.
+        The range that is being read.
     """
 
     follows = False
@@ -163,17 +163,17 @@ class RangesInTurn:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no range is left after those that were added."""
+        """Whether all ranges have been added."""
         return not self._rest
 
     def stop(self) -> None:
-        """End the read with an error within a moment; another thread may call this."""
+        """Make the read end soon, with an error; another thread may call this."""
         self._is_stopped = True
         if self._read is not None:
             self._read.wake()
 
     def poll(self, read: LiveRead) -> None:
-        """Add the next range if the one before is read to its end."""
+        """Add the next range if the previous one is read to its end."""
         self._read = read
         if self._is_stopped:
             raise ValueError("the read was stopped")
@@ -187,7 +187,7 @@ def tables_in_turn(
 ) -> Iterator[tuple[LiveRange, RecordTable]]:
     """Fetch and decode ranges of offsets one after the other; arguments and errors are as for `range_tables`.
 
-    `loss` decides what it means if records of a range are gone.
+    `loss` decides whether missing records of a range are an error.
     """
     policy = ReadPolicy(BatchGathering(LiveOptions(), 1), loss, ReadCounters())
     read = LiveRead(cluster, [], FetchLimits.of(cluster.settings, _LARGEST_RESPONSE), options, policy, turns)
@@ -221,7 +221,7 @@ def _range_decoded(
 
 
 def _within(batches: FetchedBatches, stop: int) -> FetchedBatches:
-    """Leave out the batches that begin after the end of a range, which another task reads."""
+    """Omit batches that begin after the end of a range; another task reads them."""
     if batches.following <= stop:
         return batches
     found = scan_part(batches.data).batches

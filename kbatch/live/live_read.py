@@ -1,4 +1,4 @@
-"""A read of partitions from their leaders: it starts the threads, and finds new leaders."""
+"""A read of partitions from their leaders, which starts the threads and finds new leaders."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["LiveRead", "PartitionChanges", "ReadPolicy"]
 
 # How often a reader that waits for records checks for signals.
 _SIGNAL_SECONDS = 0.5
-# Seconds for which a topic may be unknown: a broker that has just started may not have all metadata.
+# Seconds during which a topic may be unknown: a broker that has just started may not have all metadata.
 _UNKNOWN_SECONDS = 5.0
-# Seconds that `close` waits for the threads.
+# Seconds for which `close` waits for the threads.
 _JOIN_SECONDS = 0.5
 _MAX_PAUSE_MS = 1000
 _OUT_OF_RANGE = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -37,14 +37,14 @@ _NO_LEADER = PartitionLeader(-1, -1)
 
 
 class PartitionChanges(Protocol):
-    """What adds partitions to a read and takes them from it: new topics, or the assignments of a group."""
+    """Adds partitions to a read and removes them: for new topics, or the assignments of a group."""
 
     def poll(self, read: LiveRead) -> None:
         """Make the changes that are due; called before the reader waits for records."""
 
     @property
     def follows(self) -> bool:
-        """Whether the read has no end, so that `close` is its end."""
+        """Whether the read has no end, so that only `close` ends it."""
 
     @property
     def is_complete(self) -> bool:
@@ -53,7 +53,7 @@ class PartitionChanges(Protocol):
 
 @dataclass(frozen=True)
 class ReadPolicy:
-    """What the reads of a consumer have in common: when batches are complete, what a loss means, and the counters."""
+    """The policy of the reads of a consumer: when batches are complete, how losses are handled, and the counters."""
 
     gathering: BatchGathering
     loss: DataLoss
@@ -101,13 +101,13 @@ class LiveRead:
         self._unfinished = len(self._lost)
         self._backoff = Backoff(cluster.settings.retry_backoff_ms, _MAX_PAUSE_MS)
         self._relocate_at = 0.0
-        # When metadata first lacked a topic.
+        # The time when metadata first lacked a topic.
         self._unknown_at: float | None = None
         self._changes = changes
         self._is_closed = False
 
     def close(self) -> None:
-        """End the threads; requests in flight are given up."""
+        """End the threads; requests in flight are abandoned."""
         self._is_closed = True
         fetchers = list(self._fetchers.values())
         for fetcher in fetchers:
@@ -123,7 +123,7 @@ class LiveRead:
         return self._unfinished
 
     def add(self, fetches: Iterable[PartitionFetch], topic: TopicMetadata | None = None) -> None:
-        """Read more partitions, with `topic` of a topic of which the leaders are known."""
+        """Read more partitions; `topic` has the leaders if they are already known."""
         found = [each for each in fetches if each.position < each.stop]
         self._unfinished += len(found)
         self._lost += [each for each in found if topic is None or not self._placed(each, topic)]
@@ -143,7 +143,7 @@ class LiveRead:
     def batches(self) -> Iterator[FetchedBatches]:
         """Yield the batches of each response, by partition in the order of their offsets.
 
-        The memory of a response is given back when the consumer requests the batches after it.
+        The memory of a response is released when the consumer requests the next batches.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class LiveRead:
             if event.error is not None:
                 yield from self._one_by_one(self._policy.gathering.rest())
                 raise event.error
-            # What was gathered of a partition is returned before anything else happens to it.
+            # Gathered batches of a partition are returned before anything else happens to it.
             yield from self._one_by_one(self._policy.gathering.ready(event))
             for each in event.moved:
                 self._move(each)
@@ -182,7 +182,7 @@ class LiveRead:
                 self._end_or_resume(each)
 
     def _one_by_one(self, found: list[FetchedBatches]) -> Iterator[FetchedBatches]:
-        """Yield batches so that their memory is free as soon as the consumer has dropped them."""
+        """Yield batches so that their memory is released as soon as the consumer has dropped them."""
         found.reverse()
         while found and not self._is_closed:
             batches = found.pop()
@@ -193,7 +193,7 @@ class LiveRead:
                 slot.release()
 
     def _next_event(self) -> FetchEvent | None:
-        """Return what a thread has reported, or None after some time without a report."""
+        """Return the report of a thread, or None after some time without a report."""
         seconds = _SIGNAL_SECONDS
         if self._lost:
             seconds = min(max(self._relocate_at - time.monotonic(), 0.0), seconds)
@@ -219,7 +219,7 @@ class LiveRead:
         self._lost += lost
 
     def _pause(self, lost: Sequence[PartitionFetch]) -> None:
-        """Choose the time of the next look for leaders, and fail for partitions that waited too long."""
+        """Set when to look for leaders next, and fail for partitions that have waited too long."""
         for each in lost:
             if each.waited > self._sizes.timeout and each.lost is not None:
                 raise type(each.lost)(
@@ -236,7 +236,7 @@ class LiveRead:
         self._relocate_at = time.monotonic() + seconds
 
     def _relocate_if_due(self) -> None:
-        """Give partitions without a broker to the threads of their leaders, by new metadata."""
+        """Assign partitions without a broker to the threads of their leaders, with new metadata."""
         if not self._lost or time.monotonic() < self._relocate_at:
             return
         begun = time.monotonic()
@@ -261,7 +261,7 @@ class LiveRead:
             self._lost = rest
 
     def _placed(self, fetch: PartitionFetch, topic: TopicMetadata | None) -> bool:
-        """Give a partition to its leader's thread; return False if there is none now."""
+        """Assign a partition to its leader's thread; return False if it has no leader now."""
         if topic is None:
             return False
         if topic.id != fetch.topic_id and not self._restart_recreated(fetch, topic):
@@ -293,7 +293,7 @@ class LiveRead:
         return True
 
     def _move(self, fetch: PartitionFetch) -> None:
-        """Give a partition to another replica, or look for new metadata if they do not have this replica."""
+        """Assign a partition to another replica, or request new metadata if they do not list this replica."""
         if fetch.replica < 0 or fetch.replica in self._cluster._brokers:
             self._give(fetch)
             return
@@ -307,12 +307,12 @@ class LiveRead:
         self._add_lost([fetch])
 
     def _give(self, fetch: PartitionFetch) -> None:
-        """Give a partition to the thread of its leader, or of the replica that the leader prefers (KIP-392)."""
+        """Assign a partition to the thread of its leader, or of the replica that the leader prefers (KIP-392)."""
         if fetch.is_stopped:
             self._unfinished -= 1
             return
         if fetch.replica not in self._cluster._brokers:
-            # It is the leader, or it has left.
+            # The replica is the leader, or has left the cluster.
             fetch.replica = -1
         broker = fetch.leader if fetch.replica < 0 else fetch.replica
         fetcher = self._fetchers.get(broker)
@@ -348,7 +348,7 @@ class LiveRead:
         fetch.is_out_of_range = False
         fetch.may_begin_later = True
         if fetch.stop < NO_END:
-            # The end of the read is an offset of the topic that is gone.
+            # The end of the read is an offset of the deleted topic.
             fetch.stop = min(fetch.stop, end)
         return True
 
@@ -358,7 +358,7 @@ class LiveRead:
         return self._cluster.offsets({key: EARLIEST})[key] or 0, self._cluster.offsets({key: LATEST})[key] or 0
 
     def _end_or_resume(self, fetch: PartitionFetch) -> None:
-        """End the read of a partition whose records do not arrive, unless they may come."""
+        """End the read of a partition whose records do not arrive, unless they may still arrive."""
         is_over = fetch.waited > self._sizes.timeout
         if fetch.end_offset >= fetch.stop and has_compacted_end(self._cluster, fetch):
             fetch.position = fetch.stop
@@ -371,7 +371,7 @@ class LiveRead:
         self._unfinished -= 1
 
     def _give_up(self, fetch: PartitionFetch) -> None:
-        """Report the records up to the end of the read as missing, after a long time without any."""
+        """Report the records up to the end of the read as missing, after a long time without records."""
         self._policy.loss.report(
             fetch,
             f"no records from offset {fetch.position} on for {fetch.waited:.0f} s, although the read ends at "
@@ -391,9 +391,9 @@ class LiveRead:
         return None if server is None else str(server)
 
     def _check_leader(self, fetch: PartitionFetch, leader: PartitionLeader) -> bool:
-        """Report the records that a new leader lacks: of those before the position (KIP-320), or of those planned.
+        """Report records that a new leader lacks, before the position (KIP-320) or in the planned range.
 
-        Return False if the leader does not answer now.
+        Return False if the leader does not respond now.
         """
         is_planned = fetch.planned_epoch is not None
         epoch, needed = (fetch.planned_epoch, fetch.stop) if is_planned else (fetch.last_epoch, fetch.position)
@@ -433,7 +433,7 @@ class LiveRead:
         return True
 
     def _check_range(self, fetch: PartitionFetch) -> None:
-        """Compare a position that the leader refused with the offsets of the partition, and report a loss."""
+        """Compare a position that the leader has refused with the offsets of the partition, and report a loss."""
         first, end = self._offsets(fetch)
         gone = f"offset {fetch.position}, which follows the records read so far, is gone: "
         if fetch.position < first:

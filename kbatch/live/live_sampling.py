@@ -1,4 +1,4 @@
-"""Samples of live partitions: the keys and values at places spread over their offsets, to infer a schema."""
+"""Samples of live partitions: keys and values at places spread over their offsets, to infer a schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbatch.values.parsed import sample
 
 __all__ = ["sample_partitions"]
 
-# Each place takes two requests, which have to wait for a broker that may be far away.
+# Each place takes two requests to a broker that may be far away.
 _PLACES = 16
 _SAMPLE_SIZE = 256 << 10
 

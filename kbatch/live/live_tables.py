@@ -1,4 +1,4 @@
-"""The tables of a live read: batches of responses are decoded as those of a log, and rows are chosen."""
+"""The tables of a live read: batches of responses are decoded like those of a log, and rows are selected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kbatch.table import RecordTable
 
 __all__ = ["LiveTables"]
 
-# The smallest response that is requested, however small the memory.
+# The smallest response size to request, even with little memory.
 _MIN_RESPONSE = 64 << 10
 # Larger responses are not faster, and the first one arrives later.
 _MAX_RESPONSE = 64 << 20
@@ -46,13 +46,13 @@ class LiveTables:
         It is closed with this object.
     logs : list of LivePartition
     arguments : ReadArguments
-        With `max_bytes` for everything: half of it is for responses, and a quarter for a table.
+        `max_bytes` is for everything: half of it for responses, and a quarter for a table.
     options : LiveOptions
     counters : ReadCounters
     follows : bool
         Whether the read has no end.
     watch : callable, optional
-        Given the partitions that are read, returns those that are new.
+        Called with the partitions that are being read; returns new ones.
     group : GroupReading, optional
         It is closed with this object.
 
@@ -60,12 +60,12 @@ class LiveTables:
     ----------
     ranges : dict of (topic, partition) to (int, int)
     positions : dict of (topic, partition) to CommittedOffset
-        The offset after the last batch of which all records were returned.
+        The offset after the last batch whose records were all returned.
     counters : ReadCounters
     loss : DataLoss
     is_closed : bool
     holds_commits : bool
-        Whether nothing is committed automatically, because the caller has not got the tables that were returned.
+        Whether automatic commits are suspended, because the caller has not yet received the returned tables.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LiveTables:
         self._selected = arguments.decode.table_columns
         self._options = arguments.decode
         if self._selected is not None and needed:
-            # Rows are chosen by these columns, so they are decoded even if the table does not have them.
+            # Rows are selected by these columns, so they are decoded even if the table does not have them.
             self._options = replace(self._options, columns=tuple(dict.fromkeys((*self._selected, *needed))))
         self._reads: list[LiveRead] = []
         gathering = BatchGathering(options, max(arguments.max_bytes // 4, 1))
@@ -139,7 +139,7 @@ class LiveTables:
 
     @property
     def lag(self) -> dict[PartitionKey, int]:
-        """The offsets from the position of each partition to its end, by the last response."""
+        """The number of offsets from the position of each partition to its end in the last response."""
         return {
             key: max(fetch.end_offset - self.positions[key].offset, 0)
             for key, fetch in self._fetches.items()
@@ -148,7 +148,7 @@ class LiveTables:
 
     @property
     def metrics(self) -> ConsumerMetrics:
-        """What was counted so far."""
+        """A snapshot of the counters."""
         return self.counters.snapshot(self.lag)
 
     def _move(self, key: PartitionKey, offset: int) -> None:
@@ -171,7 +171,7 @@ class LiveTables:
         self._group.commits.commit(self.positions if positions is None else positions)
 
     def commit_automatically(self, positions: Mapping[PartitionKey, CommittedOffset] | None = None) -> None:
-        """Commit, if the read does so; warn if the membership has ended, as Kafka's clients do."""
+        """Commit if commits are automatic; warn if the membership has ended, as Kafka's clients do."""
         if self._group is None or not self._group.auto_commit or self.holds_commits or self.is_closed:
             return
         try:
@@ -185,7 +185,7 @@ class LiveTables:
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
     def tables(self) -> Generator[RecordTable, None, None]:
-        """Yield the tables that have records or losses, and close the connections at the end if there is no group.
+        """Yield the tables with records or losses; without a group, close the connections at the end.
 
         Warns
         -----
@@ -219,13 +219,13 @@ class LiveTables:
                 self.close()
 
     def _rest(self, is_after: bool) -> Mapping[PartitionKey, tuple[int, int]]:
-        """Return the ranges to read, or what follows them, without their ends if the read follows."""
+        """Return the ranges from their start, or with `is_after` from their end on; without an end if it follows."""
         return {key: (stop if is_after else start, self._stop(stop)) for key, (start, stop) in self.ranges.items()}
 
     # -- changes of the partitions
 
     def poll(self, read: LiveRead) -> None:
-        """Commit what the reader has processed, and change the partitions: all tables so far were returned."""
+        """Commit the processed offsets, and change the partitions; all tables so far were returned."""
         try:
             self._poll(read)
         except (BrokerError, ValueError):
@@ -256,7 +256,7 @@ class LiveTables:
         return not self._follows and (member is None or member.state.is_settled)
 
     def _reassign(self, change: GroupChange, read: LiveRead) -> None:
-        """Give up the partitions that are no longer assigned, and begin with those that are new."""
+        """Give up partitions that are no longer assigned, and begin with new ones."""
         assert self._group is not None
         self.counters.rebalances += 1
         revoked = self._by_key.keys() - change.assigned
@@ -282,7 +282,7 @@ class LiveTables:
         return NO_END if self._follows else stop
 
     def _add_fetches(self, ranges: Mapping[PartitionKey, tuple[int, int]]) -> list[PartitionFetch]:
-        """Create the fetches of ranges of offsets, in place of earlier ones of these partitions."""
+        """Create the fetches of ranges of offsets, replacing earlier fetches of these partitions."""
         for key, (start, stop) in ranges.items():
             log, position = self._by_key[key], self.positions[key]
             self._fetches[key] = PartitionFetch(
@@ -353,7 +353,7 @@ class LiveTables:
         self.positions[key] = _later(self.positions[key], batches.following, batches.epoch, fetch.stop)
 
     def _last(self, count: int) -> Iterator[RecordTable]:
-        """Yield the last `count` records of each partition, whose tables are searched from the end."""
+        """Yield the last `count` records of each partition, searching its tables from the end."""
         if count == 0:
             return
         found: dict[PartitionKey, list[RecordTable]] = {key: [] for key in self.ranges}
@@ -381,7 +381,7 @@ class LiveTables:
 def _position_after(
     table: RecordTable, batches: FetchedBatches, consumed: int, before: CommittedOffset, is_last: bool
 ) -> CommittedOffset:
-    """Return the offset after the last whole batch of a table, or of the response if this is its last table."""
+    """Return the offset after the last whole batch of a table, or of the response if it is the last table."""
     if consumed >= batches.size and not is_last:
         return _later(before, batches.following, batches.epoch, batches.fetch.stop)
     rows = table.batches
@@ -392,6 +392,6 @@ def _position_after(
 
 
 def _later(before: CommittedOffset, following: int, epoch: int, stop: int) -> CommittedOffset:
-    """Return the offset after a batch, but none after the end of the read or before an earlier one."""
+    """Return the offset after a batch, bounded by the earlier position and the end of the read."""
     offset = min(following, stop)
     return CommittedOffset(offset, epoch) if offset > before.offset else before

@@ -17,9 +17,9 @@ from kbatch.transactions import OpenTransaction
 
 __all__ = ["live_open_transactions"]
 
-# Bytes that are requested for the header of a batch; a broker returns the whole batch nevertheless.
+# The size to request for the header of a batch; a broker returns the whole batch nevertheless.
 _BATCH_BYTES = 1
-# The number of transactions whose first batch is fetched for its time.
+# The number of transactions whose first batch is fetched for its timestamp.
 _TIMED = 100
 
 
@@ -34,7 +34,7 @@ def live_open_transactions(
     partitions : mapping of (topic, partition) to int
         The leader of each.
     note : callable
-        Called with the reason why those of some partitions are not known; these are missing in the result.
+        Called with the reason why the transactions of some partitions are unknown; the result omits them.
     """
     found: dict[PartitionKey, list[OpenTransaction]] = {}
     by_leader: dict[int, list[PartitionKey]] = {}
@@ -60,7 +60,7 @@ def _asking(
     def ask(connection: BrokerConnection) -> dict[PartitionKey, list[OpenTransaction]]:
         broker = str(connection.server)
         if not connection.has(ApiKey.DESCRIBE_PRODUCERS, 0):
-            note(f"open transactions are not known: broker {broker} does not list producers, as Kafka does from 2.8 on")
+            note(f"open transactions are not known: broker {broker} does not list producers, which needs Kafka 2.8")
             return {}
         found = {}
         for topic in connection.request(cls(topics=list(topics.values()))).topics:

@@ -1,4 +1,4 @@
-"""What a source of a cluster with its history has read, and from where."""
+"""The records that a cluster with its history has returned, by origin."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["OriginCounters", "ReadOrigin"]
 
 @public_in("kbatch.live")
 class ReadOrigin(NamedTuple):
-    """What was read from one place.
+    """The records that were read from one place.
 
     Attributes
     ----------
     source : str
         A path or URL of the history, or the URL of the cluster.
     records : int
-        The records that were returned.
+        The number of returned records.
     bytes : int
-        The bytes of their batches.
+        The size of their batches.
     """
 
     source: str
@@ -30,7 +30,7 @@ class ReadOrigin(NamedTuple):
 
 
 class OriginCounters:
-    """Counts of several threads."""
+    """Counts by origin, updated by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

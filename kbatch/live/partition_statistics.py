@@ -57,7 +57,7 @@ class _CountedPartition:
         for table in decode_tables(data, options, origin=origin, source=source, max_bytes=TABLE_BYTES):
             rows = table.batches
             if options.framing_only:
-                # Batches outside of the offsets have rows too.
+                # Batches outside of the range have rows too.
                 rows = rows[(rows["base_offset"] < fetch.stop) & (rows["last_offset"] >= batches.start)]
             self.counter.statistics.bytes += int(rows["size"].sum()) + int(table.losses.lengths.sum())
             chosen = table._with(batches=rows) if len(rows) < len(table.batches) else table
@@ -86,7 +86,7 @@ def partition_statistics(
     headers_only : bool
         As for `kbatch.log.check.statistics.log_statistics`.
     progress : callable, optional
-        Called with the number of bytes that were counted, and of offsets that are left.
+        Called with the number of bytes counted so far, and the number of remaining offsets.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""SASL mechanisms: the client's messages, each after the broker's response to the one before.
+"""SASL mechanisms: the client's messages, each sent after the broker's response to the previous one.
 
-A mechanism is a generator. It yields the bytes that the client sends, and receives those that the broker answers.
+A mechanism is a generator. It yields the bytes that the client sends, and receives the bytes of the broker's response.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SaslExchange = Generator[bytes, bytes, None]
 
 
 def token_provider(settings: ClientSettings) -> TokenProvider | None:
-    """Return the source of tokens, which all connections of a client use; None for mechanisms without tokens."""
+    """Return the token provider that all connections of a client share; None for mechanisms without tokens."""
     if settings.sasl_mechanism == "AWS_MSK_IAM":
         return MskTokens([server.host for server in settings.bootstrap_servers])
     if settings.sasl_mechanism != "OAUTHBEARER":
@@ -37,14 +37,14 @@ def token_provider(settings: ClientSettings) -> TokenProvider | None:
 
 
 def sasl_exchange(settings: ClientSettings, tokens: TokenProvider | None, host: str) -> SaslExchange:
-    """Return the messages of the mechanism of the settings; `host` is the broker, whose name Kerberos verifies.
+    """Return the messages of the configured mechanism; `host` is the broker, whose name Kerberos verifies.
 
     Raises
     ------
     MissingDependencyError
         For SCRAM without scramp, and GSSAPI without gssapi.
     AuthenticationError
-        During the exchange, if the broker cannot prove that it knows the password, or there is no token.
+        If the broker cannot prove that it knows the password, or there is no token.
     """
     user, password = settings.sasl_username or "", settings.sasl_password or ""
     if settings.sasl_mechanism == "PLAIN":
@@ -70,7 +70,7 @@ def _scram(mechanism: str, user: str, password: str) -> SaslExchange:
         answer = yield client.get_client_final().encode()
         client.set_server_final(answer.decode())
     except (scramp.ScramException, UnicodeDecodeError):
-        # The exception is not chained: its text may have parts of the exchange.
+        # The exception is not chained, because its text may contain parts of the exchange.
         raise AuthenticationError(
             "the broker's part of the SCRAM exchange is wrong: it does not know the password of this user"
         ) from None
@@ -80,7 +80,7 @@ def _oauthbearer(tokens: TokenProvider) -> SaslExchange:
     given = tokens()
     token = given if isinstance(given, BearerToken) else BearerToken(given)
     if not isinstance(token.value, str) or not token.value or any(each in token.value for each in "\x01\r\n"):
-        raise AuthenticationError("sasl_oauthbearer_token returned no token, which is a text of one line")
+        raise AuthenticationError("sasl_oauthbearer_token did not return a token: it must be text of one line")
     pairs = "".join(f"{name}={value}\x01" for name, value in token.extensions.items())
     # RFC 7628. Kafka's brokers take the identity from the token.
     answer = yield f"n,,\x01auth=Bearer {token.value}\x01{pairs}\x01".encode()

@@ -1,4 +1,4 @@
-"""The settings of a client: names and meanings of Kafka's clients, as one checked object."""
+"""The settings of a client, with the names and meanings of Kafka's clients, as one checked object."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["ClientSettings", "ServerAddress", "parse_servers"]
 _DEFAULT_PORT = 9092
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI")
-# What Java's clients need for AWS_MSK_IAM.
+# The class that Java clients need for AWS_MSK_IAM.
 _MSK_MODULE, _MSK_HANDLER = "IAMLoginModule", "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
 
-# Settings of librdkafka, and of older or newer clients in Java, that mean the same as another one.
+# Settings of librdkafka, and of older or newer Java clients, that are synonyms of another setting.
 _ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
     "sasl.mechanisms": "sasl.mechanism",
@@ -42,8 +42,8 @@ _ALIASES = {
     "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
-# Settings that change nothing here, as in files that several programs share: kbatch does it anyway, or they are about
-# producers, objects for messages, Java's metrics, or the lengths of pauses that this client sets itself.
+# Settings without effect in kbatch, which occur in files that several programs share: kbatch always behaves so, or they
+# concern producers, message objects, Java's metrics, or pauses whose lengths this client sets itself.
 _WITHOUT_EFFECT = frozenset(
     [
         "acks",
@@ -97,38 +97,38 @@ _WITHOUT_EFFECT = frozenset(
         "value.serializer",
     ]
 )
-# Settings of which only one value is supported, which is the default of Java's clients.
+# Settings with only one supported value, the default of Java clients.
 _ONLY_VALUES = {"check.crcs": "true", "exclude.internal.topics": "true"}
 _PEM_FILE = "put the PEM text into a file, and name it in"
-# Settings that other clients have and this one refuses, with what to use instead.
+# Settings of other clients that kbatch refuses, with the alternative.
 _REFUSED = {
     "check.crcs": "use the argument crc",
     "exclude.internal.topics": "internal topics are read only if they are named",
     "isolation.level": "use the argument isolation",
-    "plugin.library.paths": "plug-ins of librdkafka are not supported; sasl_oauthbearer_token takes a function",
-    "sasl.client.callback.handler.class": "classes of Java are not supported",
-    "sasl.kerberos.kinit.cmd": "no command is run; use sasl.kerberos.keytab and sasl.kerberos.principal, or run kinit "
-    "before",
-    "sasl.login.callback.handler.class": "classes of Java are not supported; sasl_oauthbearer_token takes a function",
-    "sasl.login.class": "classes of Java are not supported",
-    "sasl.oauthbearer.config": "it belongs to unsecured tokens for tests, which are not supported",
+    "plugin.library.paths": "librdkafka plug-ins are not supported; sasl_oauthbearer_token takes a function",
+    "sasl.client.callback.handler.class": "Java classes are not supported",
+    "sasl.kerberos.kinit.cmd": "kbatch runs no command; use sasl.kerberos.keytab and sasl.kerberos.principal, or run "
+    "kinit before",
+    "sasl.login.callback.handler.class": "Java classes are not supported; sasl_oauthbearer_token takes a function",
+    "sasl.login.class": "Java classes are not supported",
+    "sasl.oauthbearer.config": "it configures unsecured tokens for tests, which are not supported",
     "ssl.certificate.pem": f"{_PEM_FILE} ssl.certificate.location",
-    "ssl.cipher.suites": "the ciphers are those of Python's ssl module",
+    "ssl.cipher.suites": "Python's ssl module chooses the ciphers",
     "ssl.crl.location": "revocation lists are not supported",
-    "ssl.engine.factory.class": "classes of Java are not supported",
-    "ssl.engine.location": "engines of OpenSSL are not supported",
+    "ssl.engine.factory.class": "Java classes are not supported",
+    "ssl.engine.location": "OpenSSL engines are not supported",
     "ssl.key.pem": f"{_PEM_FILE} ssl.key.location",
     "ssl.keystore.certificate.chain": f"{_PEM_FILE} ssl.certificate.location",
     "ssl.keystore.key": f"{_PEM_FILE} ssl.key.location",
-    "ssl.provider": "providers of Java are not supported",
+    "ssl.provider": "Java providers are not supported",
 }
 _JAVA_STORE = (
     "{0} is of type {1}, which is not supported; export its certificates as PEM with keytool or openssl, and set "
     "{0}.type=PEM"
 )
-# The login modules of Java that have a mechanism here.
+# The Java login modules whose mechanism is supported.
 _LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule", "OAuthBearerLoginModule", _MSK_MODULE, "Krb5LoginModule")
-# Options of Krb5LoginModule that change nothing here: a keytab is used if it is named, else the cache of tickets.
+# Options of Krb5LoginModule without effect: a keytab is used if it is named, else the ticket cache.
 _KERBEROS_WITHOUT_EFFECT = frozenset(
     ["debug", "doNotPrompt", "refreshKrb5Config", "renewTGT", "storeKey", "useKeyTab", "useTicketCache"]
 )
@@ -151,7 +151,7 @@ def parse_servers(value: str | Iterable[str]) -> tuple[ServerAddress, ...]:
     Raises
     ------
     TypeError, ValueError
-        Without the text of a URL that has more than addresses: it may have a password.
+        The message omits the text of a URL that contains more than addresses, because it may contain a password.
     """
     if not isinstance(value, str) and (isinstance(value, bytes) or not isinstance(value, Iterable)):
         raise TypeError(f"bootstrap_servers must be HOST:PORT or several of them, got {type(value).__name__}")
@@ -183,7 +183,7 @@ def _server(text: str) -> ServerAddress:
 @public_in("kbatch.live")
 @dataclass(frozen=True)
 class ClientSettings:
-    """The settings of a client. `of` takes and checks them in the forms in which users have them.
+    """The settings of a client; `of` creates them from files, mappings and keyword arguments, and checks each value.
 
     Attributes
     ----------
@@ -195,8 +195,7 @@ class ClientSettings:
     Raises
     ------
     TypeError, ValueError
-        For addresses that are not `ServerAddress`, and settings that contradict each other. Only `of` checks each
-        value.
+        For addresses that are not `ServerAddress`, and settings that contradict each other.
     """
 
     bootstrap_servers: tuple[ServerAddress, ...]
@@ -303,11 +302,11 @@ class ClientSettings:
 
     @property
     def sent_mechanism(self) -> str:
-        """The mechanism that brokers know: MSK has OAUTHBEARER for tokens of IAM."""
+        """The mechanism to send to brokers: MSK expects IAM tokens by OAUTHBEARER."""
         return "OAUTHBEARER" if self.sasl_mechanism == "AWS_MSK_IAM" else self.sasl_mechanism
 
     def _check_group(self) -> None:
-        """Raise for settings of a group that contradict each other."""
+        """Raise an error for group settings that contradict each other."""
         for name in ("group_id", "group_instance_id"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name.replace('_', '.')} must not be empty")
@@ -333,7 +332,7 @@ class ClientSettings:
         self._check()
 
     def _check(self) -> None:
-        """Raise for settings that contradict each other."""
+        """Raise an error for settings that contradict each other."""
         if self.uses_sasl and not self.sasl_mechanism:
             raise ValueError(f"security.protocol={self.security_protocol} needs sasl.mechanism")
         if not self.uses_sasl and self.sasl_mechanism:
@@ -371,7 +370,7 @@ class ClientSettings:
 _TLS_SETTINGS = ("ssl_ca_location", "ssl_ca_pem", "ssl_certificate_location", "ssl_key_location")
 _PATHS = (*_TLS_SETTINGS[:1], *_TLS_SETTINGS[2:], "sasl_kerberos_keytab")
 _LOWER_CHOICES = {"group_protocol": ("classic", "consumer"), "auto_offset_reset": ("earliest", "latest", "none")}
-# The names of librdkafka.
+# The names that librdkafka uses.
 _RESET_ALIASES = {
     "smallest": "earliest",
     "beginning": "earliest",
@@ -395,7 +394,7 @@ def _dotted(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_java_forms(given: dict[str, Any]) -> dict[str, Any]:
-    """Replace the settings that only Java's clients have by those of librdkafka."""
+    """Replace settings that only Java clients have by those of librdkafka."""
     found = dict(given)
     if (jaas := found.pop("sasl.jaas.config", None)) is not None:
         found = {**_of_jaas(setting_value("sasl.jaas.config", str, jaas)), **found}
@@ -489,6 +488,6 @@ def _refuse_unknown(given: Mapping[str, Any], known: Iterable[str]) -> None:
             continue
         if name in _REFUSED:
             raise ValueError(f"{name}: {_REFUSED[name]}")
-        # A file may have the settings of a schema registry too, which the argument schema_registry reads.
+        # A file may also contain the settings of a schema registry, which the argument schema_registry reads.
         if name not in _WITHOUT_EFFECT and not is_registry_setting(name):
             raise ValueError(f"unknown setting {name!r}{did_you_mean(name, list(known))}")

@@ -1,4 +1,4 @@
-"""The topics that a group reads: names, and those that match patterns now."""
+"""The topics that a group reads: given names, and topics that currently match patterns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TopicSubscription:
     Raises
     ------
     BrokerError
-        If a topic that is named does not exist.
+        If a named topic does not exist.
     ValueError
         If a glob matches no topic.
     """
@@ -28,7 +28,7 @@ class TopicSubscription:
     def __init__(self, cluster: Cluster, topics: TopicChoice) -> None:
         self._cluster = cluster
         self._filter = TopicFilter(topics)
-        # Names alone need no listing of all topics, which ACLs may hide.
+        # For names, no listing of all topics is needed; ACLs may hide topics from it.
         found = cluster.topics(None if self._filter.has_patterns else self._filter.names)
         self._chooser = LogChooser(Selection(topics=topics), roots=())
         self.topics = [topic for topic in found if self._chooser(topic.name, 0)]
@@ -42,5 +42,5 @@ class TopicSubscription:
 
     @property
     def names(self) -> list[str]:
-        """The names to subscribe to, whether or not the topics exist."""
+        """The names to subscribe to, even if the topics do not exist."""
         return sorted({*self._filter.names, *(topic.name for topic in self.topics)})

@@ -22,7 +22,7 @@ from kbatch.public_names import public_in
 
 __all__ = ["BearerToken", "ClientCredentials", "MskTokens", "TokenProvider"]
 
-# A token is requested again after this part of its lifetime, as in Kafka's clients.
+# A token is requested again after this fraction of its lifetime, as in Kafka's clients.
 _USED_PART = 0.8
 # A response of a token endpoint is a small JSON object.
 _MAX_ANSWER_BYTES = 1 << 20
@@ -31,12 +31,12 @@ _MAX_ANSWER_BYTES = 1 << 20
 @public_in("kbatch.live")
 @dataclass(frozen=True)
 class BearerToken:
-    """A token with the extensions that the broker gets (KIP-342).
+    """A token, with extensions for the broker (KIP-342).
 
     Attributes
     ----------
     value : str
-        Not in the representation.
+        The token; the representation omits it.
     extensions : mapping of str to str
     """
 
@@ -52,7 +52,7 @@ class TokenProvider(Protocol):
     """A function that returns a token, for ``sasl_oauthbearer_token``.
 
     It is called for each connection, and again before the session of a connection ends (KIP-368). It may be called by
-    several threads at the same time, so a provider that requests tokens should keep them while they are valid.
+    several threads at the same time, so a provider that requests tokens should cache them while they are valid.
     """
 
     def __call__(self) -> str | BearerToken:
@@ -60,7 +60,7 @@ class TokenProvider(Protocol):
 
 
 class ClientCredentials:
-    """Tokens of an endpoint of OpenID Connect, requested with a client id and a secret, and kept while they are valid.
+    """Tokens of an OpenID Connect endpoint, requested with a client id and a secret, and cached while they are valid.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class ClientCredentials:
         return f"ClientCredentials({self._client_id!r})"
 
     def __call__(self) -> str:
-        """Return a token. The endpoint is asked for a new one shortly before the last one expires."""
+        """Return a token; request a new one shortly before the last one expires."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._token, lifetime = self._requested()
@@ -132,12 +132,12 @@ class ClientCredentials:
 
 
 class MskTokens:
-    """Tokens of AWS IAM for Amazon MSK, signed with the credentials that boto3 finds, and kept while they are valid.
+    """Tokens of AWS IAM for Amazon MSK, signed with the credentials that boto3 finds, and cached while they are valid.
 
     Parameters
     ----------
     hosts : iterable of str
-        Brokers, whose names state the region. Otherwise ``AWS_REGION`` or ``AWS_DEFAULT_REGION`` does.
+        Brokers, whose names contain the region. Otherwise it is taken from ``AWS_REGION`` or ``AWS_DEFAULT_REGION``.
 
     Raises
     ------
@@ -151,7 +151,7 @@ class MskTokens:
         found = [match[1] for host in hosts if (match := _MSK_HOST.search(host))]
         region = (found or [os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")])[0]
         if region is None:
-            raise ValueError("the names of the brokers state no region of AWS: set AWS_REGION in the environment")
+            raise ValueError("the names of the brokers contain no AWS region: set AWS_REGION in the environment")
         self._region: str = region
         self._lock = threading.Lock()
         self._token = ""
@@ -161,20 +161,20 @@ class MskTokens:
         return f"MskTokens({self._region!r})"
 
     def __call__(self) -> str:
-        """Return a token; a new one is signed if there is none that is valid for some time."""
+        """Return a token; sign a new one if the last one expires soon."""
         with self._lock:
             now = time.time()
             if now >= self._until:
                 try:
                     self._token, expires_ms = self._signer.generate_auth_token(self._region)
                 except Exception as error:
-                    # The classes of errors are those of botocore.
+                    # botocore raises its own classes of errors.
                     raise AuthenticationError(f"no token of AWS IAM for {self._region}: {error}") from None
                 self._until = now + _USED_PART * (expires_ms / 1000 - now)
             return self._token
 
 
-# Brokers of MSK, such as b-1.name.abc.c2.kafka.eu-west-1.amazonaws.com and boot-x.c1.kafka-serverless.eu-west-1....
+# MSK brokers, such as b-1.name.abc.c2.kafka.eu-west-1.amazonaws.com and boot-x.c1.kafka-serverless.eu-west-1....
 _MSK_HOST = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?$")
 
 

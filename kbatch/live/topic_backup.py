@@ -1,4 +1,4 @@
-"""`kbatch.log.backup_topics`: live topics to a log directory, with the batches that brokers send."""
+"""`kbatch.log.backup_topics`: copies live topics to a log directory, with the batches that brokers send."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def backup_topics(
 ) -> list[Written]:
     """Write live topics to a log directory, with the batches that brokers send, up to the ends that they have now.
 
-    The batches are the brokers' byte for byte: offsets, timestamps, codecs, producers and leader epochs stay. Segments
-    and indexes are new. All that reads a broker's log directory reads the backup: `kbatch.Log`, `compare_logs`, Kafka's
-    ``kafka-dump-log.sh``.
+    The batches are copied byte for byte: offsets, timestamps, codecs, producers and leader epochs do not change.
+    Segments and indexes are new. Every tool that reads a broker's log directory can read the backup: `kbatch.Log`,
+    `compare_logs`, Kafka's ``kafka-dump-log.sh``.
 
-    If `out` has a log of a topic-partition already, it is continued where it ends, so that a backup is brought up to
-    date by the same call. New segments appear in commits of about 1 GiB, each complete or not at all: after an error,
-    an interrupt or a kill, the next call continues after the last commit, without a missing or a duplicate batch. If
-    the last segment ends within a batch or with a damaged one, as after the crash of a broker, it is cut there and its
-    indexes are rebuilt.
+    If `out` already has a log of a topic-partition, new batches are appended to it, so that the same call brings a
+    backup up to date. New segments appear in commits of about 1 GiB, each complete or not at all: after an error, an
+    interrupt or a kill, the next call continues after the last commit, without a missing or a duplicate batch. If the
+    last segment ends within a batch or with a damaged batch, as after the crash of a broker, it is truncated there and
+    its indexes are rebuilt.
 
     Parameters
     ----------
@@ -75,27 +75,27 @@ def backup_topics(
     segment_bytes, index_interval_bytes : int or str
         As for `LogWriter`.
     progress : callable, optional
-        Called with the number of bytes that were written, and of offsets that are left.
+        Called with the number of bytes written so far, and the number of remaining offsets.
 
     Returns
     -------
     list of Written
-        By topic and partition, also if nothing was new.
+        By topic and partition, also if there was nothing new.
 
     Raises
     ------
     BrokerError, AuthenticationError
         As for `kbatch.consume`.
     CorruptBatchError, CrcMismatchError
-        If a broker sends a damaged batch. What was committed before stays.
+        If a broker sends a damaged batch. Earlier commits remain.
     LogDirectoryError
-        If another process has locked `out`, or a log in it does not continue in the topic: the topic was recreated,
-        was truncated, or its records after the backup are deleted. Nothing is written then.
+        If another process has locked `out`, or the topic does not continue a log in it: the topic was recreated or
+        truncated, or the records after the backup were deleted. Nothing is written then.
 
     Notes
     -----
-    Memory does not depend on the size of the topics. The ``.txnindex`` files are made from the markers. If a run
-    appends transactional batches, the headers of the existing log are read first, for the transactions that are open.
+    Memory does not depend on the size of the topics. The ``.txnindex`` files are built from the markers. If a run
+    appends transactional batches, the headers of the existing log are read first, to find open transactions.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def backup_topics(
 
 
 def _continued(appender: LogAppender, part: LivePartition) -> AppendedLog:
-    """Return the log of a partition at the offset where it is continued; raise if the partition is another log."""
+    """Return the log of a partition at the offset where it continues; raise if the partition has another log."""
     log = appender.open(part.metadata.name, part.number)
     if log.log is None:
         log.begin(part.metadata.id, part.start_offset)
@@ -172,7 +172,7 @@ class _Backup:
         self._bytes = 0
 
     def run(self, parts: list[LivePartition], logs: list[AppendedLog]) -> None:
-        """Append what is new of each partition, and commit."""
+        """Append the new batches of each partition, and commit."""
         by_key = {(log.topic, log.partition): log for log in logs}
         left = sum(max(part.end_offset - (log.end_offset or 0), 0) for part, log in zip(parts, logs, strict=True))
         for batches in self._fetched(parts, logs):
@@ -204,7 +204,7 @@ class _Backup:
 
     @staticmethod
     def _append(log: AppendedLog, batches: FetchedBatches) -> None:
-        """Append the batches of a response whose checksums are right, without those before or after the range."""
+        """Append the sound batches of a response that end within the range."""
         source = f"broker {batches.broker}, {batches.fetch.name}"
         data: npt.NDArray[np.uint8] = batches.data
         table = decode_part(data, replace(_FRAMING, threads=0), source=source)

@@ -29,7 +29,7 @@ _WITHOUT_MEANING = ("fetchoffset.", "kafkaconsumer.", "groupidprefix", "kafka.gr
 _NOT_ALLOWED = {
     "kafka.auto.offset.reset": "use startingOffsets",
     "kafka.enable.auto.commit": "nothing is committed to Kafka; the offsets of a stream are in its checkpoint",
-    "kafka.interceptor.classes": "classes of Java are not supported",
+    "kafka.interceptor.classes": "Java classes are not supported",
     "kafka.key.deserializer": "keys are bytes; use keyFormat, or a function of Spark",
     "kafka.value.deserializer": "values are bytes; use valueFormat, or a function of Spark",
 }

@@ -182,7 +182,7 @@ def test_the_defaults_of_javas_consumer_are_accepted() -> None:
             {"sasl.mechanism": "NTLM"},
             "sasl.mechanism must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS",
         ),
-        ({"sasl.kerberos.kinit.cmd": "kinit"}, "sasl.kerberos.kinit.cmd: no command is run; use sasl.kerberos.keytab"),
+        ({"sasl.kerberos.kinit.cmd": "kinit"}, "sasl.kerberos.kinit.cmd: kbatch runs no command; use sasl.kerberos"),
         ({"security.protocol": "TLS"}, "security.protocol must be one of"),
         ({"security.protocol": "SASL_SSL"}, "needs sasl.mechanism"),
         ({"sasl.mechanism": "PLAIN"}, "sasl.mechanism needs security.protocol=SASL_SSL or SASL_PLAINTEXT"),

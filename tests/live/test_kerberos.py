@@ -155,7 +155,7 @@ def test_a_keytab_and_a_principal_are_the_credentials(library: Library, tmp_path
             "it requires a security layer of Kerberos, which is not",
         ),
         ({b"": b"signed:\x01"}, "", "it requires a security layer of Kerberos"),
-        ({b"ap-req": None}, "", "authentication by GSSAPI failed: .*; check the ticket of Kerberos"),
+        ({b"ap-req": None}, "", "authentication by GSSAPI failed: .*; check the Kerberos ticket"),
     ],
 )
 def test_errors_name_the_broker_and_what_to_check(

@@ -234,7 +234,7 @@ def test_with_members_that_have_only_range_the_default_assignors_are_the_eager_o
     second.stop()
     with Stopped(Follower(cluster, partition_assignment_strategy="range")):
         cluster.wait(lambda: cluster.group().state == "stable")
-        refused = pytest.raises(BrokerError, match=r"strategy=cooperative-sticky; choose one that all members have")
+        refused = pytest.raises(BrokerError, match=r"strategy=cooperative-sticky; choose one that all members support")
         with refused, joined(cluster, partition_assignment_strategy="CooperativeStickyAssignor") as consumer:
             next(consumer)
 
