@@ -1,4 +1,4 @@
-"""A task's tables -> Arrow batches for Spark, for batch reads and streams."""
+"""Converts a task's tables to Arrow batches for Spark, for batch reads and streams."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _SIZED = ("key", "value", "headers")
 
 
 class Transform(Protocol):
-    """A function on batches of records that keeps the rows, such as parsing their values. It is pickled."""
+    """A picklable function on batches of records that keeps their rows, such as parsing values."""
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of the result of `apply` for batches of a schema."""
+        """Return the schema of the result of `apply` for batches with a schema."""
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch with the same rows in the same order."""
@@ -51,7 +51,7 @@ def transformed_batches(
     ----------
     tables : iterable of (ReadPart, RecordTable)
     columns : tuple of str
-        Of `kbatch.records.kafka_columns.SPARK_COLUMNS`, in the order to return.
+        Columns of `kbatch.records.kafka_columns.SPARK_COLUMNS`, in the order to return.
     options : ReadOptions
     transform : Transform, optional
 
@@ -68,7 +68,7 @@ def transformed_batches(
 
 
 def count_batches(tables: Iterable[tuple[ReadPart, RecordTable]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the number of records of each of a task's tables that has records, as Arrow batches of one row.
+    """Yield the record count of each table of a task that has records, as Arrow batches of one row.
 
     Losses are logged in the worker's log.
 
@@ -93,7 +93,7 @@ def _logged(tables: Iterable[tuple[ReadPart, RecordTable]]) -> Iterator[tuple[Re
     for split, table in tables:
         losses.add(split.path, table.losses)
         yield split, table
-        # Frees it while the next one is read.
+        # Free the table before the next one is read.
         del table
     losses.close()
 

@@ -1,4 +1,4 @@
-"""The backlog of watched logs: the offsets and bytes that were not read yet, and which logs are worth a run."""
+"""The backlog of watched logs: the unread offsets and bytes, and the logs that a run should read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FollowedState(Protocol):
         """The topic's id, if it is known."""
 
 
-# Returns the bytes of a log, given its state, from an offset on.
+# Takes the state of a log and an offset; returns the bytes of the log from this offset on.
 BytesAfter: TypeAlias = Callable[[Any, int], int]
 
 
@@ -45,47 +45,47 @@ class Lag(NamedTuple):
     bytes : int
         Bytes of the logs from the position on.
     offsets : int
-        Offsets from the position on, which is the number of records unless offsets are missing.
+        Offsets from the position on. Without gaps, this is the number of records.
     """
 
     bytes: int = 0
     offsets: int = 0
 
 
-# The fields of a state that have to change before a log that had nothing to read is read again.
+# The fields of a state that must change before a log without unread records is read again.
 _Mark: TypeAlias = tuple[str, int, int, str | None]
 
 
 @dataclass(slots=True)
 class _Followed:
-    """One log: the offset up to which it was read, and the bytes from there on, as known at the last poll."""
+    """One log: the offset up to which it was read, and the bytes from there on at the last poll."""
 
     next_offset: int
     topic_id: str | None
-    # The state up to which everything was read, or could not be read, and the end of the log in that state.
+    # The state up to which the log was read as far as possible, and the end of the log in this state.
     done: _Mark | None = None
     tried: int = -1
     # The bytes from `next_offset` up to the byte `counted` of the segment `last`.
     size: int = 0
     last: str = ""
     counted: int = 0
-    # Whether the last run read a part of the log and found nothing in it.
+    # Whether the last run read a part of the log that has no records.
     is_stalled: bool = False
 
 
 class Backlog:
-    """The part of watched logs that was not read yet. Bytes are counted once, from one poll to the next.
+    """The unread part of watched logs. Bytes are counted only once, from one poll to the next.
 
     Parameters
     ----------
     options : ReadOptions
     bytes_after : BytesAfter, optional
-        Estimates bytes. By default, those of files are counted.
+        Estimates bytes. By default, the bytes of files are counted.
 
     Attributes
     ----------
     states : dict of (topic, partition) to FollowedState
-        At the last poll.
+        The states at the last poll.
     """
 
     def __init__(self, options: ReadOptions, bytes_after: BytesAfter | None = None) -> None:
@@ -118,7 +118,7 @@ class Backlog:
             log.last, log.counted = state.last, state.position
 
     def waiting(self) -> dict[TopicPartition, int]:
-        """Return the bytes to read of each log that is worth a run."""
+        """Return the bytes to read of each log that a run should read."""
         return {
             key: max(1, log.size)
             for key, log in self._logs.items()
@@ -139,11 +139,11 @@ class Backlog:
         return Lag(*map(sum, zip(Lag(), *self.lags().values(), strict=True)))
 
     def may_be_limited(self, key: TopicPartition) -> bool:
-        """Whether a run may read only a part of a log: not if the last one found nothing in such a part."""
+        """Whether a run may read only a part of a log: not if the last run found no records in its part."""
         return key not in self._logs or not self._logs[key].is_stalled
 
     def advance(self, key: TopicPartition, next_offset: int, *, before: int, stop: int) -> None:
-        """Set the offset up to which a run has read a log; it began at `before`, and would have ended at `stop`."""
+        """Set the offset up to which a run has read a log; the run was planned from `before` to `stop`."""
         log, state = self._logs.get(key), self.states.get(key)
         if log is None or state is None:
             return
@@ -157,7 +157,7 @@ class Backlog:
         self._count(log, state)
 
     def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether all logs were read up to these ends, as far as that is possible."""
+        """Whether all logs were read up to these ends, as far as possible."""
         logs = ((self._logs[key], end) for key, end in ends.items() if key in self._logs)
         return all(max(log.next_offset, log.tried) >= end for log, end in logs)
 
@@ -175,6 +175,6 @@ def _mark(state: FollowedState) -> _Mark:
 
 
 def _is_behind(log: _Followed, state: FollowedState) -> bool:
-    """Whether there is something to read, or the log has changed in a way that a run has to examine."""
+    """Whether the log has unread records, or has changed in a way that a run must examine."""
     is_other = None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id
     return state.end_offset != log.next_offset or is_other

@@ -1,4 +1,4 @@
-"""The history of the topics of a cluster: which parts of a range of offsets tasks read from files."""
+"""The history of the topics of a cluster: the parts of a range of offsets that tasks read from files."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class ClusterHistory:
     def __init__(self, paths: Sequence[str], storage_options: Mapping[str, str]) -> None:
         self.paths = paths
         self._storage_options = storage_options
-        # By partition, as far as it was looked for; none if all that the files have is read.
+        # By partition, once it was looked for; without copies if all records of the files have been read.
         self._copies: dict[PartitionKey, list[Log]] = {}
         self._notes: set[str] = set()
 
     def look_for(self, keys: Sequence[PartitionKey]) -> None:
-        """Find the copies of partitions that were not looked for yet.
+        """Find the copies of partitions that were not looked up yet.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class ClusterHistory:
     def parts(
         self, live: LivePartition, whole: ClusterRange, options: ReadOptions, cuts: Sequence[int] = ()
     ) -> Iterator[ClusterRange]:
-        """Yield the parts of a range of offsets, in order: those in files, of about ``split_bytes``, and the others.
+        """Yield the parts of a range of offsets, in order: parts in files, of about ``split_bytes``, and the others.
 
         They are also cut at the offsets `cuts`, which ascend.
 
@@ -133,7 +133,7 @@ class ClusterHistory:
                             whole, start=start, stop=stop, density=density, split=split, may_begin_later=False
                         )
         if not plan.splits and whole.start > max((each.base_offset or 0 for each in segments.values()), default=-1):
-            # The files have nothing from this offset on, from which later runs continue.
+            # The files have no records from this offset on, where later runs continue.
             self._copies[whole.topic, whole.partition] = []
 
     def _note(self, text: str) -> None:

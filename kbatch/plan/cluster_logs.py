@@ -1,6 +1,6 @@
-"""The partitions of a cluster as the logs of an export: what of them is read, and how they changed since the last run.
+"""The partitions of a cluster as the logs of an export: the offsets to read, and changes since the last run.
 
-Offsets are looked up here. `kbatch.plan.cluster_tasks` has what tasks read.
+This module looks up offsets. `kbatch.plan.cluster_tasks` has the ranges that tasks read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kbatch.read.in_memory import decode_part
 
 __all__ = ["ClusterLog", "ClusterLogs", "ClusterRead"]
 
-# The places of a topic where the size of records is estimated, and the bytes that are fetched at each.
+# The number of places of a topic where the size of records is estimated, and the bytes to fetch at each.
 _SIZED_PLACES = 8
 _SIZED_BYTES = 256 << 10
 # A topic with fewer offsets has one such place.
@@ -65,7 +65,7 @@ class ClusterLog:
     density : float
         The estimated bytes per offset.
     url : str
-        Of the cluster.
+        The URL of the cluster.
     """
 
     live: LivePartition
@@ -73,7 +73,7 @@ class ClusterLog:
     density: float
     url: str
 
-    # Nothing of a live log is cut off.
+    # A live log has no incomplete end.
     incomplete_tail = _NO_TAIL
 
     @property
@@ -121,7 +121,7 @@ class ClusterLog:
         return round(max(stop - max(start, self.start_offset), 0) * self.density)
 
     def batch_with(self, offset: int) -> tuple[np.void, npt.NDArray[np.uint8]] | None:
-        """Return the row of the batch that has an offset, and the bytes fetched from it on; None if no batch has it."""
+        """Return the row of the batch with an offset, and the bytes fetched from it on; None if no batch has it."""
         if not self.start_offset <= offset < self.high_watermark:
             return None
         data = self.live.fetched(offset, 1, "fetch of the batch before the position")
@@ -132,7 +132,7 @@ class ClusterLog:
 
 @dataclass(frozen=True)
 class ClusterRead:
-    """What a run reads of a partition.
+    """The part of a partition that a run reads.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class ClusterRead:
     missing : list of MissingOffsets
         Offsets that the options name and the log does not have.
     withheld : int
-        Under read_committed, the offsets from the last stable one on that the options choose.
+        Under read_committed, the number of selected offsets from the last stable offset on.
     """
 
     range: ClusterRange
@@ -150,7 +150,7 @@ class ClusterRead:
 
 
 class ClusterLogs:
-    """The partitions of a cluster that the options of an export choose.
+    """The partitions of a cluster that the options of an export select.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class ClusterLogs:
         The name of the cluster for messages.
     options : ReadOptions
     history : ClusterHistory, optional
-        Files from which tasks read what they have.
+        Files from which tasks read instead of fetching.
     """
 
     def __init__(self, cluster: Cluster, url: str, options: ReadOptions, history: ClusterHistory | None = None) -> None:
@@ -171,7 +171,7 @@ class ClusterLogs:
         self._densities: dict[str, float] = {}
 
     def listed(self, keys: Sequence[PartitionKey] | None = None) -> list[ClusterLog]:
-        """Return the partitions as they are now; with `keys` only these.
+        """Return the current partitions; with `keys` only these.
 
         Raises
         ------
@@ -203,7 +203,7 @@ class ClusterLogs:
     # -- sizes and samples
 
     def _estimate(self, logs: Sequence[LivePartition]) -> None:
-        """Estimate the bytes per offset of topics of which it is not known yet."""
+        """Estimate the bytes per offset of topics for which it is unknown."""
         topics: dict[str, list[LivePartition]] = {}
         for log in logs:
             if log.metadata.name not in self._densities and log.start_offset < log.end_offset:
@@ -218,7 +218,7 @@ class ClusterLogs:
                 self._densities[topic] = size / offsets
 
     def learn(self, topic: str, size: int, offsets: int) -> None:
-        """Set the bytes per offset of a topic by what a run has read."""
+        """Set the bytes per offset of a topic from the result of a run."""
         if size > 0 and offsets > 0:
             self._densities[topic] = size / offsets
 
@@ -229,7 +229,7 @@ class ClusterLogs:
     def sampled(
         self, logs: Sequence[ClusterLog], on: On, crc: Crc = "verify", starts: Sequence[int | None] | None = None
     ) -> list[bytes]:
-        """Return keys or values from places spread over the offsets of logs, with `starts` only of what follows."""
+        """Return keys or values from places spread over the offsets of logs; `starts` limits them to later offsets."""
         starts = [None] * len(logs) if starts is None else starts
         rest = [
             log.live if start is None else replace(log.live, start_offset=max(start, log.start_offset))
@@ -246,8 +246,8 @@ class ClusterLogs:
     def continued(self, logs: Sequence[ClusterLog], positions: Positions) -> tuple[list[int | None], list[LogChange]]:
         """Return the offset at which each log continues, and the changes since the last run.
 
-        As `kbatch.plan.positions.continued_starts`. A position of another source continues only if the topic has the
-        same id, or the record or batch before the position is the same.
+        As `kbatch.plan.positions.continued_starts`. A position from another source is accepted only if the topic has
+        the same id, or the record or batch before the position is the same.
         """
         starts: list[int | None] = []
         changes: list[LogChange] = []
@@ -291,9 +291,9 @@ class ClusterLogs:
         return LogChange(log.topic, log.partition, kind, next_offset, resumed, reason)
 
     def _end_of_epoch(self, log: ClusterLog, position: Position) -> EpochEnd | None:
-        """Return where the records end that have the leader epoch of a position or an earlier one (KIP-320)."""
+        """Return the end of the records with the leader epoch of a position or an earlier epoch (KIP-320)."""
         epoch = position.leader_epoch
-        # Without an election since, nothing was truncated.
+        # Without a later election, the log was not truncated.
         if epoch is None or epoch == log.live.metadata.partitions[log.partition].epoch:
             return None
         return log.live.epoch_end(epoch)
@@ -322,7 +322,7 @@ class ClusterLogs:
         found = resolved_ranges(self._cluster, live, bounds, options)
         reads = []
         for log, bound, begin, (each, missing) in zip(logs, [stop for _, stop in bounds], starts, found, strict=True):
-            # Records after a position must not be passed over, also if they are the first ones of the log.
+            # Records after a position must not be skipped, even if they are the first records of the log.
             planned = each if begin is None else replace(each, may_begin_later=False)
             reads.append(ClusterRead(ClusterRange.of(planned, log.density), missing, _withheld(log, each, bound)))
         return reads
@@ -330,9 +330,9 @@ class ClusterLogs:
     def divided(
         self, logs: Sequence[ClusterLog], ranges: Sequence[ClusterRange], options: ReadOptions
     ) -> list[Task[ClusterRange]]:
-        """Divide ranges among tasks of about ``split_bytes``; they are cut at the beginnings of batches.
+        """Divide ranges among tasks of about ``split_bytes``, at the beginnings of batches.
 
-        With ``on_error="stop"`` a range is read by one task, because only it knows where it stops.
+        With ``on_error="stop"`` one task reads a range, because only the reader of all of it knows where it stops.
         """
         by_key = {log.key: log for log in logs}
         parts: list[ClusterRange] = []
@@ -365,7 +365,7 @@ class ClusterLogs:
 
 
 def _withheld(log: ClusterLog, planned: LiveRange, ending: LogBound) -> int:
-    """Return the offsets beyond the last stable one that a read asks for."""
+    """Return the number of offsets from the last stable offset on that a read requests."""
     if planned.stop < log.end_offset:
         return 0
     asked = log.high_watermark if ending.offset is None else min(ending.offset, log.high_watermark)
@@ -385,9 +385,9 @@ def _data_at_places(logs: Sequence[LivePartition]) -> Iterator[npt.NDArray[np.ui
 
 
 def _changed_records(log: ClusterLog, position: Position) -> str | None:
-    """Return what shows that a log is another one than that of a position, or "" if nothing does.
+    """Return why a log is not the log of a position, or "" if it is the same log.
 
-    None if the log cannot be recognized, and it may be the one of the last run.
+    None if the log cannot be recognized, so that it may be the log of the last run.
     """
     offset = position.next_offset - 1
     if (position.topic_id is not None and log.topic_id is not None) or offset < 0:
@@ -404,7 +404,7 @@ def _changed_records(log: ClusterLog, position: Position) -> str | None:
                     return ""
                 return f"the log is another one: the record with offset {offset} is not the one that was exported last"
     if position.topic_id is None and log.topic_id is None:
-        # Both are of a cluster without topic ids, or nothing is known of the log that was exported first.
+        # Both are from a cluster without topic ids, or nothing is known about the log that was exported first.
         return None
     return (
         f"nothing shows that this is the log that was exported: only one of both has a topic id, and the record with "

@@ -23,18 +23,18 @@ from kbatch.plan.read_options import (
 __all__ = ["is_live", "is_secret_setting", "parse_cluster_options", "parse_source", "warn_without_effect"]
 
 _PREFIX, _SERVERS = "kafka.", "kafka.bootstrap.servers"
-# Options of Spark's Kafka source without an effect: kbatch joins no group, and has its own attempts and time-outs.
+# Options of Spark's Kafka source without an effect: kbatch joins no group, and has its own retries and time-outs.
 _WITHOUT_MEANING = ("fetchoffset.", "kafkaconsumer.", "groupidprefix", "kafka.group.id")
 # Settings that Spark's Kafka source refuses too.
 _NOT_ALLOWED = {
     "kafka.auto.offset.reset": "use startingOffsets",
     "kafka.enable.auto.commit": "nothing is committed to Kafka; the offsets of a stream are in its checkpoint",
     "kafka.interceptor.classes": "Java classes are not supported",
-    "kafka.key.deserializer": "keys are bytes; use keyFormat, or a function of Spark",
-    "kafka.value.deserializer": "values are bytes; use valueFormat, or a function of Spark",
+    "kafka.key.deserializer": "keys are bytes; use keyFormat, or a Spark function",
+    "kafka.value.deserializer": "values are bytes; use valueFormat, or a Spark function",
 }
 _HISTORY = "history"
-# Options of reads of files, in the spelling of messages.
+# Options for reads of files, as messages spell them.
 _OF_FILES = {
     "keyIndex": "a key index is of files; the option key alone chooses the records of a key",
     "onGap": "a broker does not state why offsets are missing",
@@ -46,14 +46,14 @@ _OF_HISTORY = {
     "history; use minPartitions or maxRecordsPerPartition",
     "storage.*": "storage options are of file systems, such as that of a history",
 }
-# The beginnings of settings that may have a secret.
+# The prefixes of settings that may contain a secret.
 _SECRET_PREFIXES = ("kafka.sasl.", "kafka.ssl.", "kafka.socks5.")
 
 
 def is_live(options: Mapping[str, str]) -> bool:
-    """Whether options are of a live cluster: a URL as path, or servers without a path.
+    """Whether options name a live cluster: by a URL as path, or by servers without a path.
 
-    With the path of a directory, the servers mean nothing, so that a query needs no change but its format and path.
+    With the path of a directory, servers have no effect, so that only the format and path of a query need to change.
     """
     given = {name.lower(): value for name, value in options.items()}
     if "path" in given or "paths" in given:
@@ -62,7 +62,7 @@ def is_live(options: Mapping[str, str]) -> bool:
 
 
 def is_secret_setting(name: str) -> bool:
-    """Whether an option may have a secret of a client of Kafka."""
+    """Whether an option may contain a secret of a Kafka client."""
     return name.lower().startswith(_SECRET_PREFIXES)
 
 
@@ -79,14 +79,14 @@ def parse_cluster_options(options: Mapping[str, str]) -> tuple[ClusterSource, Re
     options : mapping of str to str
         Names in any case. Those that begin with ``kafka.`` are settings of the client (`ClientSettings`), without this
         prefix; ``path`` may be a URL ``kafka://HOST:PORT`` instead of ``kafka.bootstrap.servers``. ``history`` has
-        the paths of copies of the logs, as ``paths`` of directories. The others are those of directories
-        (`parse_options`), except for options about files.
+        the paths of copies of the logs, in the form of ``paths``. The other options are the same as for directories
+        (`parse_options`), without options about files.
 
     Raises
     ------
     ValueError
         An unknown option or setting, a value that an option cannot have, or options that contradict each other. The
-        message has no secret.
+        message contains no secret.
     LogDirectoryError
         If a local path of the history does not exist.
 

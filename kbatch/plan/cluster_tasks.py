@@ -1,4 +1,4 @@
-"""The ranges of offsets of a cluster that a task reads from files or by fetches, and their tables."""
+"""The ranges of offsets of a cluster that a task reads from files or fetches, and their tables."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ RangeT = TypeVar("RangeT", bound=LiveRange)
 
 @dataclass(frozen=True, slots=True)
 class ClusterRange(LiveRange):
-    """A range of offsets with an estimate of its bytes; a part of a task, as `kbatch.plan.split.Split`.
+    """A range of offsets with an estimate of its bytes; a part of a task, like `kbatch.plan.split.Split`.
 
     Attributes
     ----------
     density : float
         The estimated bytes per offset.
     split : Split or None
-        The part of a file of the history that has the records; None if brokers send them.
+        The part of a file of the history with the records; None if brokers send them.
     """
 
     density: float = 0.0
@@ -75,15 +75,15 @@ class ClusterRange(LiveRange):
 
     @property
     def limit(self) -> int:
-        """The offset from which on batches do not belong to the range."""
+        """The first offset after the range."""
         return self.stop
 
     def bytes_after(self, before: object) -> int:
-        """Return the bytes between the part before and this one that are not read."""
+        """Return the bytes between the previous part and this one that are not read."""
         return 0
 
     def fetched_from(self, offset: int) -> ClusterRange:
-        """Return the range from an offset on, which brokers send."""
+        """Return the range from an offset on, to be sent by brokers."""
         return replace(self, start=offset, may_begin_later=self.may_begin_later and offset == self.start, split=None)
 
     def cut(self, offsets: Sequence[int]) -> list[ClusterRange]:
@@ -99,7 +99,7 @@ class ClusterRange(LiveRange):
 
     @staticmethod
     def joined(parts: Iterable[ClusterRange]) -> list[ClusterRange]:
-        """Join neighbours that follow each other."""
+        """Join adjacent ranges."""
         found: list[ClusterRange] = []
         for each in parts:
             before = found[-1] if found else None
@@ -111,9 +111,9 @@ class ClusterRange(LiveRange):
 
 
 class _RunLoss(DataLoss):
-    """What a run reports as missing: records that retention deletes before they are read.
+    """Reports records that retention deletes before they are read.
 
-    After a truncation, or if the topic was recreated, the run fails: the next one compares the positions with the log.
+    After a truncation, or if the topic was recreated, the run fails; the next run compares the positions with the log.
     """
 
     def __init__(self, fails: bool) -> None:
@@ -137,7 +137,7 @@ class _RunLoss(DataLoss):
 
 
 class ClusterReader:
-    """Reads the ranges of tasks, each with connections of its own. It is pickled without those.
+    """Reads the ranges of tasks, each with its own connections, which are not pickled.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class ClusterReader:
         self._begin()
 
     def stop(self) -> None:
-        """End the reads of all tasks of this process within a moment; another thread calls this."""
+        """Make the reads of all tasks of this process end soon; another thread calls this."""
         with self._lock:
             self._is_stopped = True
             for turns in self._running:
@@ -188,12 +188,12 @@ class ClusterReader:
     ) -> Iterator[tuple[ClusterRange, RecordTable]]:
         """Read the ranges of a task, as `kbatch.plan.tasks.task_tables` reads splits of files.
 
-        What cannot be read from a file of the history is fetched.
+        Records that cannot be read from a file of the history are fetched.
 
         Raises
         ------
         BrokerError, AuthenticationError
-            Also if records are gone, unless retention has deleted them and the options allow that.
+            Also if records are missing, unless retention has deleted them and the options allow that.
         KbatchError
             For damage.
         """

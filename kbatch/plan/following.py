@@ -1,4 +1,4 @@
-"""Follows the transactions of the logs of a read; the segments of a log in parallel."""
+"""Follows the transactions of the logs of a read, with the segments of a log in parallel."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _THREADS = min(8, os.cpu_count() or 1)
 
 
 def follow_options(options: ReadOptions) -> DecodeOptions:
-    """Return the options of a read that matter for following transactions."""
+    """Return the options of a read that affect the tracking of transactions."""
     return DecodeOptions(crc=options.crc, on_error=options.on_error)
 
 
@@ -80,9 +80,9 @@ def walk_ahead(
     follow: Callable[[int], SegmentTransactions],
     numbers: Sequence[int],
 ) -> Iterator[SegmentTransactions]:
-    """Yield the transactions of segments in order, those that are `known` or of `follow`, which runs in threads.
+    """Yield the transactions of segments in order: `known` ones, or the result of `follow`, which runs in threads.
 
-    A few segments after the one that is yielded are followed already, since a walk may end early.
+    Only a few segments ahead of the yielded one are followed, since a walk may end early.
     """
 
     def one(number: int) -> SegmentTransactions:
@@ -129,7 +129,7 @@ def raise_damage(
 ) -> None:
     """Raise the first error in the framing of a log, and in its checksums with ``crc="verify"``.
 
-    With `transactions`, it is the first error of a read: also in the records that these transactions do not withhold.
+    With `transactions`, it is the first error of a read, including errors in records that they do not withhold.
     """
     withheld = None if transactions is None else transactions._withheld_of_log()
     limits = Limits(max_decompressed_bytes=max_decompressed_bytes)
@@ -146,7 +146,7 @@ def raise_damage(
 def needed_segments(
     log: Log, start: int | None, stop: int | None, options: ReadOptions
 ) -> list[tuple[int, Segment, int | None]]:
-    """Return the segments that `followed` needs at least: the number of each, and the base offset of the next one."""
+    """Return the segments that `followed` needs at least: their numbers, and the base offsets of the next ones."""
     segments = log.segments
     first = 0
     if start is not None and options.on_error != "skip":
@@ -157,7 +157,7 @@ def needed_segments(
 
 
 class FollowedLog:
-    """The transactions of one log that grows. Bytes that were followed once are not followed again.
+    """The transactions of one growing log. Bytes are followed only once.
 
     Parameters
     ----------
@@ -175,11 +175,11 @@ class FollowedLog:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = follow_options(options)
-        # By base offset: the result for the segment, and the inode of its file then.
+        # By base offset: the result for the segment, and the inode of its file at that time.
         self._parts: dict[int, SegmentTransactions] = {}
         self._inodes: dict[int, int] = {}
         self._first: int | None = None
-        # The transactions open before that, and the last offset there.
+        # The transactions that were open before it, and the last offset before it.
         self._open: Sequence[OpenTransaction] = []
         self._last_offset: int | None = None
 
@@ -189,9 +189,9 @@ class FollowedLog:
         Parameters
         ----------
         log : Log
-            As it is now. One that was truncated or recreated since the last call is followed again from the start.
+            The current log. If it was truncated or recreated since the last call, it is followed again from the start.
         start : int
-            A later call does not need offsets before this one, which a stream has committed.
+            Later calls do not need offsets before this one, which a stream has committed.
         """
         segments = log.segments
         bases = [segment.base_offset or 0 for segment in segments]
@@ -206,12 +206,12 @@ class FollowedLog:
         self._parts = {base: part for base, part in self._parts.items() if base in bases}
         first = bases.index(self._first)
         for segment, base, below in list(zip(segments, bases, [*bases[1:], None], strict=True))[first:]:
-            # The log cleaner replaces a file by another of the same name; a new leader truncates it.
+            # The log cleaner replaces a file by another file of the same name; a new leader truncates it.
             inode = inode_of(segment.path)
             part = self._parts.get(base)
             if part is not None and (inode != self._inodes[base] or segment.size < part.size):
                 part = None
-            # The index of a segment that was rolled since may have grown.
+            # The index may have grown if the segment has been rolled since.
             if part is None or not part.is_closed or below is None or part.size != segment.size:
                 self._parts[base] = segment_transactions(segment, below, self._options, part)
                 self._inodes[base] = inode
@@ -221,7 +221,7 @@ class FollowedLog:
         return transactions
 
     def _forget(self, bases: Sequence[int], number: int) -> None:
-        """Drop the results before segment `number`, except for the transactions that are open there."""
+        """Drop the results before segment `number`, except for transactions that are open there."""
         first = bases.index(self._first or 0)
         # If damage is skipped, undecided transactions of these segments must stay in `pending`.
         if number <= first or self._options.on_error == "skip":

@@ -1,13 +1,12 @@
-"""Plans reads of a partition with its history: which offsets are in which file, and which the brokers have to send.
+"""Plans reads of a partition with its history: the offsets to read from files, and the offsets to fetch from brokers.
 
-The history of a partition are copies of its log: log directories, and tiered storage. Only closed segments are read. A
-segment is refused, and its offsets are fetched, unless
+The history of a partition consists of copies of its log: log directories, and tiered storage. Only closed segments are
+read. A segment is refused, and its offsets are fetched, unless
 
-- it belongs to the same topic: the topic ids are equal, or if the copy has none, the last batch is the one that the
-  broker has;
+- it belongs to the same topic: the topic ids are equal, or if the copy has no id, its last batch equals the broker's;
 - it ends with a complete batch that has a valid checksum, and not beyond the beginning of the next segment;
-- the leader has each of its leader epochs at the same offsets. Two logs that have the same epoch at an offset are equal
-  up to it.
+- the leader has each of its leader epochs at the same offsets. Two logs with the same epoch at an offset are equal up
+  to this offset.
 
 Each offset of the plan is in exactly one part.
 """
@@ -49,7 +48,7 @@ from kbatch.transactions.events import ABORT, COMMIT, EVENT_DTYPE, LOST_BYTES, L
 
 __all__ = ["HistoryPlanner"]
 
-# Bytes that are requested to compare a batch; a broker returns the whole batch nevertheless.
+# The size to request to compare a batch; a broker returns the whole batch nevertheless.
 _COMPARED_BYTES = 1
 
 
@@ -69,7 +68,7 @@ class _Sound:
     copy : _Copy
     number : int
     first, stop : int
-        Its offsets.
+        The range of its offsets.
     epoch : int
         The leader epoch of its last batch.
     """
@@ -86,7 +85,7 @@ class _Sound:
 
 
 class _Piece(NamedTuple):
-    """Offsets that are read from a segment, or without one, fetched."""
+    """Offsets that are read from a segment or, without a segment, fetched."""
 
     start: int
     stop: int
@@ -108,7 +107,7 @@ class _Copy:
 
     @classmethod
     def of(cls, log: Log, log_start: int) -> list[_Copy]:
-        """Return the copies in a log: several for tiered storage, which has a segment twice if an upload failed."""
+        """Return the copies in a log; tiered storage has several if an upload failed and was repeated."""
         segments = [each for each in log.segments if each.base_offset is not None]
         if _is_active(log, log_start):
             del segments[-1:]
@@ -120,7 +119,7 @@ class _Copy:
         return [cls(log, layer, epochs) for layer in layers]
 
     def below(self, number: int) -> int | None:
-        """Return the base offset of the next segment, which may be one that is not closed."""
+        """Return the base offset of the next segment, which may be the active one."""
         if number + 1 < len(self.bases):
             return self.bases[number + 1]
         last = self.log.segments[-1].base_offset
@@ -136,7 +135,7 @@ def _is_active(log: Log, log_start: int) -> bool:
     last = log.segments[-1]
     if not last.live or (last.base_offset or 0) >= log_start:
         return last.live
-    # What the cluster has deleted is not written.
+    # Brokers do not write to segments that the cluster has deleted.
     try:
         return log.end_offset > log_start
     except KbatchError:
@@ -148,7 +147,7 @@ def _is_tiered(log: Log) -> bool:
 
 
 def _epochs_of(log: Log) -> list[tuple[int, int]]:
-    """Return the leader epochs of a log and their first offsets; none if they are unknown."""
+    """Return the leader epochs of a log and their first offsets; empty if they are unknown."""
     try:
         rows = log.leader_epochs
     except KbatchError:
@@ -162,7 +161,7 @@ class HistoryPlanner:
     Parameters
     ----------
     live : LivePartition
-        With the offsets of the cluster.
+        The partition, with the offsets of the cluster.
     copies : iterable of Log
         Copies of its log.
     decode : DecodeOptions
@@ -189,17 +188,17 @@ class HistoryPlanner:
         return {segment.path: segment for copy in self._copies for segment in copy.segments}
 
     def plan(self, start: int, stop: int) -> HistoryPlan:
-        """Plan the read of a range of offsets, of which `stop` is exclusive.
+        """Plan the read of a range of offsets; `stop` is exclusive.
 
         Raises
         ------
         BrokerError, AuthenticationError
         LogDirectoryError
-            If the cluster has deleted offsets that are in no sound file.
+            If the cluster has deleted offsets that no sound file has.
         """
         log_start = self._live.start_offset
         committed = self._decode.isolation == "read_committed"
-        # Transactions that are open at the end of the read may be decided by files after it, but not by the cluster.
+        # Files after the end of the read may decide transactions that are open there; the cluster does not.
         end = max(stop, log_start) if committed and start < log_start else stop
         self._look_ahead(start, end)
         self._leave_out_others()
@@ -243,7 +242,7 @@ class HistoryPlanner:
         return False
 
     def _leave_out_others(self) -> None:
-        """Refuse copies without a topic id that are of another log."""
+        """Refuse copies without a topic id that belong to another log."""
         for copy in list(self._copies):
             if copy.log.topic_id is not None and self._live.metadata.id.int:
                 continue
@@ -252,7 +251,7 @@ class HistoryPlanner:
                 self._refuse(copy.log.path, None, None, reason)
 
     def _look_ahead(self, start: int, stop: int) -> None:
-        """Examine the remote segments of a range at the same time: each needs several requests."""
+        """Examine the remote segments of a range in parallel, because each needs several requests."""
         remote = [copy for copy in self._copies if is_url(copy.log.path)]
         wanted = [
             (copy, number)
@@ -289,8 +288,8 @@ class HistoryPlanner:
         return _Sound(copy, number, base, last + 1, epochs[-1][0])
 
     def _check_epoch(self, epoch: int, offset: int) -> None:
-        """Refuse a segment that has another leader epoch at an offset than the cluster."""
-        # Epochs before the log start offset are forgotten, and batches before magic 2 have none.
+        """Refuse a segment whose leader epoch at an offset differs from the cluster's."""
+        # The cluster drops epochs before the log start offset, and batches before magic 2 have none.
         if epoch < 0 or offset < self._live.start_offset:
             return
         leader = self._live.metadata.partitions[self._live.number].epoch
@@ -313,9 +312,9 @@ class HistoryPlanner:
             return self._epoch_ends[epoch]
 
     def _check_contents(self, copy: _Copy) -> str | None:
-        """Compare a batch of a copy without a topic id with the one that the broker has; return the difference.
+        """Compare a batch of a copy without a topic id with the broker's batch; return the difference.
 
-        Two logs with the same batch at an offset are equal up to it, so the last one of the copy is compared.
+        Two logs with the same batch at an offset are equal up to it, so the last batch of the copy is compared.
         """
         first, end = self._live.start_offset, self._live.end_offset
         for number in reversed(range(len(copy.segments))):
@@ -339,7 +338,7 @@ class HistoryPlanner:
     # -- which segment has which offsets
 
     def _parts(self, start: int, stop: int, end: int) -> list[Split | FetchedRange]:
-        """Return the parts up to `end`; those from `stop` on only decide transactions that begin before."""
+        """Return the parts up to `end`; parts from `stop` on only decide transactions that begin before."""
         pieces = list(self._pieces(start, end))
         parts: list[Split | FetchedRange] = []
         region: list[_Piece] = []
@@ -357,7 +356,7 @@ class HistoryPlanner:
         return parts
 
     def _pieces(self, start: int, stop: int) -> Iterator[_Piece]:
-        """Yield who has which offsets, from `start` up to `stop`."""
+        """Yield the offsets from `start` up to `stop` with the segment that has them, or None."""
         previous: _Sound | None = None
         while start < stop:
             sound = self._sound_at(start, previous)
@@ -368,7 +367,7 @@ class HistoryPlanner:
                 start = min(self._after_compaction(sound), stop)
 
     def _sound_at(self, offset: int, previous: _Sound | None) -> _Sound | None:
-        """Return a sound segment that has an offset: if possible the next one of a copy, else the longest one."""
+        """Return a sound segment with an offset: if possible the next one of a copy, else the longest one."""
         found: list[tuple[bool, bool, int, int]] = []
         for place, copy in enumerate(self._copies):
             number = copy.at(offset)
@@ -383,7 +382,7 @@ class HistoryPlanner:
         return None
 
     def _next_base(self, offset: int, stop: int) -> int:
-        """Return where the first sound segment after an offset begins, at most `stop`."""
+        """Return the first offset of the first sound segment after an offset, at most `stop`."""
         ahead = sorted(
             (base, place, number)
             for place, copy in enumerate(self._copies)
@@ -396,7 +395,7 @@ class HistoryPlanner:
         return stop
 
     def _after_compaction(self, sound: _Sound) -> int:
-        """Return the end of a segment, or the beginning of the next one if compaction has removed what was between."""
+        """Return the end of a segment, or the beginning of the next if compaction removed the offsets in between."""
         copy, number = sound.copy, sound.number
         below = copy.below(number)
         if below is None or below <= sound.stop or number + 1 >= len(copy.segments):
@@ -412,7 +411,7 @@ class HistoryPlanner:
     def _region(self, region: Sequence[_Piece], needed: int) -> list[Split]:
         """Return the splits of segments that follow each other without a gap.
 
-        Transactions that begin from the offset `needed` on need not be decided.
+        Transactions that begin at or after the offset `needed` need not be decided.
         """
         splits = [_naming_segment(piece, self._split) for piece in region]
         if self._decode.isolation != "read_committed":
@@ -467,18 +466,18 @@ class HistoryPlanner:
             events = part.events
             if np.isin(events["kind"], (LOST_BYTES, LOST_MARKER)).any():
                 raise _DamagedError(piece, "it has damaged batches, which may hide the ends of transactions")
-            # What is before the first piece shows where its transactions begin.
+            # The bytes before the first piece show where its transactions begin.
             kept = (events["offset"] < piece.stop) & ((events["offset"] >= piece.start) | (place == 0))
             parts.append(replace(part, events=events[kept], offsets=(piece.start, piece.stop - 1)))
         return parts
 
     def _ends_of(self, still: Iterable[OpenTransaction], stop: int) -> npt.NDArray[np.void]:
-        """Return how transactions end that are open at an offset, by the list of the cluster.
+        """Return how the transactions that are open at an offset end, by the list of the cluster.
 
-        All of them are decided, since reads under read_committed end at the last stable offset.
+        All of these transactions have ended, since reads under read_committed end at the last stable offset.
         """
         live = self._live
-        # The list has the transactions that reach the batch before the offset; one that has ended there is not open.
+        # The list has the transactions that reach the batch before the offset; those that end there are not open.
         at = max(stop - 1, live.start_offset)
         aborted = live.aborted_at(at) if at < live.end_offset else []
         first: dict[int, int] = {}
@@ -492,7 +491,7 @@ class HistoryPlanner:
 
 
 class _DamagedError(Exception):
-    """Damage that was found in a segment when its bytes were looked up."""
+    """Damage in a segment that was found when its bytes were looked up."""
 
     def __init__(self, piece: _Piece, reason: str) -> None:
         super().__init__(reason)
@@ -502,7 +501,7 @@ class _DamagedError(Exception):
 
 
 def _naming_segment(piece: _Piece, function: Callable[[_Piece], LookedUpT]) -> LookedUpT:
-    """Apply a function; a fault of the file is `_DamagedError`."""
+    """Apply a function; raise `_DamagedError` for a fault of the file."""
     try:
         return function(piece)
     except BrokerError:
@@ -516,16 +515,16 @@ def _end_kind(aborted_first: int | None, first: int) -> int:
 
 
 def _ends(segment: Segment, base: int) -> tuple[int, list[tuple[int, int]]]:
-    """Return the last offset of a segment, and leader epochs at some of its offsets, the last one at that offset.
+    """Return the last offset of a segment, and its leader epochs at some offsets, including the last offset.
 
     Raises
     ------
     _RefusedError, KbatchError, OSError
-        If the segment has no sound end.
+        If the end of the segment is not sound.
     """
     manifest = segment.manifest
     if manifest is not None and manifest.last_offset is not None and manifest.layout is not None:
-        # Opening it compares the size of the object.
+        # Opening the segment compares the size of the object.
         segment.open().__exit__(None, None, None)
         if manifest.start_offset not in (None, base):
             raise _RefusedError(f"its .rsm-manifest is of the segment that begins at {manifest.start_offset}")
@@ -550,7 +549,7 @@ def _epoch(row: np.void) -> int:
 
 
 def _parts_before(parts: Iterable[Split | FetchedRange], stop: int) -> Iterator[Split | FetchedRange]:
-    """Yield the parts of a plan that begin before an offset, up to it."""
+    """Yield the parts of a plan that begin before an offset, cut at this offset."""
     for part in parts:
         if isinstance(part, FetchedRange):
             if part.start < stop:

@@ -1,4 +1,4 @@
-"""The logs in the paths of a history: which copies there are of the partitions of a cluster."""
+"""The logs in the paths of a history: the copies of partitions of a cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def found_copies(
     wanted : container of (topic, partition)
     storage_options : mapping of str to str
     note : callable
-        Called with the reason why nothing was found in a path.
+        Called with the reason if a path has no copies.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Reads of the files of a history: their parts for tasks, and their tables up to where a file can be read."""
+"""Reads of the files of a history: their parts for tasks, and the tables of the readable part of a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["FileTables", "between", "cut_at_offsets", "cut_split", "file_crc", "
 
 
 class FileTables:
-    """The tables of a part of a file, up to where it can be read.
+    """The tables of a part of a file, up to its first unreadable batch.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class FileTables:
     reached : int
         The offset after the last batch of the tables.
     error : Exception or None
-        Why the part cannot be read from there on.
+        The reason why the rest of the part cannot be read.
     """
 
     def __init__(self, tables: Iterable[RecordTable], start: int) -> None:
@@ -92,10 +92,10 @@ def cut_at_offsets(whole: Split, segment: Segment, offsets: Sequence[int]) -> It
 
 
 def cut_split(whole: Split, segment: Segment, size: int, most: int, *, from_end: bool = False) -> Iterator[Split]:
-    """Yield the parts of a split, in order or from the end, each with the offsets that only it has.
+    """Yield the parts of a split, in order or from the end; each offset belongs to one part.
 
-    Parts have about `size` bytes at first, and grow up to `most`. What can't be cut is one part: if the file has
-    changed since it was planned, its task fetches these offsets.
+    Parts have about `size` bytes at first, and grow up to `most`. A split that cannot be cut is one part: if the file
+    has changed since it was planned, its task fetches these offsets.
     """
     rest = whole
     with contextlib.suppress(KbatchError, OSError):

@@ -1,4 +1,4 @@
-"""The plan of a read of a partition with its history: it can be pickled, so that tasks elsewhere may carry it out."""
+"""The picklable plan of a read of a partition with its history, which tasks elsewhere can carry out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RefusedFile(NamedTuple):
     ----------
     path : str
     first, stop : int or None
-        Its offsets, as far as they are known; `stop` is exclusive.
+        The range of its offsets, as far as known; `stop` is exclusive.
     reason : str
     """
 
@@ -29,7 +29,7 @@ class RefusedFile(NamedTuple):
     reason: str
 
     def may_have(self, start: int, stop: int) -> bool:
-        """Whether it may have offsets of a range before which all are known; `stop` is exclusive."""
+        """Whether the file may have offsets of a range; `stop` is exclusive, and earlier offsets are known."""
         if self.first is None or self.first >= start:
             return self.first is None or self.first < stop
         return self.stop is not None and self.stop > start
@@ -37,16 +37,16 @@ class RefusedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchedRange:
-    """Offsets that the brokers have to send.
+    """Offsets that brokers must send.
 
     Attributes
     ----------
     start, stop : int
         `stop` is exclusive.
     is_after_files : bool
-        Whether the records before it are read from files.
+        Whether the records before this range are read from files.
     last_epoch : int
-        The leader epoch of the batch before it in the files, or -1.
+        The leader epoch of the batch before this range in the files, or -1.
     """
 
     start: int
@@ -57,7 +57,7 @@ class FetchedRange:
 
 @dataclass(frozen=True)
 class HistoryPlan:
-    """The read of a partition. It can be pickled.
+    """The picklable plan for one partition.
 
     Attributes
     ----------
@@ -90,10 +90,10 @@ class HistoryPlan:
         return [part for part in self.parts if isinstance(part, FetchedRange)]
 
     def replaced_files(self) -> Iterator[tuple[FetchedRange, str]]:
-        """Yield the offsets before the last file that brokers have to send, with the reason."""
+        """Yield the offsets before the last file that brokers must send, with the reason."""
         last = max((split.stop_offset or 0 for split in self.splits), default=0)
         for part in self.fetched:
-            # After the last file, copies of another log do not matter.
+            # After the last file, copies of another log are irrelevant.
             is_end = bool(last) and part.start >= last
             refused = self.refused_within(part.start, part.stop, whole_copies=not is_end)
             if refused:
@@ -102,7 +102,7 @@ class HistoryPlan:
                 yield part, "no file of the history has them"
 
     def refused_within(self, start: int, stop: int, *, whole_copies: bool = True) -> str:
-        """Return why files with offsets of a range are not read, as text."""
+        """Return text with the reasons why files with offsets of a range are not read."""
         found = [
             f"{each.path}: {each.reason}"
             for each in self.refused

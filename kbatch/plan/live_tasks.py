@@ -1,6 +1,6 @@
-"""A selection of a live cluster -> ranges of offsets -> independent tasks, which are pickled, and their tables.
+"""Turns a selection of a live cluster into ranges of offsets, and these into independent, picklable tasks.
 
-The driver looks up offsets. A task opens its own connections, and fetches and decodes its ranges only.
+The driver looks up offsets. A task opens its own connections, and fetches and decodes only its ranges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LiveTask = tuple[ClusterRange, ...]
 
 
 def plan_live_ranges(cluster: Cluster, options: ReadOptions) -> list[tuple[LivePartition, LiveRange]]:
-    """Return the offsets to read of each partition that the options choose, by topic and number; none is empty.
+    """Return the non-empty range of offsets of each partition that the options select, by topic and number.
 
     Under read_committed a range ends at the last stable offset.
 
@@ -53,7 +53,7 @@ def resolved_ranges(
     bounds: Sequence[tuple[LogBound, LogBound]],
     options: ReadOptions,
 ) -> list[tuple[LiveRange, list[MissingOffsets]]]:
-    """Return for each partition the offsets to read, which may be none, and the named offsets that do not exist.
+    """Return the range of offsets of each partition, which may be empty, and named offsets that do not exist.
 
     Errors are as for `plan_live_ranges`.
     """
@@ -83,8 +83,8 @@ def resolved_ranges(
 def divide_ranges(ranges: Sequence[LiveRange], options: ReadOptions) -> list[LiveRange]:
     """Divide ranges by ``minPartitions`` and ``maxRecordsPerPartition``, as Spark's Kafka source does.
 
-    By default none is divided. With ``on_error="stop"`` none is, because only the reader of all of it knows where it
-    stops.
+    By default, and always with ``on_error="stop"``, no range is divided: only the reader of a whole range knows where
+    it stops.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def divide_ranges(ranges: Sequence[LiveRange], options: ReadOptions) -> list[Liv
     minimum = options.min_partitions
     if minimum is not None and minimum > len(found):
         total = sum(each.records for each in found)
-        # Ranges that are too small to be divided do not take from the share of the others.
+        # Ranges that are too small to be divided do not reduce the share of the others.
         is_small = [_share(each, total, minimum) == 1 for each in found]
         rest = sum(each.records for each, small in zip(found, is_small, strict=True) if not small)
         tasks = max(minimum - sum(is_small), 1)
@@ -129,9 +129,9 @@ def live_task_tables(
     options : ReadOptions
         With the options of the file system of the history.
     columns : tuple of str, optional
-        The only columns of the records that the caller uses, of `kbatch.records.kafka_columns.SPARK_COLUMNS`.
+        The columns of the records that the caller uses, from `kbatch.records.kafka_columns.SPARK_COLUMNS`.
     missing : list of MissingOffsets, optional
-        With ``fail_on_data_loss=False``, the offsets that were gone are appended to it.
+        With ``fail_on_data_loss=False``, missing offsets are appended to it.
 
     Yields
     ------
@@ -162,8 +162,8 @@ def live_task_tables(
 def times_as_offsets(
     cluster: Cluster, logs: Sequence[LivePartition], times: Sequence[int | None], options: ReadOptions
 ) -> list[int | None]:
-    """Return the offset of the first record of each partition with a time or a later one; None if there is none."""
-    # A record without a timestamp has -1, and the broker takes negative numbers for the ends of the log.
+    """Return the offset of the first record of each partition at or after a time; None if there is none."""
+    # A record without a timestamp has -1, and brokers interpret negative numbers as the ends of the log.
     wanted: dict[PartitionKey, int] = {
         (log.metadata.name, log.number): time
         for log, time in zip(logs, times, strict=True)
@@ -210,7 +210,7 @@ def _start(log: LivePartition, starting: LogBound, found: int | None, options: R
 def _named_ends(
     cluster: Cluster, logs: Sequence[LivePartition], endings: Sequence[LogBound], options: ReadOptions
 ) -> list[int]:
-    """Return the high watermarks of partitions of which an offset is named beyond the last stable offset."""
+    """Return the high watermarks of partitions with a named offset beyond the last stable offset."""
     beyond: list[PartitionKey] = []
     if options.isolation == "read_committed":
         beyond = [
@@ -230,7 +230,7 @@ def _missing_named(
     end: int,
     options: ReadOptions,
 ) -> list[MissingOffsets]:
-    """Return the named offsets that do not exist; raise if the options refuse that."""
+    """Return the named offsets that do not exist; raise if the options do not allow this."""
     name = f"{log.topic}-{log.number}"
     first = starting.offset if starting.is_named and starting.offset is not None else resolved[0]
     last = ending.offset if ending.is_named and ending.offset is not None else resolved[1]
@@ -256,7 +256,7 @@ def _missing_named(
 
 
 def _is_given(bound: LogBound) -> bool:
-    """Whether a bound states where this partition begins or ends, by its own offset or by a time."""
+    """Whether a bound sets where this partition begins or ends, by its own offset or by a time."""
     return bound.is_named or (bound.timestamp is not None and bound.offset is None)
 
 

@@ -26,7 +26,7 @@ LOSS_SCHEMA = pa.schema(
         ("base_offset", pa.int64()),
     ]
 )
-# Rows of an Arrow batch, and so of a row group: some megabytes with the longest reasons.
+# The number of rows of an Arrow batch, and thus of a row group: some megabytes with the longest reasons.
 _LOSS_ROWS = 8_000
 # The number of losses that a task logs.
 _MAX_LINES = 100
@@ -37,7 +37,7 @@ class ReadPart(Protocol):
 
     @property
     def path(self) -> str:
-        """Where the bytes are, for people."""
+        """The location of the bytes, for messages."""
 
     @property
     def topic(self) -> str | None:
@@ -59,7 +59,7 @@ class LossRows:
 
     @property
     def full(self) -> bool:
-        """Whether there are enough rows for a batch, so that `take` should be called."""
+        """Whether there are enough rows for a batch, so that callers should call `take`."""
         return len(self) >= _LOSS_ROWS
 
     def add(self, split: ReadPart, losses: Sequence[Loss]) -> None:
@@ -72,8 +72,8 @@ class LossRows:
             self._columns[name] += [getattr(loss, name) for loss in losses]
 
     def take(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, optionally with these columns only, and remove them."""
-        # pyarrow imports pandas, if it is installed, to make an array of a list.
+        """Yield the rows, optionally with only these columns, and remove them."""
+        # To make an array from a list, pyarrow imports pandas if it is installed.
         if not len(self):
             return
         schema = pa.schema([LOSS_SCHEMA.field(name) for name in columns or LOSS_SCHEMA.names])
@@ -93,7 +93,7 @@ def loss_batches(
     Parameters
     ----------
     tables : iterable of (ReadPart, RecordTable)
-        Their records are not used.
+        The records of the tables are not used.
     columns : sequence of str, optional
         The columns of `LOSS_SCHEMA` to return, in this order.
 
@@ -111,13 +111,13 @@ def loss_batches(
 
 
 class LossLog:
-    """Logs warnings of losses in a worker's log: the first ones in detail, and then their number.
+    """Logs warnings about losses in a worker's log: the first ones in detail, then the number of losses.
 
     Parameters
     ----------
     log : Logger
     where_all : str
-        How to get all of them, for the last line.
+        How to get all losses, for the last line.
     """
 
     def __init__(self, log: logging.Logger, where_all: str) -> None:
@@ -134,6 +134,6 @@ class LossLog:
         self._count += len(losses)
 
     def close(self) -> None:
-        """Log the number of losses, and how to get all of them."""
+        """Log the number of losses, and how to get all losses."""
         if self._count:
             self._log.warning("%d losses in this task; %s", self._count, self._where_all)

@@ -1,9 +1,9 @@
-"""Plans reads: a list of logs becomes a list of independent tasks, which are pickled.
+"""Plans reads: turns a list of logs into a list of independent, picklable tasks.
 
-Each log is planned by itself. Many logs are planned one after the other, in threads if they are remote, in a job of a
-cluster, or each by the task that reads it. Segments of large logs are followed in threads or in a job, and their bytes
-are divided among tasks. Planning uses names, sizes, index files and some batch headers. It decodes a batch only to
-convert a timestamp to an offset.
+Each log is planned separately. Many logs are planned one after the other, in threads if they are remote, in a cluster
+job, or each by the task that reads it. The transactions of large logs are followed in threads or in a job, and their
+bytes are divided among tasks. Planning uses names, sizes, index files and some batch headers. It decodes a batch only
+to convert a timestamp to an offset.
 
 The offset of a timestamp and the transactions of a log take about a millisecond of CPU per segment.
 """
@@ -46,7 +46,7 @@ __all__ = [
     "splits_of",
 ]
 
-# From this number of logs on, a job or the tasks plan them: one process would take a second or two.
+# From this number of logs on, a job or the tasks plan the logs: one process would take a second or two.
 MANY_LOGS = 1000
 # From this number of bytes to follow, a Spark job is faster despite its start: one core takes a fraction of a second if
 # the files are in memory, and seconds if a disk has to read them.
@@ -61,15 +61,15 @@ Resolved: TypeAlias = tuple[tuple[int | None, int | None], list[MissingOffsets]]
 
 
 class LogRequest(NamedTuple):
-    """A log to read, and where the read begins and ends. A task that gets one plans the read itself.
+    """A log to read, with the bounds of the read. A task that gets a request plans the read itself.
 
     Attributes
     ----------
     log : Log
-        With the segments and sizes at the time when they were listed: later records are not read.
+        The log, with the segments and sizes at the time of listing: later records are not read.
     starting, ending : LogBound
     prune : Pruning or None
-        What a condition excludes of this log, instead of what the options exclude of every log.
+        The ranges of this log that a condition excludes, instead of those that the options exclude from every log.
     """
 
     log: Log
@@ -100,9 +100,10 @@ class LogRead(NamedTuple):
     transactions : Transactions or None
         Under read_committed.
     splits : list of Split
-        One for each segment with such offsets; of a partition of a cluster, its range of offsets.
+        One for each segment with such offsets; for a partition of a cluster, its range of offsets.
     withheld : int
-        Under read_committed, of a partition of a cluster: the offsets from the last stable one on that were asked for.
+        For a partition of a cluster under read_committed, the number of requested offsets from the last stable offset
+        on.
     """
 
     start: int | None
@@ -133,7 +134,7 @@ class _Planner:
         return self.read(request.log, self.resolve(request))
 
     def attempt(self, request: LogRequest) -> LogRead | Exception:
-        """Return the error that planning raises, so that the caller raises it unchanged."""
+        """Return the error of planning, so that the caller can raise it unchanged."""
         try:
             return self(request)
         except (KbatchError, ValueError, OSError) as error:
@@ -238,8 +239,8 @@ def plan_log(request: LogRequest, options: ReadOptions) -> LogRead:
 def plan_or_defer(logs: Sequence[Log], options: ReadOptions) -> list[Task[Split] | Task[LogRequest]]:
     """Divide the bytes of logs among tasks, as `plan` without withheld batches, or the logs (`splits_of`).
 
-    If many logs have to be looked up, tasks get whole logs, except for logs larger than ``split_bytes``: 10^4 logs take
-    ten seconds or more in one process, and as elements of tasks half a second.
+    If many logs must be looked up, tasks get whole logs, except for logs larger than ``split_bytes``: one process takes
+    ten seconds or more for 10^4 logs, tasks half a second.
     """
     requests, planner = log_requests(logs, options), _Planner(options, withheld=False)
     small: list[LogRequest] = []
@@ -271,8 +272,8 @@ def plan_reads(
     stops : sequence of int or None, optional
         The same for the end of the options.
     mapper : Mapper, optional
-        Plans small logs if they are many and their files must be read for it, and follows the segments of the others
-        if they have many bytes.
+        Plans small logs if there are many and planning must read their files, and follows the segments of the other
+        logs if they have many bytes.
 
     Raises
     ------
@@ -299,14 +300,14 @@ def plan_reads(
 
 
 def plans_fast(logs: Sequence[Log], options: ReadOptions, starts: Sequence[int | None]) -> bool:
-    """Whether one process plans the reads as fast as a job: few logs have something to read, or few bytes to follow."""
+    """Whether one process plans the reads as fast as a job: few logs have records to read or bytes to follow."""
     behind = [log for log, start in zip(logs, starts, strict=True) if start is None or start < log.end_offset]
     follows = options.isolation == "read_committed"
     return len(behind) < MANY_LOGS and not (follows and sum(log.size for log in behind) > FOLLOW_JOB_BYTES)
 
 
 def splits_of(task: Task[Split] | Task[LogRequest], options: ReadOptions) -> list[Split]:
-    """Return the splits of a task in order; logs that have not been planned are planned now, without `withheld`.
+    """Return the splits of a task in order; plan logs that have not been planned yet, without `withheld`.
 
     Raises
     ------
@@ -335,7 +336,7 @@ def splits_of(task: Task[Split] | Task[LogRequest], options: ReadOptions) -> lis
 
 
 def plan_ranges(logs: Sequence[Log], options: ReadOptions) -> list[tuple[LogRange, ...]]:
-    """Divide whole logs among tasks that need all headers of a log.
+    """Divide whole logs among tasks that need all batch headers of a log.
 
     Raises
     ------
@@ -349,7 +350,7 @@ def plan_ranges(logs: Sequence[Log], options: ReadOptions) -> list[tuple[LogRang
 
 
 def _looks_up(options: ReadOptions) -> bool:
-    """Whether planning reads the files of each log, and not only their names and sizes."""
+    """Whether planning must read the files of each log, not only their names and sizes."""
     bounds = (options.starting, options.ending)
     has_times = any(
         each is not None
@@ -370,7 +371,7 @@ def _reads_here(requests: Sequence[LogRequest], planner: _Planner, mapper: Mappe
     """Plan reads in this process; `mapper` follows segments."""
     logs = [request.log for request in requests]
     if planner.options.isolation == "read_uncommitted":
-        # Nothing is followed. One step for each log keeps only its read in memory.
+        # No transactions are followed. One step per log keeps only the read of this log in memory.
         return map_logs(logs, planner, requests)
     resolved = map_logs(logs, planner.resolve, requests)
     known = _followed_segments(logs, resolved, planner.options, mapper)

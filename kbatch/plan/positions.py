@@ -1,4 +1,4 @@
-"""Where an export continues: the position of each topic-partition, and how its log changed since."""
+"""The position of each topic-partition, where an export continues, and the changes of its log since."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ CHECKSUM_BITS = 24
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The offset up to which the records of a topic-partition have been written, and how its log is recognized.
+    """The offset up to which the records of a topic-partition have been written, with the identity of its log.
 
     A log without a topic id is recognized by the batch and the record before the position. A rewritten batch
-    (compaction, recompression, another magic) has another checksum, but the record in it is the same.
+    (compaction, recompression, another magic) has another checksum, but contains the same record.
 
     Attributes
     ----------
@@ -60,10 +60,10 @@ class Position:
     topic_id : str or None
         The topic's id; None if the log has no ``partition.metadata``.
     batch_crc : int or None
-        The checksum in the header of the batch that has the offset before `next_offset`, or its `checksum_bits`; None
-        if no batch had it.
+        The checksum in the header of the batch with the offset before `next_offset`, or its `checksum_bits`; None if
+        no batch had this offset.
     record_crc : int or None
-        The `record_checksum` of the record with that offset; None if there was none among the records read.
+        The `record_checksum` of the record with this offset; None if no such record was read.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Position:
     record_crc: int | None = None
 
     def changed_id(self, topic_id: str | None) -> str:
-        """Return what shows that a topic with this id is another one, or "" if nothing does."""
+        """Return why a topic with this id is another topic, or "" if it may be the same."""
         if None in (self.topic_id, topic_id) or self.topic_id == topic_id:
             return ""
         return f"the topic was recreated: its id was {self.topic_id}, and is now {topic_id}"
@@ -92,21 +92,21 @@ ChangeKind = Literal["deleted", "truncated", "recreated"]
 
 
 class LogChange(NamedTuple):
-    """A change of a log since the last run, after which records cannot simply be added.
+    """A change of a log since the last run that prevents a simple continuation.
 
     Attributes
     ----------
     topic : str
     partition : int
     kind : {"deleted", "truncated", "recreated"}
-        Records from the position on were deleted by retention; the log was truncated below the position, by a new
-        leader or a restored copy; the topic was deleted and recreated, or its log was recreated.
+        "deleted": retention deleted records from the position on. "truncated": the log was truncated below the
+        position, by a new leader or a restored copy. "recreated": the topic, or its log, was recreated.
     position : int
         The next offset after the last run.
     resumed_at : int
         The offset at which this run resumes.
     reason : str
-        A sentence with the offsets of the log.
+        A sentence that names the offsets of the log.
     """
 
     topic: str
@@ -126,12 +126,12 @@ def plain_positions(positions: Positions) -> list[dict[str, Any]]:
 
 
 def parse_positions(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Position]:
-    """Return the positions of `plain_positions`.
+    """Return positions from the result of `plain_positions`.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        If they do not have this form.
+        If the values do not have this form.
     """
     return {
         (str(row["topic"]), int(row["partition"])): Position(
@@ -181,7 +181,7 @@ def report_unrecognized(names: Sequence[str]) -> None:
 
 
 def _change_of(log: Log, position: Position, unrecognized: list[str]) -> LogChange | None:
-    # Not the first batch's offset: compaction may have removed the batches before it.
+    # Not the offset of the first batch: compaction may have removed earlier batches.
     first = max(log.segments[0].base_offset or 0, log.start_checkpoint or 0)
     end, next_offset = log.end_offset, position.next_offset
     topic_id = None if log.topic_id is None else str(log.topic_id)
@@ -219,7 +219,7 @@ def _change_of(log: Log, position: Position, unrecognized: list[str]) -> LogChan
 
 
 def batch_with(log: Log, offset: int) -> tuple[Segment, np.void] | None:
-    """Return the row of the batch that has an offset, and its segment; None if no batch has it."""
+    """Return the row of the batch with an offset, and its segment; None if no batch has the offset."""
     for segment in reversed(log.segments):
         if segment.base_offset is None or segment.base_offset <= offset:
             for rows in segment.scan(segment.seek_offset(offset)):
@@ -230,12 +230,12 @@ def batch_with(log: Log, offset: int) -> tuple[Segment, np.void] | None:
 
 
 def changed_identity(log: Log, position: Position, found: tuple[Segment, np.void] | None) -> str | None:
-    """Return what shows that a log is another one than that of a position, or "" if nothing does.
+    """Return why a log is not the log of a position, or "" if it is the same log.
 
     Parameters
     ----------
     log : Log
-        Without another topic id, and with the offset before the position within its bounds.
+        A log without a different topic id, which has the offset before the position within its bounds.
     position : Position
     found : (Segment, row) or None
         The batch with that offset, by `batch_with`.
@@ -257,7 +257,7 @@ def changed_identity(log: Log, position: Position, found: tuple[Segment, np.void
     is_known = position.topic_id is not None and log.topic_id is not None
     unknown = "" if is_known else None
     if found is None:
-        # If retention has removed it too, the log begins at the position: nothing before it can be missing.
+        # If retention has removed it too, the log begins at the position, so no earlier records are missing.
         return "" if (log.segments[0].base_offset or 0) > offset else unknown
     segment, row = found
     crc = int(row["crc"])
@@ -282,14 +282,14 @@ def changed_identity(log: Log, position: Position, found: tuple[Segment, np.void
 
 
 def checksum_bits(crc: int) -> int:
-    """Return the bits of a checksum by which a log is recognized: the last 24, and never 0."""
+    """Return the bits of a checksum that identify a log: the last 24, and never 0."""
     return (crc & (1 << CHECKSUM_BITS) - 1) or 1
 
 
 def record_checksum(table: RecordTable, row: int) -> int:
     """Return a checksum of the offset, timestamp, key and value of a record; 24 bits, and never 0.
 
-    Headers are left out: a log that was converted to another magic has none.
+    Headers are excluded, because a log that was converted to an older magic has none.
     """
     record = table.records[row]
     crc = 0
@@ -302,7 +302,7 @@ def record_checksum(table: RecordTable, row: int) -> int:
 
 
 def _record_with(segment: Segment, row: np.void, offset: int) -> int | None:
-    """Return the checksum of the record of a batch with an offset; None if it has none, or it cannot be read."""
+    """Return the checksum of the record of a batch with an offset; None if the record is missing or unreadable."""
     start, size = int(row["position"]), int(row["size"])
     options = DecodeOptions(on_error="raise", columns=("offset", "timestamp", "key", "value"))
     try:
@@ -322,9 +322,9 @@ def known_epoch(batch: np.void) -> int | None:
 
 
 def _end_of_epoch(log: Log, position: Position, limit: int) -> int:
-    """Return where the batches of later leader epochs than the position's begin, at most `limit`.
+    """Return the first offset of batches with a later leader epoch than the position's, at most `limit`.
 
-    The log has the same records as before up to there: a follower truncates its log at this offset (KIP-101).
+    Up to this offset, the log has the same records as before: a follower truncates its log there (KIP-101).
     """
     if position.leader_epoch is None:
         return limit

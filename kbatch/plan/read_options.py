@@ -1,4 +1,4 @@
-"""The options of a read: the options of Spark's Kafka source, and options for damage and planning."""
+"""The options of a read: those of Spark's Kafka source, and options for damage and planning."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ DEFAULT_SPLIT_BYTES = 128 << 20
 # UnsafeRow is limited to 2^31 - 16 bytes (BufferHolder); its fixed part and the topic's name take less than a KiB.
 MOST_ROW_BYTES = (1 << 31) - 16 - 1024
 
-# Offsets that mean the ends of a log, as in Spark's Kafka source.
+# Offsets that stand for the ends of a log, as in Spark's Kafka source.
 EARLIEST, LATEST = -2, -1
-# The prefix of options of a URL's filesystem (`kbatch.log.store.storage.filesystem`).
+# The prefix of file system options for URLs (`kbatch.log.store.storage.filesystem`).
 _STORAGE = "storage."
-# Options of Spark's Kafka source that mean nothing for directories: connections, consumers, and limits of streams.
+# Options of Spark's Kafka source without a meaning for directories: connections, consumers, and limits of streams.
 _OF_BROKERS = ("kafka.", "fetchoffset.", "kafkaconsumer.", "groupidprefix")
 _OF_STREAMS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxbytespertrigger", "maxtriggerdelay")
 
@@ -63,7 +63,7 @@ OnGap = Literal["report", "raise"]
 
 
 class TopicPolicy(TypedDict, total=False):
-    """The options that a topic may have for itself."""
+    """The options that may be set for a single topic."""
 
     on_error: OnError
     fail_on_data_loss: bool
@@ -118,7 +118,7 @@ def _parse_partitions(text: str) -> frozenset[int]:
             raise ValueError(f"must be numbers and ranges such as 0,2,5-7, got {text!r}")
         first = int(found[1])
         last = int(found[2]) if found[2] else first
-        # A partition is an int32; a typing error must not create a huge set.
+        # A partition is an int32; a typo must not create a huge set.
         if last < first or last >= 1 << 31 or last - first > 100_000:
             raise ValueError(f"must be numbers and ranges such as 0,2,5-7; {part.strip()!r} is not a range")
         numbers.update(range(first, last + 1))
@@ -157,7 +157,7 @@ def _parse_offsets(text: str, side: str) -> Bound:
 
 
 def _bound(side: str, where: str) -> Any:
-    """Return the option of one end; a timestamp overrides timestamps per partition, and these override offsets."""
+    """Return the option for one end; a timestamp overrides timestamps per partition, which override offsets."""
     sides: dict[str, Callable[[str], Bound]] = {
         f"{side}Timestamp": lambda text: Bound(timestamp=_parse_time(text)),
         f"{side}OffsetsByTimestamp": lambda text: Bound(timestamps=parse_per_partition(text)),
@@ -212,19 +212,19 @@ _WITHOUT_INDEX = ValueKind(lambda text: False, "true", help="with a key: use no 
 @opts.documented
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read, and what to do at damage; the parameters are in the order of ``docs/options.md``.
+    """The records to read, and how to treat damage; the parameters are in the order of ``docs/options.md``.
 
-    Instances hold plain values only and can be pickled.
+    Instances hold only plain values and can be pickled.
 
     Attributes
     ----------
     {options}
     storage : dict of str to str
-        Options of a URL's filesystem. They may be secrets, so the repr omits them.
+        Options of a URL's file system. They may be secrets, so the repr omits them.
     values : ValueOptions
-        How keys and values are parsed.
+        The formats of keys and values.
     policies : dict of str to dict
-        By topic, the values of `on_error`, `fail_on_data_loss` and `on_gap` that differ from those of other topics.
+        By topic, the values of `on_error`, `fail_on_data_loss` and `on_gap` that differ from the general ones.
 
     Raises
     ------
@@ -363,7 +363,7 @@ class ReadOptions:
         opts.check_options(self)
         check_fields(self)
         if isinstance(self.index, str):
-            # The processes of a cluster have working directories of their own.
+            # The processes of a cluster have different working directories.
             object.__setattr__(self, "index", os.path.abspath(self.index))
         chosen = [name for name in ("topics", "topic_pattern", "assign") if getattr(self, name) is not None]
         if len(chosen) > 1:
@@ -380,7 +380,7 @@ class ReadOptions:
             self._check_policy(topic, policy)
 
     def __repr__(self) -> str:
-        # Its module imports NumPy, which the parsers of the command line do not.
+        # Its module imports NumPy, which the command line parsers must not import.
         from kbatch.records.display import changed_repr
 
         return changed_repr(self)
@@ -396,7 +396,7 @@ class ReadOptions:
             raise OptionError(f"{error.text} for topic {{{len(error.values)}!r}}", *error.values, topic) from None
 
     def _for_topic(self, topic: str | None) -> ReadOptions:
-        """Return the options of a topic: those of its policy in place of the general ones, and no `policies`."""
+        """Return the options of a topic, with its policy in place of the general options and without `policies`."""
         if not self.policies:
             return self
         return self._by_topic.get(topic, self._by_topic[None])
@@ -412,15 +412,15 @@ class ReadOptions:
 
     @cached_property
     def selection(self) -> Selection:
-        """The part that chooses topic-partitions, offsets and times."""
-        # The parsers of the command line import this module, but neither NumPy nor the modules of logs.
+        """The part that selects topic-partitions, offsets and times."""
+        # The command line parsers import this module, but neither NumPy nor the modules of logs.
         from kbatch.log.selection import Selection
 
         return Selection(**{each.name: getattr(self, each.name) for each in fields(Selection)})
 
 
 def split_policies(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of `ReadOptions`, from such as are mappings of topics to policies too.
+    """Return arguments of `ReadOptions`; some of the given values may map topics to policies.
 
     Examples
     --------
@@ -446,11 +446,11 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     Parameters
     ----------
     options : mapping of str to str
-        Names in any case. ``docs/options.md`` lists all of them; options of Spark's Kafka source have its names and
-        values, and those that mean nothing for directories are ignored (`warn_ignored`). ``path`` is a log directory;
-        ``paths`` has several of them, as a JSON list or separated by commas.
-        ``storage.NAME`` is an option of the filesystem (`kbatch.log.store.storage.Storage`). Settings of a schema
-        registry have the names of Confluent's clients, such as ``schema.registry.url``.
+        Names in any case; ``docs/options.md`` lists them. Options of Spark's Kafka source keep their names and
+        values; those without a meaning for directories are ignored (`warn_ignored`). ``path`` is a log directory;
+        ``paths`` has several log directories, as a JSON list or separated by commas.
+        ``storage.NAME`` is an option of the file system (`kbatch.log.store.storage.Storage`). Settings of a schema
+        registry have the names that Confluent's clients use, such as ``schema.registry.url``.
 
     Raises
     ------
@@ -475,14 +475,14 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
 def parse_read(
     given: Mapping[str, str], apart: Container[str], excluded: Container[str] = (), added: Iterable[str] = ()
 ) -> ReadOptions:
-    """Return the options of a read, by name in lower case, without those that its source has `apart`.
+    """Return the options of a read, by name in lower case, except those that its source handles `apart`.
 
     Parameters
     ----------
     given : mapping of str to str
     apart : container of str
     excluded : container of str
-        Options that this source does not have.
+        Options that this source does not support.
     added : iterable of str
         Options that only this source has.
 
@@ -510,7 +510,7 @@ def parse_read(
 
 
 def _ignored(options: Iterable[str], *, is_stream: bool) -> list[str]:
-    """Return the options that users of Spark's Kafka source bring along, and that mean nothing for directories."""
+    """Return the given options of Spark's Kafka source that have no meaning for directories."""
     read = {name.lower() for each in opts.options_of(ReadOptions) for name in each.spark}
     return ignored_options((name for name in options if name.lower() not in read), _OF_BROKERS, is_stream=is_stream)
 
@@ -518,7 +518,7 @@ def _ignored(options: Iterable[str], *, is_stream: bool) -> list[str]:
 def ignored_options(options: Iterable[str], prefixes: tuple[str, ...], *, is_stream: bool) -> list[str]:
     """Return the options that begin with one of the prefixes, and in a batch read the limits of streams.
 
-    The rule is the one of Spark's Kafka source for limits of streams.
+    Spark's Kafka source ignores limits of streams in batch reads too.
     """
     limits = () if is_stream else _OF_STREAMS
     return [name for name in options if name.lower().startswith(prefixes) or name.lower() in limits]
@@ -530,7 +530,7 @@ def warn_ignored(options: Iterable[str], *, is_stream: bool = False) -> None:
 
 
 def log_ignored(names: Iterable[str], source: str, *, is_stream: bool) -> None:
-    """Log one warning that names options of Spark's Kafka source that have no effect, if there are any."""
+    """Log one warning that names the options of Spark's Kafka source that have no effect, if there are any."""
     if listed := ", ".join(sorted(names)):
         logging.getLogger(__name__).warning(
             "these options of Spark's Kafka source mean nothing for %s of %s, and are ignored: %s",

@@ -1,4 +1,4 @@
-"""Spark's types of parsed keys and values, without importing pyspark."""
+"""Spark's types for parsed keys and values, without importing PySpark."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _UNFIT = "a value that Spark has no type for, such as a timestamp beyond microse
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Spark has for an Arrow type: without unsigned integers, and times as microseconds.
+    """Return the Spark-compatible type for an Arrow type: no unsigned integers, and times in microseconds.
 
-    Unsigned integers become the next wider type, uint64 decimal(20, 0), times of day their integers, and null types
-    strings.
+    Unsigned integers become the next wider type, uint64 becomes decimal(20, 0), times of day become integers, and null
+    types become strings.
     """
     types = pa.types
     if types.is_struct(kind):
@@ -76,7 +76,7 @@ class SparkParser:
 
 
 def _cast_by_halves(values: pa.Array, first: int, kind: pa.DataType, parts: list[pa.Array], unfit: list[int]) -> None:
-    """Cast an array; collect the rows, counted from `first`, that do not fit: timestamps beyond microseconds."""
+    """Cast an array; collect the rows that do not fit, counted from `first`: timestamps beyond microseconds."""
     try:
         parts.append(_cast_to_spark(values, kind))
     except pa.ArrowInvalid:

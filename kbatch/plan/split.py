@@ -40,15 +40,15 @@ __all__ = [
     "records_per_byte",
 ]
 
-# Opening a file counts as reading this number of bytes, and a task opens at most this number of tiny files.
+# Opening a file costs as much as reading this number of bytes, and a task opens at most this number of tiny files.
 OPEN_COST = 1 << 20
 MAX_OPENED = 128
-# A task may exceed the even share by this fraction (one part in ...), which avoids a tiny rest.
+# A task may exceed the even share by this fraction (one part in ...), which avoids a tiny remainder.
 SHARE_SLACK = 16
 
 
 class Part(Protocol):
-    """What a task reads, with estimates of it."""
+    """A part of a task, with estimates of its size."""
 
     @property
     def bytes(self) -> int:
@@ -56,7 +56,7 @@ class Part(Protocol):
 
     @property
     def records(self) -> int | None:
-        """The estimated number of records; None if nothing is known that a file must not be read for."""
+        """The estimated number of records; None if an estimate would need to read a file."""
 
 
 WorkT = TypeVar("WorkT")
@@ -64,7 +64,7 @@ PartT = TypeVar("PartT", bound=Part)
 
 
 class Task(tuple[PartT, ...]):
-    """The parts that a task reads, in order. It is pickled, and independent of other tasks."""
+    """The parts that a task reads, in order; picklable, and independent of other tasks."""
 
     __slots__ = ()
 
@@ -75,37 +75,37 @@ class Task(tuple[PartT, ...]):
 
     @property
     def records(self) -> int | None:
-        """The estimated number of records, by the offsets of the segments; None if it is unknown for a part."""
+        """The estimated number of records, from the offsets of the segments; None if unknown for a part."""
         counts = [part.records for part in self]
         return None if None in counts else sum(count or 0 for count in counts)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A byte range of one segment file, for one task to read. It is pickled, so it holds plain values only.
+    """A byte range of one segment file, for one task to read. It is pickled, so it holds only plain values.
 
     Attributes
     ----------
     path : str
     start, end : int
-        Bytes; a batch begins at `start`, and at `end` unless that is the file's end.
+        Byte positions; a batch begins at `start`, and at `end` unless that is the end of the file.
     size : int
-        Bytes of the whole file when it was planned. Bytes that are appended later are not read.
+        The size of the whole file when it was planned. Bytes that are appended later are not read.
     live : bool
         Whether the file is the last of its log, so that a broker may be writing to it.
     topic, partition
-        From the directory's name, if it has this form.
+        From the name of the directory, if it has this form.
     start_offset, stop_offset : int or None
         Records outside this range are not returned.
     below : int or None
         The base offset of the next segment. An offset at or above it means that segments overlap.
     withheld : Withheld or None
-        Under read_committed, the batches of the segment that are not returned. The markers that decide this may be in
-        other splits.
+        Under read_committed, the batches of the segment that are not returned. Other splits may contain the markers
+        that decide this.
     stable_offset : int or None
         Under read_committed, the last stable offset of the log if a transaction is undecided or open.
     is_named : bool
-        Whether the caller named the file itself, which then may be a symbolic link.
+        Whether the caller named this file, which may then be a symbolic link.
     density : float or None
         The estimated number of records per byte (`records_per_byte`).
     """
@@ -125,7 +125,7 @@ class Split:
     is_named: bool = False
     density: float | None = None
 
-    # Not the history of a cluster, of which `kbatch.plan.cluster_tasks.ClusterRange` may be a part.
+    # Only a `kbatch.plan.cluster_tasks.ClusterRange` may belong to the history of a cluster.
     is_history: ClassVar[bool] = False
 
     @property
@@ -149,7 +149,7 @@ class Split:
         return smallest(self.stop_offset, self.stable_offset)
 
     def bytes_after(self, before: Split | None) -> int:
-        """Return the bytes of a file between two parts of it, which the key index excludes."""
+        """Return the bytes of a file between two parts that the key index excludes."""
         return 0 if before is None or before.path != self.path else max(0, self.start - before.end)
 
 
@@ -162,7 +162,7 @@ def log_splits(
     *,
     withheld: bool = True,
 ) -> list[Split]:
-    """Return the byte range of each segment that holds offsets of a range, in order.
+    """Return the byte range of each segment with offsets of a range, in order.
 
     Parameters
     ----------
@@ -170,11 +170,11 @@ def log_splits(
     start, stop : int or None
         The range of offsets; None is the log's own end on that side.
     transactions : Transactions or None
-        Under read_committed, those that reach into the range.
+        Under read_committed, the transactions that reach into the range.
     options : ReadOptions
     withheld : bool
-        Under read_committed, whether tasks also read the batches from the last stable offset on, to count them. If
-        they do not, and the range includes such batches, a warning is logged.
+        Under read_committed, whether tasks also read the batches from the last stable offset on, to count them.
+        Otherwise, a warning is logged if the range includes such batches.
 
     Raises
     ------
@@ -202,14 +202,14 @@ def divide_splits(found: Iterable[tuple[Log, Sequence[Split]]], options: ReadOpt
     Returns
     -------
     list of Task
-        Joined in order, they cover each byte of the splits exactly once. Tasks have about equal sizes, since splits end
-        at batches, of at most about ``split_bytes`` (an eighth more, or one batch). With ``on_error="stop"`` one task
-        reads a whole log, because only the reader of all of it knows where it stops.
+        Joined in order, they cover each byte of the splits exactly once. Tasks have about equal sizes, since splits are
+        cut at batches, of at most about ``split_bytes`` (plus an eighth, or one batch). With ``on_error="stop"`` one
+        task reads a whole log, because only the reader of all of it knows where it stops.
     """
     units: list[_Unit[Split]] = []
     for log, splits in found:
         if options._for_topic(log.topic).on_error == "stop":
-            # Damage before the start offset doesn't stop the read: seeking has passed it.
+            # Damage before the start offset does not stop the read, because seeking skips it.
             if splits:
                 units.append(_Unit(list(splits), sum(split.bytes for split in splits)))
             continue
@@ -227,8 +227,8 @@ def divide_splits(found: Iterable[tuple[Log, Sequence[Split]]], options: ReadOpt
 def growing_parts(segment: Segment, split: Split, size: int, most: int, *, from_end: bool = False) -> Iterator[Split]:
     """Yield the parts of a split of a segment: about `size` bytes, then four times as many, and so on, up to `most`.
 
-    Parts are cut at batches, and are larger where damage hides them. They are in order, or in the opposite order
-    `from_end`, which follows headers of a file without an index each time.
+    Parts are cut at batches, and are larger where damage hides batches. They are in order, or with `from_end` in
+    reverse order, which for a file without an index follows the headers for each part.
     """
     cutter = _Cutter(open_cost=0)
     unit = _Unit([split], split.bytes, segment=segment)
@@ -243,7 +243,7 @@ def growing_parts(segment: Segment, split: Split, size: int, most: int, *, from_
 
 
 def indexed_splits(log: Log, splits: Iterable[Split], index: KeyIndex, rows: RowFilter) -> list[Split]:
-    """Return the parts of the splits of a log that may have records of a filter, by the key index."""
+    """Return the parts of the splits of a log that may have matching records according to the key index."""
     segments = {segment.path: segment for segment in log.segments}
     return [
         replace(split, start=start, end=end)
@@ -253,20 +253,20 @@ def indexed_splits(log: Log, splits: Iterable[Split], index: KeyIndex, rows: Row
 
 
 def divide_logs(items: Iterable[WorkT], logs: Iterable[Log], options: ReadOptions) -> list[list[WorkT]]:
-    """Divide whole logs among tasks; there is one item for each log."""
+    """Divide whole logs among tasks, with one item for each log."""
     return _divide([_Unit([item], log.size) for item, log in zip(items, logs, strict=True)], options)
 
 
 def divide_parts(parts: Iterable[PartT], options: ReadOptions) -> list[list[PartT]]:
-    """Divide parts among tasks, none of which is cut."""
+    """Divide parts among tasks without cutting them."""
     return _divide([_Unit([part], part.bytes) for part in parts], options)
 
 
 @dataclass(slots=True)
 class _Unit(Generic[WorkT]):
-    """Parts that one task reads together. With a `segment`, its one split can be cut at a batch.
+    """Parts that one task reads together. With a `segment`, the unit has one split, which can be cut at a batch.
 
-    `size` is in bytes; `offsets` is the number of offsets it spans, if they are limited.
+    `size` is in bytes; `offsets` is the number of offsets that the unit spans, if they are limited.
     """
 
     parts: list[WorkT]
@@ -276,7 +276,7 @@ class _Unit(Generic[WorkT]):
 
 
 class _Units(Generic[WorkT]):
-    """Units that no task has yet, in their order. `cost` is the sum of their costs: bytes, and the opening of files."""
+    """Units without a task, in order. `cost` is the sum of their costs: bytes, and opening files."""
 
     def __init__(self, units: Iterable[_Unit[WorkT]], open_cost: int) -> None:
         self._queue = deque(units)
@@ -311,7 +311,7 @@ def _divide(units: Sequence[_Unit[WorkT]], options: ReadOptions) -> list[list[Wo
     remaining = _Units(units, open_cost)
     tasks: list[list[WorkT]] = []
     while remaining:
-        # Even shares of what remains compensate for units that could not be cut.
+        # Even shares of the remaining units compensate for units that could not be cut.
         missing = (options.min_partitions or 1) - len(tasks)
         share = remaining.cost / max(missing, math.ceil(remaining.cost / max_cost - 1 / SHARE_SLACK), 1)
         tasks.append(_take_share(remaining, share, max_offsets, cutter))
@@ -319,9 +319,9 @@ def _divide(units: Sequence[_Unit[WorkT]], options: ReadOptions) -> list[list[Wo
 
 
 def _take_share(units: _Units[WorkT], share: float, max_offsets: int, cutter: _Cutter) -> list[WorkT]:
-    """Take one unit or more from the front, until their cost is `share`, less or more by the slack.
+    """Take one or more units from the front, until their cost is `share`, within the slack.
 
-    The unit that exceeds it is cut. If it cannot be cut, it is left, unless it is the first.
+    A unit that exceeds the share is cut. If it cannot be cut, it is left, unless it is the first.
     """
     slack = share / SHARE_SLACK
     parts: list[WorkT] = []
@@ -356,7 +356,7 @@ def _segment_splits(
         begin, end = seek(segment, start, use_indexes=log.use_indexes), segment.size
         if stop is not None and (below is None or below > stop):
             end = segment.end_for_offset(stop, use_indexes=log.use_indexes)
-        # At the end of a segment, a task finds the offsets that are missing before the next one.
+        # At the end of a segment, a task finds the missing offsets before the next segment.
         if begin >= end and (below is None or end < segment.size):
             continue
         yield Split(
@@ -378,7 +378,7 @@ def _segment_splits(
 
 
 def records_per_byte(log: Log) -> float | None:
-    """Estimate the records of each byte of a log from the names of its segments; None if it has one segment."""
+    """Estimate the records per byte of a log from the names of its segments; None if it has one segment."""
     first, last = log.segments[0].base_offset, log.segments[-1].base_offset
     size = log.size - log.segments[-1].size
     return (last - first) / size if last is not None and first is not None and size else None
@@ -387,7 +387,7 @@ def records_per_byte(log: Log) -> float | None:
 def _cut_by_offsets(segment: Segment, split: Split, end: int, limit: int) -> Iterator[_Unit[Split]]:
     """Cut a split at batches so that no unit spans more than `limit` offsets; `end` is excluded.
 
-    A batch that spans more is a unit by itself. Nothing is cut after damage that hides where the next batch begins.
+    A batch that spans more is a separate unit. There are no cuts after damage that hides the next batch.
     """
     end = end if split.stop_offset is None else min(end, split.stop_offset)
     first = max(segment.base_offset or 0, split.start_offset or 0)
@@ -408,7 +408,7 @@ def _cut_by_offsets(segment: Segment, split: Split, end: int, limit: int) -> Ite
 
 
 def good_row(segment: Segment, position: int) -> npt.NDArray[np.void] | None:
-    """Return the header at `position`, as an array of one row, if a batch with a good checksum begins there."""
+    """Return the header at `position` as an array of one row, if a batch with a valid checksum begins there."""
     for rows in segment.scan(position):
         return rows[:1] if has_good_batch(segment, rows[0]) else None
     return None
@@ -417,7 +417,7 @@ def good_row(segment: Segment, position: int) -> npt.NDArray[np.void] | None:
 class _Cutter:
     """Cuts units in two at a batch, which an index entry or the batch headers locate.
 
-    Nothing is cut after damage that hides where the next batch begins.
+    There are no cuts after damage that hides the next batch.
     """
 
     def __init__(self, open_cost: int) -> None:
@@ -435,7 +435,7 @@ class _Cutter:
         index = self._index_of(segment)
         entry = int(np.searchsorted(index["position"], target))
         position: int | None = None
-        # An entry of a stale index may not be the beginning of a batch.
+        # An entry of a stale index may not point to the beginning of a batch.
         near = entry < len(index) and split.start < index["position"][entry] < min(target + slack, split.end)
         if near and segment._begins_batch(int(index["position"][entry]), int(index["offset"][entry])):
             position = int(index["position"][entry])
@@ -458,7 +458,7 @@ class _Cutter:
 
 
 def _next_batch(segment: Segment, start: int, target: int) -> int | None:
-    """Follow headers from the batch at `start`; return the first position from `target` on if its checksum holds."""
+    """Follow headers from the batch at `start`; return the first batch from `target` on if its checksum is valid."""
     for rows in segment.scan(start):
         later = rows[rows["position"] >= target]
         if len(later):

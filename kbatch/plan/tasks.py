@@ -1,4 +1,4 @@
-"""A task's splits -> tables of bounded size."""
+"""Reads the splits of a task as tables of bounded size."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class TableSize:
     max_bytes : int
         As for `kbatch.log.reading.read_tables`.
     is_strict : bool
-        Whether `max_bytes` is a limit for large batches too (`kbatch.read.decode_options.DecodeOptions`).
+        Whether `max_bytes` also limits large batches (`kbatch.read.decode_options.DecodeOptions`).
     limits : Limits or None
-        By default those that the options of the read have.
+        Default is the limits in the options of the read.
     """
 
     max_bytes: int = TABLE_BYTES
@@ -61,27 +61,27 @@ def task_tables(
 ) -> Iterator[tuple[Split, RecordTable]]:
     """Decode the splits of a task one after the other, in tables of bounded size.
 
-    With a choice of rows the tables contain only those records, but all batches and losses. Once damage has
-    stopped the reading of a log with ``on_error="stop"``, its other splits are losses. Offsets that are missing after a
-    segment follow its tables as an empty table, with a loss unless compaction has removed them.
+    With a row filter, the tables contain only matching records, but all batches and losses. After damage has
+    stopped the read of a log with ``on_error="stop"``, its other splits are losses. If offsets are missing after a
+    segment, an empty table follows its tables, with a loss unless compaction has removed the offsets.
 
     Parameters
     ----------
     splits : sequence of Split
     options : ReadOptions
     columns : tuple of str, optional
-        The only columns of the records that the caller uses, of `kbatch.records.kafka_columns.SPARK_COLUMNS`.
+        The columns of the records that the caller uses, from `kbatch.records.kafka_columns.SPARK_COLUMNS`.
     gaps : list of SegmentGap, optional
-        Offsets that are missing after a segment are appended to it before their table.
+        Missing offsets after a segment are appended to it before their table.
     size : TableSize
         Limits on the tables.
     rows : RowFilter, optional
-        The records to choose, instead of those with ``options.key``.
+        The records to select, instead of the records with ``options.key``.
 
     Yields
     ------
     Split, RecordTable
-        The split, or the part of it that is read by the key index.
+        The split, or the part of it that the key index selects.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def _gap_tables(
 
 
 def _deleted(split: Split, position: int, options: ReadOptions) -> str:
-    """Return the reason of the loss if a segment no longer exists; raise if the options refuse that."""
+    """Return the reason of the loss if a segment no longer exists; raise if the options do not allow this."""
     name = split.log if split.topic is None else f"{split.topic}-{split.partition}"
     base = parse_segment_name(os.path.basename(split.path))
     first = max(base or 0, split.start_offset or 0)

@@ -1,4 +1,4 @@
-"""Transactions that read_committed leaves out or withholds, as rows of the data source's table ``transactions``."""
+"""Transactions that read_committed omits or withholds, as rows of the data source's table ``transactions``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def transaction_batches(
     Parameters
     ----------
     ranges : sequence of LogRange
-        The logs, and the range of offsets that their transactions must reach into. The markers may be outside of it.
+        The logs, and the range of offsets into which their transactions must reach. Markers may be outside of it.
     columns : sequence of str
         The columns of `TRANSACTION_SCHEMA` to return, in this order.
     options : ReadOptions
@@ -52,8 +52,8 @@ def transaction_batches(
     Yields
     ------
     pyarrow.RecordBatch
-        For each log the aborted ones in the order of their markers, likewise the undecided ones, whose markers are lost
-        to damage, then the open ones by first offset.
+        For each log, aborted transactions in the order of their markers, then undecided transactions, whose markers
+        are damaged or lost, then open transactions by first offset.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def transaction_batches(
         on_error = options._for_topic(log.topic).on_error
         transactions = log.transactions(crc=options.crc, on_error=on_error)
         if on_error == "raise":
-            # Damage may hide a whole transaction, which then isn't undecided either: check the headers at least.
+            # Damage may hide a whole transaction, which is then not undecided either: check at least the headers.
             raise_damage(log, options.crc if len(transactions.undecided) else "skip")
         rows = _transaction_rows(log, transactions, log_range, options)
         for start in range(0, len(rows["state"]), _TRANSACTION_ROWS):
@@ -82,7 +82,7 @@ def pending_table(followed: Sequence[tuple[Log, Transactions, LogRange]], option
     Parameters
     ----------
     followed : sequence of (Log, Transactions, LogRange)
-        The logs, their transactions, and the range of offsets that they must reach into.
+        The logs, their transactions, and the range of offsets into which these must reach.
     options : ReadOptions
 
     Returns

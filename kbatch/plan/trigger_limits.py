@@ -1,4 +1,4 @@
-"""Where a micro-batch of a stream ends, if the number of its records or bytes is limited."""
+"""The end of a micro-batch of a stream with a limit on its records or bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 def shares(backlog: Mapping[KeyT, int], limit: int) -> dict[KeyT, int]:
-    """Divide a limit in proportion, with at least one for each, as ``KafkaMicroBatchStream.rateLimit``."""
+    """Divide a limit in proportion, with at least one for each, like ``KafkaMicroBatchStream.rateLimit``."""
     total = sum(backlog.values())
     if total <= limit:
         return dict(backlog)
@@ -34,7 +34,7 @@ def bytes_from(log: Log, start: int, state: LogState) -> int:
 
 
 def bytes_between(log: Log, start: int, stop: int, state: LogState) -> int:
-    """Return the number of bytes from the batch of the offset `start` to the batch of `stop`, which is not included."""
+    """Return the number of bytes from the batch of the offset `start` up to the batch of `stop`, exclusive."""
     first, last = segment_before(log.segments, start), segment_before(log.segments, stop)
     is_end = stop >= state.end_offset and log.segments[last].path == state.last
     end = state.position if is_end else log.segments[last].seek_offset(stop)
@@ -62,10 +62,10 @@ def offset_after_bytes(log: Log, start: int, size: int) -> int:
 def offset_after_records(log: Log, start: int, limit: int) -> int:
     """Return the offset up to which a log has `limit` records from the offset `start` on, by its batch headers.
 
-    Offsets that retention or compaction removed do not count, however many they are. Only a batch in which no offset is
-    missing is divided: others, and compressed message sets, whose headers have no count, are included as a whole if
-    they come first, and otherwise left out. If the log ends before, or is damaged, the result is `limit` offsets after
-    `start`, or the offset after the last batch if that is more.
+    Offsets that retention or compaction removed do not count. Only batches without missing offsets are divided: other
+    batches, and compressed message sets, whose headers have no count, are included completely if they come first, and
+    otherwise excluded. If the log ends earlier, or is damaged, the result is `limit` offsets after `start`, or the
+    offset after the last batch if that is larger.
     """
     number = segment_before(log.segments, start)
     position = log.segments[number].seek_offset(start)
@@ -74,7 +74,7 @@ def offset_after_records(log: Log, start: int, limit: int) -> int:
         end = position
         for rows in segment.scan(position):
             last = rows["last_offset"]
-            # Where each batch begins to count: at its first offset, which message sets do not have, or at `start`.
+            # Each batch counts from its first offset, which message sets do not have, or from `start`.
             before = np.maximum(np.concatenate([[reached], last[:-1] + 1]), reached)
             first = np.where(rows["base_offset"] < 0, before, np.maximum(rows["base_offset"], reached))
             counts = np.where(rows["record_count"] < 0, last - before + 1, rows["record_count"])

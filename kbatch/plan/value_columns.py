@@ -1,4 +1,4 @@
-"""The parsers of keys and values, and their columns, between decoding and the output of data source and export."""
+"""The parsers of keys and values, and their columns in the output of the data source and of exports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kbatch.values.typed_columns import DOC, ValueColumns, taken_names
 
 __all__ = ["Sampler", "parsers_of", "value_columns"]
 
-# Returns keys or values of logs; the arguments are those of `kbatch.log.sampling.sample_logs`.
+# Returns keys or values of logs, with the arguments of `kbatch.log.sampling.sample_logs`.
 Sampler: TypeAlias = Callable[[Sequence[Any], On, Crc, Sequence[int | None] | None], list[bytes]]
 
 
@@ -32,16 +32,16 @@ def parsers_of(
     known: Mapping[On, pa.DataType] | None = None,
     sampled: Sampler = sample_logs,
 ) -> dict[On, Parser]:
-    """Return the parsers of the options, of values with Spark's types.
+    """Return the parsers that the options select, which return Spark's types.
 
-    A schema of json that is not given has a type in `known`, or is inferred from a sample of the logs.
+    If no JSON schema is given, its type comes from `known`, or is inferred from a sample of the logs.
     """
     made = values.parsers(lambda on: sampled(logs, on, options.crc, None), known, lambda: topics_of(logs))
     return {on: SparkParser(parser) for on, parser in made.items()}
 
 
 def _earlier_types(values: ValueOptions, earlier: pa.Schema, flatten: bool) -> dict[On, pa.DataType]:
-    """Return the types of inferred schemas in an export with the columns `earlier`, if the columns show them."""
+    """Return the inferred types of an earlier export from its columns `earlier`, if the columns show them."""
     found: dict[On, pa.DataType] = {}
     for on in values.parsed:
         if not getattr(values, on).inferred:
@@ -54,9 +54,9 @@ def _earlier_types(values: ValueOptions, earlier: pa.Schema, flatten: bool) -> d
 
 
 def _fields_of(on: On, earlier: pa.Schema, *, only: bool) -> list[pa.Field]:
-    """Return the fields of a struct from the columns that were made of it.
+    """Return the fields of a struct from the columns that were made from it.
 
-    Columns without metadata, of an earlier release or another program, belong to the side if it is the only one.
+    Columns without metadata, from an earlier release or another program, belong to the side if it is the only one.
     """
     documents = [((each.metadata or {}).get(DOC) or b"").decode() for each in earlier]
     if any(documents):
@@ -74,7 +74,7 @@ def _without_prefix(name: str, on: On, taken: set[str]) -> str:
 
 
 def _has_sides(columns: ValueColumns, earlier: pa.Schema, sides: Iterable[On]) -> bool:
-    """Whether the columns of these sides have the names and types of data that was written before."""
+    """Whether the columns of these sides have the names and types of the existing data."""
     for on in sides:
         of_side = replace(columns, parsers={on: columns.parsers[on]})
         for made in of_side.schema(spark_schema((on,))):
@@ -85,7 +85,7 @@ def _has_sides(columns: ValueColumns, earlier: pa.Schema, sides: Iterable[On]) -
 
 
 def _flat_columns(earlier: pa.Schema) -> dict[str, str]:
-    """Return the columns that were made of fields, by field."""
+    """Return the columns that were made from fields, by field."""
     documents = {((each.metadata or {}).get(DOC) or b"").decode(): each.name for each in earlier}
     return {text: name for text, name in documents.items() if text.partition(".")[0] in SIDES}
 
@@ -100,10 +100,10 @@ def value_columns(
     starts: Sequence[int | None] | None = None,
     sampled: Sampler = sample_logs,
 ) -> ValueColumns | None:
-    """Return the transform of the export; None if neither keys nor values are parsed.
+    """Return the transform of an export; None if neither keys nor values are parsed.
 
-    A schema that is not given is the one of `earlier` exports, or is inferred if these have none. It gets the fields
-    that only the records after `starts` have, which are offsets, one for each log or None; without `starts` none.
+    If no schema is given, it is that of `earlier` exports, or inferred if there is none. With `starts`, an offset or
+    None for each log, it is extended by the fields that only the records after these offsets have.
     """
     known = {} if earlier is None else _earlier_types(values, earlier, flatten)
     flat = _flat_columns(earlier) if flatten and earlier is not None else {}
@@ -126,7 +126,7 @@ def _with_new_fields(
     starts: Sequence[int | None],
     sampled: Sampler,
 ) -> pa.DataType:
-    """Return the type of an earlier export with the fields that a sample of the new records has."""
+    """Return the type of an earlier export, extended by the fields in a sample of the new records."""
     new = [(log, start) for log, start in zip(logs, starts, strict=True) if start is None or start < log.end_offset]
     sample = sampled([log for log, _ in new], on, options.crc, [start for _, start in new])
     return with_new_fields(known, infer_fields(sample), MAX_FIELDS)

@@ -1,4 +1,4 @@
-"""The state of log directories to which a broker writes, polled at little cost."""
+"""Polls the state of log directories to which a broker writes, at low cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["LogState", "TopicPartition", "WatchedLogs", "open_log"]
 
 TopicPartition = tuple[str, int]
 
-# A directory's modification time is reliable only once it is this old: file systems keep it in steps.
+# A directory's modification time is reliable only at this age: file systems round it.
 _SETTLED_NS = 2_000_000_000
 # A broker renames segments one by one, so a listing may see only some of the new names.
 _OPEN_ATTEMPTS = 5
@@ -44,23 +44,23 @@ class LogState:
     Attributes
     ----------
     path : str
-        Its directory.
+        The directory of the log.
     start_offset : int
-        The earliest offset, from the first segment's name and the broker's ``log-start-offset-checkpoint`` (DSK-R13).
+        The first offset, from the first segment's name and the broker's ``log-start-offset-checkpoint`` (DSK-R13).
     end_offset : int
         The offset after the last complete batch.
     last : str
-        Path of the last segment.
+        The path of the last segment.
     position : int
-        The end of that batch.
+        The end of the last complete batch.
     batch_position, batch_crc : int, int or None
-        Where that batch begins, and the checksum in its header; None without a batch in the last segment.
+        The start of this batch, and the checksum in its header; None without a batch in the last segment.
     topic_id : str or None
         The topic's id, from ``partition.metadata``.
     changed, seen
-        The directory's modification time, and inode and size of the last segment, which show a change.
+        The modification time of the directory, and the inode and size of the last segment, which show a change.
     preallocated : bool
-        Whether zeros follow, so that the file's size does not show a change.
+        Whether zeros follow the batches, so that the size of the file does not show a change.
     """
 
     path: str
@@ -79,7 +79,7 @@ class LogState:
 
 
 class WatchedLogs:
-    """The logs that a read's options choose, under directories of the local file system.
+    """The logs that the options of a read select, in directories of the local file system.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class WatchedLogs:
                 key = (topic, partition)
                 known = self._states.get(key)
                 if key in found:
-                    # A partition that moves between directories is in both for a moment.
+                    # While a partition moves between directories, it is in both.
                     if known is not None and path != known.path and found[key].path == known.path:
                         continue
                     if known is None or path != known.path:
@@ -163,9 +163,9 @@ class WatchedLogs:
         return [(name, os.path.join(root, name)) for name in sorted(names)]
 
     def _state(self, storage: Storage, known: LogState, options: ReadOptions) -> LogState | None:
-        """Return the state of a log, given the last one and the options of its topic; None if it does not exist.
+        """Return the state of a log, given its last state and the options of its topic; None if it does not exist.
 
-        Each attempt begins with a whole state: the last one, or an empty one after files were renamed meanwhile.
+        Each attempt begins with a whole state: the last one, or an empty one if files were renamed meanwhile.
         """
         for _ in _attempts(known.path):
             try:
@@ -177,7 +177,7 @@ class WatchedLogs:
         return None
 
     def _look(self, storage: Storage, known: LogState, options: ReadOptions) -> LogState | None:
-        """Return the state of a log now, reading only what has changed; None if it has no segment.
+        """Return the current state of a log, reading only changed files; None if it has no segment.
 
         FileNotFoundError means that the last segment was renamed, truncated or deleted meanwhile.
         """
@@ -219,7 +219,7 @@ class WatchedLogs:
         """
         segment = planned_segment(state.last, storage_options=storage.options)
         begin, end, crc = state.batch_position, state.position, state.batch_crc
-        # The log may have been recreated, even if the file is the same one and not shorter.
+        # The log may have been recreated, even if the file is the same and not shorter.
         if not has_grown or (crc is not None and not has_batch(segment, begin, end, crc, state.end_offset)):
             row, _ = segment.last_batch()
             position, base_offset = (0, 0) if row is None else (int(row["position"]), int(row["base_offset"]))
@@ -234,8 +234,8 @@ class WatchedLogs:
                 position = int(rows["position"][-1] + rows["size"][-1])
             tail = file.tail_at(position)
             is_end = tail.kind in ("none", "zeros")
-            # A batch at the very end with a wrong checksum is still being written, like an incomplete one: the size of
-            # a preallocated file does not show it.
+            # A batch with a wrong checksum at the very end is still being written, like an incomplete batch: the size
+            # of a preallocated file does not show this.
             if is_end and batches and options.crc == "verify" and not has_good_batch(file, batches[-1]):
                 batches.pop()
         if not is_end:
