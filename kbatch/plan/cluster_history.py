@@ -32,7 +32,7 @@ def check_history_options(options: ReadOptions) -> None:
     """Raise `OptionError` for options that a history excludes."""
     if "stop" in (options.on_error, *(each.get("on_error") for each in options.policies.values())):
         raise OptionError(
-            "{on_error} stop cannot be used with a history: what is damaged in its files is fetched; use raise or skip"
+            "{on_error} stop cannot be used with a history: damaged parts of its files are fetched; use raise or skip"
         )
 
 

@@ -1,4 +1,4 @@
-"""A cluster as what an export reads, by the same runs, tasks and commits as log directories."""
+"""A cluster as the input of an export, with the same runs, tasks and commits as log directories."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from kbatch.table import RecordTable
 __all__ = ["ClusterInput", "ClusterState", "opened_partitions"]
 
 # Seconds for which topics may be unknown while an export follows them: a broker that has just started may not have all
-# metadata, and a topic may be deleted in order to make it again.
+# metadata, and a topic may be deleted to be recreated.
 _DELETED_SECONDS = 5.0
 _ABSENT_PAUSE_MS = 200
-# A run that fails by these is repeated: it compares the positions with the partitions as they are then.
+# A run that fails with one of these is repeated: the next run compares the positions with the current partitions.
 _CHANGED = (*UNKNOWN_TOPIC, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
@@ -43,7 +43,7 @@ class ClusterState:
     Attributes
     ----------
     path : str
-        Its name.
+        The name of the partition.
     start_offset, end_offset : int
         Under read_committed, the end is the last stable offset.
     topic_id : str or None
@@ -65,7 +65,7 @@ class ClusterInput:
     Parameters
     ----------
     source : ClusterSource
-        What its history has is read from there.
+        The cluster; offsets that its history has are read from there.
     options : ReadOptions
     """
 
@@ -94,7 +94,7 @@ class ClusterInput:
         self._cluster.close()
 
     def logs(self) -> list[ClusterLog]:
-        """Return the partitions that the options choose."""
+        """Return the partitions that the options select."""
         return self._chosen(None)
 
     def _chosen(self, keys: Sequence[TopicPartition] | None) -> list[ClusterLog]:
@@ -112,7 +112,7 @@ class ClusterInput:
         return self._logs.sampled(logs, on, crc, starts)
 
     def plans_fast(self, logs: Sequence[ClusterLog], options: ReadOptions, starts: Sequence[int | None]) -> bool:
-        """Return True: a plan takes some requests for each broker."""
+        """Return True: planning takes a few requests to each broker."""
         return True
 
     def plan(
@@ -175,7 +175,7 @@ class ClusterInput:
         return self._states
 
     def reopened(self, states: Mapping[TopicPartition, Any]) -> list[ClusterLog]:
-        """Ask for the offsets of some partitions; none of a topic that does not exist at the moment."""
+        """Ask for the offsets of some partitions, without topics that do not exist at the moment."""
         try:
             return self._chosen(list(states))
         except BrokerError as error:
@@ -200,7 +200,7 @@ class ClusterInput:
         return isinstance(error, BrokerError) and error.code in _CHANGED
 
     def learn(self, topic: str, size: int, offsets: int) -> None:
-        """Estimate bytes by what was read."""
+        """Update the estimate of bytes with the result of a run."""
         self._logs.learn(topic, size, offsets)
 
 
@@ -238,7 +238,7 @@ class _PartitionOffsets:
 def opened_partitions(
     source: ClusterSource, names: Sequence[TopicPartition], stack: contextlib.ExitStack
 ) -> dict[TopicPartition, VerifiedLog]:
-    """Return those of some partitions that a cluster has; `stack` closes the connections."""
+    """Return the partitions that a cluster has; `stack` closes the connections."""
     cluster = stack.enter_context(source._connected())
     topics = tuple(topic for topic in sorted({topic for topic, _ in names}) if topic_exists(cluster, topic))
     if not topics:

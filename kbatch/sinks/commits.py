@@ -1,4 +1,4 @@
-"""What a run adds to its output, and the outputs that accept it: one interface for files and tables."""
+"""The commits of runs, and the outputs that accept them: one interface for files and tables."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class OutputState(NamedTuple):
     ----------
     exists : bool
     positions : dict of (topic, partition) to Position, or None
-        Of those logs of this run that were exported before; None if the output has data of unknown origin.
+        The positions of the logs of this run that were exported before; None if the output has data of unknown origin.
     run : str or None
-        The run that committed last, if it is known.
+        The run that committed last, if known.
     """
 
     exists: bool
@@ -82,7 +82,7 @@ class CommittedFile:
 
 @dataclass(frozen=True)
 class Commit:
-    """The files and positions of a run, which become visible together.
+    """The files and positions of a run, which become visible at once.
 
     Attributes
     ----------
@@ -92,9 +92,9 @@ class Commit:
     side_files : sequence of str
         Names of side tables and their files.
     schema : pyarrow.Schema
-        Of the data files.
+        The schema of the data files.
     positions : mapping of (topic, partition) to Position
-        After the run, of its logs.
+        The positions of its logs after the run.
     summary : dict
         The fields of the summary, for the manifest.
     report : str or None
@@ -114,7 +114,7 @@ class Commit:
 
 
 class RunTarget(Protocol):
-    """The output of one run. The methods are called in this order; from `recover` to `commit`, the output is locked.
+    """The output of one run. Its methods are called in this order; from `recover` to `commit`, the output is locked.
 
     Attributes
     ----------
@@ -133,13 +133,13 @@ class RunTarget(Protocol):
     committed: bool
 
     def check_place(self) -> None:
-        """Raise if there is something other than an output of this kind."""
+        """Raise an error if the place has something other than an output of this kind."""
 
     def work_directory(self) -> tuple[OutputPlace, str]:
-        """Return where the work directories of runs are, and the prefix of their names."""
+        """Return the parent of the work directories of runs, and the prefix of their names."""
 
     def recover(self, dead: Sequence[str]) -> None:
-        """Finish or undo the runs that were killed."""
+        """Finish or undo killed runs."""
 
     def load(self, logs: Sequence[LogName]) -> OutputState:
         """Return the state of the output, which `commit` expects to be unchanged."""
@@ -148,7 +148,7 @@ class RunTarget(Protocol):
         """Return the columns of the data of all earlier runs; None without data."""
 
     def check_columns(self, schema: pa.Schema, *, by_day: bool, replace: bool) -> list[SchemaChange]:
-        """Return how files of this schema change the columns of the data; nothing if they replace the data.
+        """Return how files with this schema change the columns of the data; no changes if they replace the data.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class RunTarget(Protocol):
         """
 
     def names(self) -> FileNames:
-        """Return where the tasks write."""
+        """Return the place where tasks write."""
 
     def commit(self, commit: Commit) -> None:
         """Make the files and positions visible.

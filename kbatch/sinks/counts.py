@@ -1,7 +1,7 @@
-"""What the tasks of an export count: one record, whose sums are the progress and the summary.
+"""The counts of export tasks: one class, whose sums are the progress and the summary.
 
-Spark's accumulators arrive with the result of a task, and a task may take a minute. So a running task also writes the
-counts of the progress to a small file that the driver reads.
+Spark's accumulators arrive with the result of a task, and a task may take a minute. A running task therefore also
+writes the counts for the progress to a small file that the driver reads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Counts", "Progress", "TaskCounter", "running_counts"]
 # How often a running task writes its counts, in seconds.
 COUNTER_SECONDS = 0.5
 
-# Called from time to time with the bytes of the log that were read, all bytes to read, and the records written.
+# Called from time to time with the bytes of the log read so far, all bytes to read, and the records written.
 Progress: TypeAlias = Callable[[int, int, int], None]
 
 _COUNTS = struct.Struct("<qq")
@@ -40,31 +40,31 @@ def _codec_sum(one: dict[CodecName, int], other: dict[CodecName, int]) -> dict[C
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was read and written: counts of a table, a task, a topic-partition or a run, which can be added.
+    """The counts of a table, a task, a topic-partition or a run, which can be added.
 
     Attributes
     ----------
     read_bytes : int
-        Bytes of the log that the read has passed, for the progress.
+        Bytes of the log that the read has processed, for the progress.
     records, control_records, file_count, file_bytes, log_bytes : int
-        Records written; control records that were read, whether they are written or not; data files written, bytes of
-        these files, and bytes of the batches that were read, including batches without records.
+        Records written; control records read, including those that are not written; data files written, bytes of these
+        files, and bytes of the batches read, including batches without records.
     codecs : dict of CodecName to int
         Batches that were read, by codec.
     bad_crc_batches : int
         Batches with a wrong checksum that were accepted (``crc="mark"``).
     aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
-        Batches that read_committed omitted, of aborted transactions and from the last stable offset on. They count
-        neither as read nor as lost.
+        Batches that read_committed omitted: those of aborted transactions, and those from the last stable offset on.
+        They count neither as read nor as lost.
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Ranges of the records; timestamps are in ms.
     lost_bytes, loss_count : int
     gap_offsets, gap_count : int
-        Offsets that are missing between two segments for an unknown reason. They count as losses of no bytes.
+        Offsets that are missing between two segments for an unknown reason. They count as losses of zero bytes.
     removed_offsets : int
-        Offsets without a record within batches, between them and between segments, which compaction removed.
+        Offsets without a record, within batches or between batches or segments, which compaction removed.
     history_records, history_bytes : int
-        Those of the records and of the bytes of batches that were read from files of the history of a cluster.
+        The part of the records and batch bytes that was read from files of the history of a cluster.
     bad_keys, bad_values, incomplete_keys, incomplete_values : int
         Keys and values that cannot be parsed, and those that lack fields; their bytes were written.
     """
@@ -106,7 +106,7 @@ class Counts:
         return self.bad_keys + self.bad_values + self.incomplete_keys + self.incomplete_values
 
     def fields_of(self, summary: type) -> dict[str, Any]:
-        """Return the counts that are fields of a summary's class, by name."""
+        """Return the counts that are fields of a summary class, by name."""
         names = {each.name for each in fields(summary)}
         return {name: getattr(self, name) for name, _ in _SUMS if name in names}
 
@@ -142,7 +142,7 @@ class TaskCounter:
                 os.unlink(self._path)
 
     def add(self, counts: Counts) -> None:
-        """Add counts; write the file if `COUNTER_SECONDS` have passed since the last time."""
+        """Add counts; write the file if `COUNTER_SECONDS` have passed since the last write."""
         self.counts += counts
         now = time.monotonic()
         if self._path is None or now - self._written < COUNTER_SECONDS:

@@ -1,18 +1,18 @@
 """Delta tables: files and positions in one commit of the table's log.
 
-The positions are transaction identifiers (``txn`` actions). Unlike the information about a commit, they survive the
-clean-up of the table's log, and Delta refuses a commit if another one has written the same identifier since.
+The positions are transaction identifiers (``txn`` actions). Unlike commit information, they survive the clean-up of the
+table's log, and Delta refuses a commit if another commit has since written the same identifier.
 
-- ``kbatch``: counts the commits of exports, so that two concurrent ones always conflict.
-- ``kbatch.base``: that count at the last overwrite. Positions of earlier bases do not count.
-- ``kbatch.run``: the last run, as a number, by which a run that was killed is recognized.
+- ``kbatch``: counts the commits of exports, so that two concurrent exports always conflict.
+- ``kbatch.base``: the value of this count at the last overwrite. Positions of earlier bases do not count.
+- ``kbatch.run``: the last run, as a number, which identifies a run that was killed after its commit.
 - ``kbatch.<base>:<topic>-<partition>``: the next offset.
 - ``kbatch.<base>.<topic id>:<topic>-<partition>``: the fingerprint of the log, in 63 bits. The id may be ``unknown``.
   From the highest bits: one more than the leader epoch (15 bits), the `checksum_bits` of the batch before the position
-  (24 bits), and the checksum of its last record (24 bits). Each is 0 if it is unknown, as is a leader epoch of more
-  bits. -1 if the topic was recreated with another id.
+  (24 bits), and the checksum of its last record (24 bits). Each is 0 if it is unknown, or if the leader epoch has more
+  bits. The fingerprint is -1 if the topic was recreated with another id.
 
-A commit of 100,000 files takes 370 MiB of memory in the library, and about 100 MiB more for each identifier of a
+A commit of 100,000 files takes 370 MiB of memory in the library, and about 100 MiB more for each identifier per
 position.
 """
 
@@ -43,17 +43,17 @@ __all__ = ["DeltaTable", "delta_storage"]
 _COUNT_ID = "kbatch"
 _BASE_ID = "kbatch.base"
 _UNKNOWN_ID = "unknown"
-# The fingerprint under an id that the topic no longer has.
+# The fingerprint for an id that the topic no longer has.
 _OBSOLETE_ID = -1
 _MAX_EPOCH = (1 << 63 - 2 * CHECKSUM_BITS) - 2
-# The identifier of the last run, and the key in the information about a commit.
+# The identifier of the last run, and the key in the commit information.
 _RUN_ID = _RUN_KEY = "kbatch.run"
-# From this number of files on, a new table is created before the commit that adds them: if it created the table with
-# them, the library would hold two more copies of all actions, 170 MiB for 100,000 files.
+# With this number of files or more, a new table is created before the commit that adds the files: if the commit created
+# the table too, the library would hold two more copies of all actions, 170 MiB for 100,000 files.
 _MANY_FILES = 20_000
 # Marks the commit that creates the table without files.
 _EMPTY_KEY = "kbatch.empty"
-# A filter that no partition passes: an overwrite with it removes no file.
+# A filter that matches no partition: an overwrite with it removes no file.
 _NO_PARTITION = [("partition", "=", "0"), ("partition", "=", "1")]
 _LOCAL_TIME = re.compile('"(type|elementType|keyType|valueType)": ?"timestamp_ntz"')
 _NO_WIDENING = "deltalake does not write tables with type widening"
@@ -76,7 +76,7 @@ class DeltaTable:
         self._count: int | None = None
         self._base = 0
         self._known: dict[tuple[str, int], Position] = {}
-        # The ids under which each position was written.
+        # The topic ids with which each position was written.
         self._ids: dict[tuple[str, int], list[str]] = {}
         # Kept from `check_partitions` to `check_columns`, because opening a table reads all of its log.
         self._opened: Any = None
@@ -87,7 +87,7 @@ class DeltaTable:
         return f"{self._out.url}: the Delta table"
 
     def check_partitions(self) -> None:
-        """Raise if there is a table with other partitions."""
+        """Raise an error if the table has other partition columns."""
         self._opened = table = self._open()
         if table is None:
             return
@@ -139,7 +139,7 @@ class DeltaTable:
         table.update_incremental()
         self._count = table.transaction_version(_COUNT_ID)
         if self._count is None:
-            # A run that was killed after it created the table, and before its commit, leaves the table empty.
+            # If a run is killed after it has created the table but before its commit, the table is empty.
             is_empty = table.version() == 0 and _EMPTY_KEY in table.history(1)[0]
             return OutputState(not is_empty, None if table.file_uris() else {})
         self._base = table.transaction_version(_BASE_ID) or 0
@@ -152,7 +152,7 @@ class DeltaTable:
         return OutputState(True, dict(self._known), _run_of_number(found.get(_RUN_ID)))
 
     def _fingerprints(self, found: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """Return the fingerprint of each log under each topic id that is not obsolete, by topic-partition."""
+        """Return the fingerprint of each log for each topic id that is not obsolete, by topic-partition."""
         fingerprints: dict[str, dict[str, int]] = {}
         begin = f"kbatch.{self._base}."
         for identifier, fingerprint in found.items():
@@ -168,7 +168,7 @@ class DeltaTable:
         self._ids[log.topic, log.partition] = list(fingerprints)
         ids = [each for each in fingerprints if each != _UNKNOWN_ID]
         topic_id = log.topic_id if log.topic_id in ids else ids[-1] if ids else None
-        # The commit of a position writes the same fingerprint under all ids that are not obsolete.
+        # The commit of a position writes the same fingerprint for all ids that are not obsolete.
         epoch, batch_crc, record_crc = _parse_fingerprint(next(iter(fingerprints.values()), 0))
         return Position(next_offset, epoch, topic_id, batch_crc, record_crc)
 
@@ -210,7 +210,7 @@ class DeltaTable:
             raise table_failure(self.title, error, unknown=accepted is None) from error
 
     def _add(self, table: Any, commit: Commit, actions: Any, properties: Any) -> None:
-        """Add or replace the files of a table that exists, and add columns to it."""
+        """Add or replace the files of an existing table, and add columns to it."""
         if table.transaction_version(_COUNT_ID) != self._count:
             raise table_changed(self.title)
         union = None if commit.replace else self._union(table, commit.schema)
@@ -219,7 +219,7 @@ class DeltaTable:
         self._allow_types(table, schema)
         table.create_write_transaction(
             actions,
-            # Only an overwrite changes the columns in the transaction that adds the files.
+            # Only an overwrite can change the columns in the transaction that adds the files.
             mode="overwrite" if commit.replace or changes else "append",
             schema=schema,
             partition_by=self._partition_by,
@@ -242,13 +242,13 @@ class DeltaTable:
         return _run_of_number(table.transaction_version(_RUN_ID)), files
 
     def commit_offsets(self, run: str) -> str | None:
-        """Return the offsets in the information about the commit of a run."""
+        """Return the offsets in the commit information of a run."""
         table = self._open()
         found: Iterator[str | None] = (each.get(OFFSETS_KEY) for each in table.history() if each.get(_RUN_KEY) == run)
         return next(found, None)
 
     def _allow_types(self, table: Any, schema: Any) -> None:
-        """Enable the feature of the table that columns of local times need. By itself, it changes nothing else."""
+        """Enable the table feature that columns of local times need; it has no other effect."""
         feature = self._lib.TableFeatures.TimestampWithoutTimezone
         if _LOCAL_TIME.search(schema.to_json()) and "timestampNtz" not in (table.protocol().writer_features or ()):
             table.alter.add_feature(feature, allow_protocol_versions_increase=True)
@@ -314,7 +314,7 @@ class DeltaTable:
 
 
 class _Created(Sequence[Any]):
-    """Objects that deltalake copies one by one. Each is created when it is copied, so that they take no memory."""
+    """Objects that deltalake copies one by one. Each is created only when it is copied, to save memory."""
 
     def __init__(self, create: Callable[[], Iterator[Any]], count: int) -> None:
         self._create = create
@@ -331,17 +331,17 @@ class _Created(Sequence[Any]):
 
 
 def _run_number(run: str) -> int:
-    """Return the id of a run as a version: its characters as the bytes of a number."""
+    """Return the id of a run as a version number, whose bytes are the characters of the id."""
     return int.from_bytes(run.encode("ascii")[:8], "big")
 
 
 def _run_of_number(number: int | None) -> str | None:
-    """Return the run of a version."""
+    """Return the run id of a version number."""
     return None if number is None else number.to_bytes(8, "big").lstrip(b"\0").decode("ascii", "replace")
 
 
 def _app(base: int, topic: str, partition: int, topic_id: str | None = None) -> str:
-    """Return the identifier of a position, or with a topic id that of the log's fingerprint."""
+    """Return the identifier of a position, or with a topic id, of the log's fingerprint."""
     return f"kbatch.{base}{'' if topic_id is None else f'.{topic_id}'}:{topic}-{partition}"
 
 
@@ -370,7 +370,7 @@ def _stats(file: WrittenFile) -> str:
     minimum: dict[str, Any] = {"offset": file.first_offset}
     maximum: dict[str, Any] = {"offset": file.last_offset}
     for bounds, value in ((minimum, file.first_timestamp), (maximum, file.last_timestamp)):
-        # The format has years of four digits only.
+        # The format supports only years of four digits.
         if value is not None and -62_135_596_800_000_000 <= value < 253_402_300_800_000_000:
             text = str(pa.scalar(value // 1000, pa.timestamp("ms")))
             bounds["timestamp"] = text.replace(" ", "T") + "Z"
@@ -384,7 +384,7 @@ def _stats(file: WrittenFile) -> str:
 
 
 def delta_storage(storage: Mapping[str, str]) -> dict[str, str] | None:
-    """Return options of pyarrow's S3FileSystem with the names of delta-rs."""
+    """Return options of pyarrow's S3FileSystem under their names in delta-rs."""
     names = {
         "access_key": "AWS_ACCESS_KEY_ID",
         "secret_key": "AWS_SECRET_ACCESS_KEY",

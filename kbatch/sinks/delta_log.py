@@ -1,7 +1,7 @@
 """Reads all transaction identifiers (``txn`` actions) of a Delta table in one pass over its log.
 
-deltalake reads the whole log for each identifier. The files of a version are its newest complete checkpoint and the
-commits after it, as the Delta protocol defines them.
+deltalake reads the whole log for each identifier. As the Delta protocol defines, the files of a version are its newest
+complete checkpoint and the commits after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kbatch.sinks.outputs import OutputPlace
 __all__ = ["log_files", "read_identifiers"]
 
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
-# Classic, one part of several, and with a UUID (a V2 checkpoint, whose sidecars have no identifiers).
+# Names of checkpoints: classic, one of several parts, or with a UUID (V2, whose sidecars have no identifiers).
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.[^.]+\.(?:parquet|json)|\.parquet)")
 _ACTION = pa.struct([("appId", pa.string()), ("version", pa.int64())])
 # Bytes of the actions of a commit that are parsed together.
@@ -31,8 +31,8 @@ _CHUNK = 4 << 20
 def read_identifiers(table: OutputPlace, version: int, prefixes: Sequence[str]) -> dict[str, int]:
     """Return the versions of the identifiers that begin with one of the prefixes, at a version of the table.
 
-    They are in the order of the commits that wrote them last, after those of a checkpoint. Identifiers expire only with
-    a table property and a ``lastUpdated``, which kbatch does not write.
+    Identifiers of a checkpoint come first, then others in the order of the commits that wrote them last. Identifiers
+    expire only with a table property and a ``lastUpdated``, which kbatch does not write.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def read_identifiers(table: OutputPlace, version: int, prefixes: Sequence[str]) 
 
 
 def log_files(names: Iterable[str], version: int, url: str) -> list[str]:
-    """Return the files of a log that a version of the table consists of: its newest complete checkpoint, and commits.
+    """Return the log files of a version of the table: its newest complete checkpoint, and the commits after it.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def log_files(names: Iterable[str], version: int, url: str) -> list[str]:
         if commit := _COMMIT_NAME.fullmatch(name):
             commits[int(commit[1])] = name
         elif (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) <= version:
-            # A checkpoint of several parts is incomplete without one of them; any other is complete by itself.
+            # A checkpoint of several parts is incomplete if a part is missing; any other is complete by itself.
             parts = int(found[3] or 1)
             files = checkpoints.setdefault((int(found[1]), parts), [])
             files[:] = [*files, name] if found[3] else [name]

@@ -1,12 +1,11 @@
 """A directory of Parquet or Arrow files as the output of a run: on a mounted file system, or in an object store.
 
 On a mounted file system, the first run builds the directory next to its place, and one rename makes it visible. Later
-runs write below ``OUT/_temporary-<run>``, and write a journal there as their commit (`kbatch.publishing.Journal`). The
-next run removes what a run has left that was killed before its journal was written, and finishes a run that was killed
-after that.
+runs write below ``OUT/_temporary-<run>``; their commit is a journal there (`kbatch.publishing.Journal`). If a run was
+killed before it wrote its journal, the next run removes its files; if it was killed later, the next run finishes it.
 
 An object store has no rename: tasks write files under their final names, which contain the run's id, and the new
-manifest commits them. Only readers of the manifest are protected from the files of unfinished runs.
+manifest commits them. Only readers of the manifest never see files of unfinished runs.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ __all__ = ["SUCCESS", "DirectoryTarget", "StoreTarget"]
 DELETE_THREADS = 16
 
 SUCCESS = "_SUCCESS"
-# Spark refuses to merge files that have different types in a column.
+# Spark refuses to merge files with different types in a column.
 _ONE_TYPE = "not all readers combine files with several types in a column"
-# The number of files that are tried to read the columns of the data.
+# The number of files to try when reading the columns of the data.
 _TRIED_FILES = 8
 
 
 def _check_directory(out: OutputPlace, entries: Sequence[str]) -> None:
-    """Raise if a directory has entries, but no manifest and no work directory of an export."""
+    """Raise an error if a directory has entries, but no manifest and no work directory of an export."""
     ours = [name for name in entries if name == MANIFEST or name.startswith(WORK_PREFIX)]
     if entries and not ours:
         raise exists_already(out.url, f"exists already, and is not the output of an export (no {MANIFEST})")
 
 
 def _replaced(commit: Commit, before: Manifest | None) -> list[str]:
-    """Return the names of files that a commit removes: all, or the former list of withheld transactions."""
+    """Return the names of files that a commit removes: all files, or only the old list of withheld transactions."""
     if before is None:
         return []
     if commit.replace:
@@ -76,7 +75,7 @@ class _FilesTarget:
         before = self._before
         if before is None or not before.files or before.schema is not None:
             return None if before is None or not before.files else before.schema
-        # The manifest is that of an earlier release, in which all files have the same columns.
+        # The manifest comes from an earlier release, in which all files have the same columns.
         for name in reversed(before.files[-_TRIED_FILES:]):
             # A user may have removed old files.
             with contextlib.suppress(FileNotFoundError):
@@ -125,12 +124,12 @@ class DirectoryTarget(_FilesTarget):
         self._work: OutputPlace | None = None
 
     def check_place(self) -> None:
-        """Raise if the directory is not empty and not the output of an export."""
+        """Raise an error if the directory is not empty and not the output of an export."""
         check_parent(self.out)
         _check_directory(self.out, self.out.entries())
 
     def work_directory(self) -> tuple[OutputPlace, str]:
-        """Return the directory itself, or the one that it will be in."""
+        """Return the directory itself, or its parent if it does not exist yet."""
         if self.out.entries():
             parent, prefix = self.out, WORK_PREFIX
         else:
@@ -140,7 +139,7 @@ class DirectoryTarget(_FilesTarget):
         return parent, prefix
 
     def recover(self, dead: Sequence[str]) -> None:
-        """Finish the runs that had begun to commit."""
+        """Finish runs that had begun to commit."""
         for run in dead:
             journal = Journal.read(self.out.path(WORK_PREFIX + run))
             if journal is not None:
@@ -195,7 +194,7 @@ class StoreTarget(_FilesTarget):
     """
 
     def check_place(self) -> None:
-        """Raise if the prefix has objects and is not the output of an export."""
+        """Raise an error if the prefix has objects and is not the output of an export."""
         _check_directory(self.out, self.out.entries())
 
     def work_directory(self) -> tuple[OutputPlace, str]:
@@ -216,7 +215,7 @@ class StoreTarget(_FilesTarget):
         return FileNames(self.out, self.run)
 
     def commit(self, commit: Commit) -> None:
-        """Replace the manifest; remove the files of attempts that do not count, and those that are replaced."""
+        """Replace the manifest; remove files of failed attempts, and replaced files."""
         committed = {*(file.name for file in commit.files), *commit.side_files}
         self._remove([name for name in self._own_files() if name not in committed])
         now = self.out.read(MANIFEST)

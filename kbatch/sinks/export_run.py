@@ -58,12 +58,12 @@ _COUNTERS = "_counters"
 _PendingLogs = dict[int, tuple[Log, Transactions, LogRange]]
 
 # Called with the logs, and the offset at which each continues, or None. Returns the offsets at which the run begins and
-# ends in each log; None stands for the bound in the options.
+# ends in each log; None means the bound in the options.
 Limit: TypeAlias = Callable[[Sequence[Any], Sequence[int | None]], Sequence[tuple[int | None, int | None]]]
 
 
 class Executor(Protocol):
-    """What runs the tasks.
+    """Runs the tasks.
 
     Attributes
     ----------
@@ -76,10 +76,10 @@ class Executor(Protocol):
 
     @property
     def mapper(self) -> Mapper | None:
-        """Plans logs in parallel, if they are many or large."""
+        """Plans logs in parallel if they are many or large."""
 
     def run(self, job: ExportJob, tasks: Sequence[Task[Any]], progress: Progress | None) -> Iterator[TaskReport]:
-        """Run the job for each task to its end; return the reports in the order of the tasks."""
+        """Run the job for each task; return the reports in the order of the tasks."""
 
 
 def open_target(out: OutputPlace, writing: WriteOptions, *, table: str | None, catalog: str | None) -> RunTarget:
@@ -107,7 +107,7 @@ def open_target(out: OutputPlace, writing: WriteOptions, *, table: str | None, c
 
 
 class _Outcome:
-    """What the commit needs of the reports: data files, files of losses, and the positions after the run."""
+    """The contents of the reports that the commit needs: data files, files of losses, and positions after the run."""
 
     def __init__(self, logs: LogFacts, before: Positions, changes: Sequence[LogChange]) -> None:
         self.files: list[CommittedFile] = []
@@ -120,7 +120,7 @@ class _Outcome:
             self.positions[key] = Position(change.resumed_at, None, self._ids.get(key))
 
     def kept(self, reports: Iterable[TaskReport]) -> Iterator[TaskReport]:
-        """Yield the reports, of which the fields are kept."""
+        """Yield the reports, and keep the fields for the commit."""
         for report in reports:
             self.files += [CommittedFile(report.topic, report.partition, written) for written in report.files]
             if report.losses_file is not None:
@@ -137,28 +137,28 @@ class _Outcome:
         if known is None or report.has_batches:
             position = Position(end, report.leader_epoch, topic_id, report.batch_crc, report.record_crc)
         else:
-            # Only missing offsets were found.
+            # The task found only missing offsets.
             position = Position(end, known.leader_epoch, topic_id)
         self.positions[key] = position
 
 
 class ExportRun:
-    """One run of an export; a context manager that locks the output, and removes the run's files unless it commits.
+    """One run of an export: a context manager that locks the output, and removes the run's files unless it commits.
 
     Parameters
     ----------
     source : RunInput
     target : RunTarget
     logs : sequence
-        Of `source`, with topic and partition.
+        Logs of `source`, with topic and partition.
     options : ReadOptions
     writing : WriteOptions
     transform : Transform or None
-        None parses keys and values as the options say.
+        None parses keys and values according to the options.
     engine : (str, str)
-        The name of the engine, for the summary, and why it was chosen.
+        The name of the engine and the reason for choosing it, for the summary.
     limit : Limit, optional
-        For a run that reads only a part of the new records.
+        Limits the run to a part of the new records.
     within : RunLock, optional
         A lock of the output that the caller holds over several runs.
 
@@ -199,14 +199,14 @@ class ExportRun:
         self._record = RunRecord(target.out)
         self._unseen: list[dict[str, Any]] = []
         self._starts: list[int | None] = []
-        # Where the reads begin and end; None, or no entry, stands for the bound in the options.
+        # Where the reads begin and end; None, or no entry, means the bound in the options.
         self._begins: Sequence[int | None] = []
         self._stops: Sequence[int | None] | None = None
         self._changes: list[LogChange] = []
         self._missing: list[MissingOffsets] = []
         self._schema_changes: list[SchemaChange] = []
         self._reads: list[LogRead] | None = None
-        # When planning began, and the seconds between the first part of planning and `run`.
+        # The start of planning, and the seconds between the first part of planning and `run`.
         self._began = time.monotonic()
         self._planned = self._began
         self._start_seconds = 0.0
@@ -242,7 +242,7 @@ class ExportRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Files are removed one by one, which an interrupt must not cut short.
+        # Files are removed one by one; an interrupt must not end this early.
         with unbroken:
             self._end()
 
@@ -252,12 +252,12 @@ class ExportRun:
             self._work = None
             if not target.committed:
                 target.undo()
-            # The next run finishes a commit that has begun and failed.
+            # The next run finishes a commit that has begun but failed.
             work.release(keep=target.committed and not self.committed)
         forget_unfinished(self)
 
     def _load(self) -> None:
-        """Load the reports that nobody has seen and the positions, and compare the positions with the logs."""
+        """Load the unseen reports and the positions, and compare the positions with the logs."""
         names = self._record.names(unseen=True)[:MAX_LISTED]
         self._unseen = [{"report": name, **each.to_dict()} for name, each in self._record.read(names).items()]
         state = self._target.load([_log_name(log) for log in self._logs])
@@ -283,7 +283,7 @@ class ExportRun:
             report_data_loss(change.reason, fails=self._options._for_topic(change.topic).fail_on_data_loss)
 
     def _choose_columns(self) -> None:
-        """Make the parsers of keys and values, and check their columns against those of the data."""
+        """Create the parsers of keys and values, and check their columns against those of the data."""
         target, writing, values = self._target, self._writing, self._options.values
         replaces = writing.mode == "overwrite"
         if self._transform is None and values.parsed:
@@ -299,9 +299,9 @@ class ExportRun:
         self._schema_changes = target.check_columns(self.schema, by_day=writing.by_day, replace=replaces)
 
     def has_nothing_to_read(self) -> bool:
-        """Plan the reads, unless the engine plans them faster; return whether nothing has to be read.
+        """Plan the reads, unless the engine plans them faster; return whether there is nothing to read.
 
-        Then `run` needs no executor.
+        If there is nothing to read, `run` needs no executor.
         """
         self._began = time.monotonic()
         if self._source.plans_fast(self._logs, self._options, self._begins):
@@ -328,8 +328,8 @@ class ExportRun:
         self._missing += [each for read in reads for each in read.missing]
         tasks = source.divide(logs, reads, options)
         plan_seconds = self._seconds
-        # Logs and splits take as much memory as the rest of the run. They are released for the contents of the reports
-        # and the commit of a table, which needs the most memory.
+        # Logs and splits take as much memory as the rest of the run. They are released before the reports are loaded
+        # and the table is committed, which needs the most memory.
         facts, held = LogFacts(logs), _pending_logs(logs, reads)
         begins = [_read_begin(log, read) for log, read in zip(logs, reads, strict=True)]
         transactions, withheld = [read.transactions for read in reads], [read.withheld for read in reads]
@@ -349,7 +349,7 @@ class ExportRun:
 
     @property
     def _seconds(self) -> float:
-        """The seconds since planning began, without those between its first part and `run`."""
+        """The seconds since planning began, without the time between its first part and `run`."""
         return time.monotonic() - self._began - self._start_seconds
 
     def _run_tasks(
@@ -366,7 +366,7 @@ class ExportRun:
             counters.remove_all()
 
     def _offsets(self, begins: Sequence[int], outcome: _Outcome, totals: RunTotals) -> str:
-        """Return the offsets that the commit covers, as text."""
+        """Return text with the offsets that the commit covers."""
         restarts = {(each.topic, each.partition): each.kind for each in self._changes}
         ranges: dict[tuple[str, int], OffsetRange] = {}
         for part, begin in zip(totals.partitions, begins, strict=True):
@@ -385,7 +385,7 @@ class ExportRun:
     def _collect(
         self, pending: _PendingLogs, outcome: _Outcome, totals: RunTotals, seconds: dict[str, Any]
     ) -> tuple[Commit, ExportSummary]:
-        """Write the side tables; return what is committed, and the summary of what precedes the commit."""
+        """Write the side tables; return the commit, and the summary up to the commit."""
         counts, mode = totals.counts, self._writing.mode
         warn_missing(self._missing)
         side = self._withheld_table(pending, totals.partitions)
@@ -430,7 +430,7 @@ class ExportRun:
         return Commit(replaces, outcome.files, side_files, self.schema, outcome.positions), summary
 
     def commit(self) -> ExportSummary:
-        """Publish the files and positions; nothing is written if there is nothing new.
+        """Publish the files and positions; write nothing if there is nothing new.
 
         Raises
         ------
@@ -449,18 +449,18 @@ class ExportRun:
                 self.committed = True
             summary.commit_seconds = round(time.monotonic() - began, 3)
             summary.seconds = round(self._seconds, 3)
-            # An export that follows logs has further runs, which an interrupt must undo.
+            # An export that follows logs has more runs, which an interrupt must undo.
             forget_unfinished(self, complete=self._limit is None)
         return summary
 
     def keep_lock(self) -> RunLock:
-        """Return a lock of the output that outlives this run: other exports end with an error until it is released."""
+        """Return a lock of the output that outlives this run; other exports fail until it is released."""
         lock = RunLock(self._target.out, self._target.out, WORK_PREFIX, uuid.uuid4().hex[:RUN_DIGITS])
         lock.acquire(self._work)
         return lock
 
     def _write_report(self, summary: ExportSummary) -> str:
-        """Write the report of this run, if there is something to report; return its name."""
+        """Write the report of this run, if it has anything to report; return its name."""
         ended = datetime.now(UTC)
         report = RunReport.of(summary, ended)
         if not report.has_content:
@@ -481,7 +481,7 @@ class ExportRun:
         return losses
 
     def _withheld_table(self, pending: _PendingLogs, partitions: Sequence[PartitionSummary]) -> int:
-        """Write the transactions for which records were withheld as a table, if there are any; return their number."""
+        """Write a table of the transactions for which records were withheld, if any; return their number."""
         # Only partitions with withheld batches are listed.
         held = [row for number, row in pending.items() if partitions[number].undecided_batches]
         rows = pending_table(held, self._options) if pending else None
@@ -495,7 +495,7 @@ class ExportRun:
 
 
 def _pending_logs(logs: Sequence[Log], reads: Sequence[LogRead]) -> _PendingLogs:
-    """Return by number the logs whose transactions may withhold records."""
+    """Return the logs whose transactions may withhold records, by number."""
     return {
         number: (log, read.transactions, LogRange(log.path, read.start, read.stop))
         for number, (log, read) in enumerate(zip(logs, reads, strict=True))

@@ -1,4 +1,4 @@
-"""`kbatch.verify_export`: whether an output has every record of its logs exactly once, by the offsets in its files."""
+"""`kbatch.verify_export`: verifies by offsets that an output has every record of its logs exactly once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ExportVerification:
     ...     _ = kbatch.export("tests/golden/logs/txn-0", out, engine="local", isolation="read_committed")
     ...     found = kbatch.verify_export(out, "tests/golden/logs/txn-0")
     >>> found.damaged, [finding.text for finding in found.findings]
-    (False, ['the export is 9 offsets behind the log, from offset 362 on'])
+    (False, ['the export is 9 offsets behind the log; it continues at offset 362'])
     """
 
     out: str
@@ -59,7 +59,7 @@ class ExportVerification:
 
     @property
     def damaged(self) -> bool:
-        """Whether a record is missing or doubled, or a row is of no commit."""
+        """Whether records are missing or duplicated, or rows belong to no commit."""
         return any(finding.damage for finding in self.findings)
 
 
@@ -77,8 +77,8 @@ def verify_export(
 ) -> ExportVerification:
     """Verify that an output of exports has every record of its logs exactly once.
 
-    Of the data files only the column ``offset`` is read. It is compared with those offsets of the logs that commits
-    cover, under the isolation level of each commit.
+    The column ``offset`` of the data files is compared with the offsets of the logs that commits cover, under the
+    isolation level of each commit. No other column is read.
 
     Parameters
     ----------
@@ -93,9 +93,9 @@ def verify_export(
     storage_options : mapping of str to str, optional
         For URLs.
     on_finding : callable, optional
-        Called with each finding when its topic-partition is done.
+        Called with each finding when its topic-partition has been compared.
     progress : callable, optional
-        Called with the bytes of the logs that were read, and all bytes.
+        Called with the bytes of the logs read so far, and all bytes.
 
     Returns
     -------
@@ -112,9 +112,9 @@ def verify_export(
 
     Notes
     -----
-    Records that cannot be compared are a note: those that the log no longer has, because of retention, compaction or
-    damage; those that the export has not reached; and those of a log that was truncated or recreated since. Of such
-    ranges, the number of records is compared with the one that the commits state.
+    Records that cannot be compared are listed as notes: records that the log no longer has, because of retention,
+    compaction or damage; records that the export has not reached; and records of a log that was truncated or recreated
+    since. For such ranges, the number of rows is compared with the number of records in the commits.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def _opened_logs(
     names: Sequence[tuple[str, int]],
     stack: contextlib.ExitStack,
 ) -> dict[tuple[str, int], VerifiedLog]:
-    """Return the logs by topic and partition; `stack` closes what is opened."""
+    """Return the logs by topic and partition; `stack` closes connections."""
     source = exported_cluster(against, "against", config)
     if source is not None:
         if source.history:

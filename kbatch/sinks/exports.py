@@ -1,4 +1,4 @@
-"""An export from its arguments to its summary, with any engine: `kbatch.sinks.export_run` has the steps of a run."""
+"""An export from its arguments to its summary, with any engine; `kbatch.sinks.export_run` has the steps of a run."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "ExportSetup", "ExportedLogs", "exported_cluster", "run_export", "run_input"]
 
-# What an export reads: log directories, or a cluster by its URL or its source.
+# The input of an export: log directories, or a cluster by its URL or as a source.
 ExportedLogs: TypeAlias = "str | os.PathLike[str] | LogSource | Iterable[str | os.PathLike[str]]"
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What runs the tasks of an export.
+    """The engine that runs the tasks of an export.
 
     Attributes
     ----------
     name, reason : str
-        For the summary: "local" or "spark", and why it was chosen.
+        For the summary: "local" or "spark", and the reason for choosing it.
     start : callable
         Returns the context in which the tasks run. It is called only if there is something to read.
     """
@@ -57,7 +57,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class ExportSetup:
-    """The arguments of an export, which all of its runs have in common.
+    """The arguments of an export, which all its runs share.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class ExportSetup:
 
 
 def run_input(logdir: ExportedLogs, reading: ReadOptions) -> RunInput:
-    """Return what an export reads. Modules of live topics are imported only for a cluster."""
+    """Return the input of an export. Modules of live topics are imported only for a cluster."""
     source = exported_cluster(logdir, "logdir")
     if source is None:
         given: Any = logdir
@@ -146,7 +146,7 @@ def exported_cluster(
     Raises
     ------
     TypeError
-        For something else.
+        For another type.
     ValueError
         For a cluster with other paths, and settings without a cluster.
     """
@@ -162,7 +162,7 @@ def exported_cluster(
     if not is_source:
         if not urls and config is None and history is None:
             return None
-        # Exports of files import nothing of scans.
+        # Exports of files do not import scans.
         from kbatch.scans.given_sources import cluster_source
 
         storage = None if history is None else storage_options
@@ -178,7 +178,7 @@ def exported_cluster(
 
 
 def _check_for_cluster(source: ClusterSource, reading: ReadOptions) -> None:
-    """Raise for options that need the files of logs, and those that a history excludes."""
+    """Raise an error for options that need the files of logs, and options that a history excludes."""
     from kbatch.plan.cluster_history import check_history_options
 
     if reading.index:
@@ -228,10 +228,10 @@ def _committed_run(setup: ExportSetup, engine: Callable[[int], Engine], progress
     logs = setup.source.logs()
     chosen = engine(sum(log.size for log in logs))
     run = setup.run(target, logs, chosen)
-    # The run releases them before it commits.
+    # The run releases the logs before it commits.
     del logs
     with contextlib.ExitStack() as to_the_end, run:
-        # An export that continues and finds nothing new takes a second instead of ten.
+        # Without new records, an export that continues takes a second instead of ten.
         idle = run.has_nothing_to_read()
         with contextlib.nullcontext() if idle else chosen.start() as executor:
             run.run(executor, progress)
@@ -246,7 +246,7 @@ def _committed_run(setup: ExportSetup, engine: Callable[[int], Engine], progress
 def _check_options(
     options: ReadOptions, writing: WriteOptions, transform: Transform | None, *, has_table: bool
 ) -> None:
-    """Raise for options that conflict with each other."""
+    """Raise an error for options that conflict with each other."""
     if transform is not None and not hasattr(transform, "schema"):
         raise TypeError(f"transform must have the methods schema and apply, got {type(transform).__name__}")
     if has_table and writing.format != "iceberg":

@@ -22,7 +22,7 @@ LOSSES_SUFFIX = ".parq"
 
 # The characters that Spark escapes in names of partition directories (ExternalCatalogUtils.escapePathName).
 _ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
-# Two numbers, the run, a random part; or the run alone. An id may have only digits, so that each part has its place.
+# Two numbers, the run and a random part, or only the run. Parts are matched by position: an id may have only digits.
 _RUN_FILE = re.compile(
     r"(?:^|/)part-(?:[0-9]+-[0-9]+-([0-9a-f]{8})-[0-9a-f]{8}|([0-9a-f]{8}))\.(?:parquet|arrow|parq)$"
 )
@@ -32,12 +32,12 @@ _LOG_DIRECTORY = re.compile(r"topic=([^/]+)/partition=([0-9]{1,10})/")
 
 @dataclass(frozen=True)
 class FileNames:
-    """Where tasks write, and the names of their files. It can be pickled.
+    """Where tasks write, and the names of their files; picklable.
 
     Attributes
     ----------
     place : OutputPlace
-        The directory that names are relative to; it must exist on a mounted file system.
+        The directory to which names are relative; it must exist on a mounted file system.
     run : str
         The run's id.
     data, side : str
@@ -50,9 +50,9 @@ class FileNames:
     side: str = ""
 
     def data_file(self, log: tuple[str, int], date: str | None, first_offset: int, task: int, suffix: str) -> str:
-        """Return a new name for a data file of a topic-partition, by the first offset known when it is opened.
+        """Return a new name for a data file of a topic-partition, with the first offset known when it is opened.
 
-        Each attempt of a task gets other names, and a file counts only if its report reaches the driver.
+        Each attempt of a task gets different names, and a file counts only if its report reaches the driver.
         """
         topic, partition = log
         directory = f"{self.data}topic={_escape(topic)}/partition={partition}"
@@ -72,7 +72,7 @@ class FileNames:
 
 
 def run_of(name: str) -> str | None:
-    """Return the id of the run that has written a file; None for a file of another origin.
+    """Return the id of the run that has written a file; None for files of other origin.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def run_of(name: str) -> str | None:
 
 
 def log_of(name: str) -> tuple[str, int] | None:
-    """Return the topic and partition of a data file by its directories; None for a file of another origin.
+    """Return the topic and partition of a data file from its directories; None for files of other origin.
 
     Examples
     --------

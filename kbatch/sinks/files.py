@@ -33,13 +33,13 @@ __all__ = [
     "file_size",
 ]
 
-# Fractions of the target size: a file that lacks no more than FILE_SLACK is full, and the last rows of a task go into a
-# file that exceeds it by up to FILE_REST. A row group may exceed its size by GROUP_SLACK.
+# Fractions of the target size: a file that lacks at most FILE_SLACK is full, and the last rows of a task go into a file
+# that exceeds it by up to FILE_REST. A row group may exceed its size by GROUP_SLACK.
 FILE_SLACK = 1 / 16
 FILE_REST = 1 / 8
 GROUP_SLACK = 1 / 16
 
-# The name that Spark and Hive give the directory of rows whose partition column is null.
+# The directory name of Spark and Hive for rows whose partition column is null.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 DAY_MICROSECONDS = 86_400_000_000
@@ -52,10 +52,10 @@ class FileLimits:
     Attributes
     ----------
     open_files : int
-        Number of days whose files are open at the same time. To open another, the least recently used is closed.
+        Number of days whose files are open at the same time. To open another, the least recently used file is closed.
     held_bytes : int
-        Memory for the rows of all days before the largest are written. This gives small row groups, but not a file for
-        every few rows, if timestamps move back and forth. Two row groups may be held in any case.
+        Memory for the rows of all days; above it, the largest row group is written. If timestamps move back and forth,
+        this gives small row groups, but not a file for every few rows. Two row groups may be held in any case.
     days : int
         Maximum number of days, one directory each. Timestamps that span more than the default, 27 years, are not
         record times.
@@ -79,15 +79,15 @@ class WrittenFile:
     Attributes
     ----------
     name : str
-        Relative to the place of `FileNames`.
+        The name, relative to the place of `FileNames`.
     file_bytes, rows : int
     first_offset, last_offset : int
-        The smallest and the largest.
+        The smallest and the largest offset.
     first_timestamp, last_timestamp : int or None
-        The smallest and the largest, in microseconds since the epoch.
+        The smallest and the largest timestamp, in microseconds since the epoch.
     null_timestamps : int
     date : str or None
-        The day of all its timestamps, as in the directory's name; None without `by_day`.
+        The day of all its timestamps, as in the name of the directory; None without `by_day`.
     """
 
     name: str
@@ -124,7 +124,7 @@ class _FileRows(NamedTuple):
 
 @dataclass
 class _Day:
-    """Rows of a day that wait for their row group; without `by_day`, one object holds all rows."""
+    """Rows of a day that are waiting for their row group; without `by_day`, one object holds all rows."""
 
     pieces: list[_FileRows] = field(default_factory=list)
     rows: int = 0
@@ -142,7 +142,7 @@ class _FormatWriter(Protocol):
 
 
 class DataFiles:
-    """Writes the rows of one topic-partition; a context manager that removes the files after an error.
+    """Writes the rows of one topic-partition: a context manager that removes the files after an error.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class DataFiles:
         self._held = 0
         # The size in memory of all rows that were added so far.
         self._given = 0
-        # The bytes in a file per byte in memory, of the file that was written last.
+        # The bytes in the file per byte in memory, from the file that was written last.
         self._ratio: float | None = None
         # In order of their last use.
         self._open: OrderedDict[int | None, _OpenFile] = OrderedDict()
@@ -217,7 +217,7 @@ class DataFiles:
             The offset and timestamp of each row: int64, and timestamp[us], which may be null.
         left : float
             An estimate of the number of rows that follow, as a multiple of the rows so far. The last few rows do not
-            get a file of their own.
+            get a separate file.
         """
         # Unlike `to_numpy`, this does not import pandas, which takes 0.3 s.
         numbers: npt.NDArray[np.int64] = np.from_dlpack(offsets)  # type: ignore[assignment]
@@ -249,7 +249,7 @@ class DataFiles:
     ) -> None:
         """Add rows of a day to its row group, and write the row group whenever it is full.
 
-        `rest` is an estimate of the bytes in memory that follow these rows.
+        `rest` is an estimate of the bytes in memory of later rows.
         """
         day = self._days.get(key)
         if day is None:
@@ -273,7 +273,7 @@ class DataFiles:
             self._flush(max(self._days, key=lambda each: self._days[each].nbytes), rest)
 
     def _fitting(self, key: int | None, day: _Day, batch: pa.RecordBatch, rest: float) -> int:
-        """Return how many of a batch's rows fit the row group of a day, which ends where its file is full."""
+        """Return how many rows of a batch fit the row group of a day, which ends where its file is full."""
         rows, size = batch.num_rows, batch.nbytes
         most = min(rows, self._options.row_group_rows - day.rows)
         group = self._options.row_group_bytes - day.nbytes
@@ -283,7 +283,7 @@ class DataFiles:
         return int(max(most, 0 if day.rows else 1))
 
     def _free_bytes(self, key: int | None, rest: float) -> float:
-        """Return how many bytes in memory the file of a day takes before it is full, if `rest` are to come."""
+        """Return how many bytes in memory the file of a day takes before it is full, if `rest` bytes follow."""
         file = self._open.get(key)
         ratio = self._ratio if file is None else file.ratio
         target = self._options.file_bytes
@@ -346,7 +346,7 @@ class DataFiles:
 
 
 class _OpenFile:
-    """A data file that is being written, and how well its rows compress."""
+    """A data file that is being written, with the compression ratio of its rows."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class _OpenFile:
 
     @property
     def size(self) -> int:
-        """The bytes that are written."""
+        """The bytes written so far."""
         size: int = self._stream.tell()
         return size
 
@@ -374,7 +374,7 @@ class _OpenFile:
         return self.size / max(1, self._raw)
 
     def continues(self, day: _Day, ascending: bool) -> bool:
-        """Whether the file keeps its order with these rows."""
+        """Whether these rows keep the file in order."""
         return not self._ascending or (ascending and self._written.last_offset <= day.pieces[0].first)
 
     def write(self, day: _Day) -> None:
@@ -392,7 +392,7 @@ class _OpenFile:
 
 
 def file_size(batches: list[pa.RecordBatch], schema: pa.Schema, options: WriteOptions) -> int:
-    """Return the bytes that batches take in a file, without its footer."""
+    """Return the size of batches in a file, without its footer."""
     stream = pa.MockOutputStream()
     file = _format_writer(stream, schema, options, True)
     file.write(batches)
@@ -436,7 +436,7 @@ def _piece(batch: pa.RecordBatch, offsets: npt.NDArray[np.int64], timestamps: pa
     )
 
 
-# A day that no timestamp has.
+# A day that no timestamp can have.
 _NO_DAY = -(1 << 62)
 
 
@@ -448,7 +448,7 @@ def _days(timestamps: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def day_name(day: int | None) -> str:
-    """Return the name of a day since the epoch as Spark writes it, or the name for rows without a timestamp.
+    """Return the name of a day since the epoch, as Spark writes it, or the name for rows without a timestamp.
 
     Examples
     --------

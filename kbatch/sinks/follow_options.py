@@ -1,4 +1,4 @@
-"""When an export that follows logs commits, and when it ends. The parsers of the command line import this module."""
+"""The options for when an export that follows logs commits and ends. Command line parsers import this module."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An export that follows growing logs: one run after the other, each with a commit of its own.
+"""An export that follows growing logs: one run after the other, each with its own commit.
 
-Logs are polled at little cost (`kbatch.plan.watching`). A run reads only the logs that have something new, from the
-oldest segments on, and at most about the bytes of one commit.
+Logs are polled at low cost (`kbatch.plan.watching`). A run reads only logs with new records, oldest segments first,
+and at most about the bytes of one commit.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from kbatch.unfinished import forget_unfinished, register_unfinished, unbroken
 
 __all__ = ["FollowProgress", "FollowSummary", "Follower", "OnCommit", "OnProgress"]
 
-# The pause between two polls, in seconds: at most this, a part of the interval of commits, and at least a multiple of
-# the time that a poll takes, so that polls of many logs take at most a tenth of a core.
+# Bounds of the pause between two polls: at most this number of seconds, and a part of the commit interval; at least a
+# multiple of the time that a poll takes, so that polls of many logs take at most a tenth of a core.
 MAX_PAUSE = 1.0
 POLLS_PER_INTERVAL = 10
 POLL_SHARE = 9.0
-# Runs in sequence that may fail because a log changed while they read it.
+# The number of consecutive runs that may fail because a log changed while they read it.
 MAX_GONE = 3
 
 
 class FollowProgress(NamedTuple):
-    """What an export that follows logs is doing.
+    """The progress of an export that follows logs.
 
     Attributes
     ----------
     lag : Lag
-        At the last poll.
+        The lag at the last poll.
     read_bytes, total_bytes, records : int
-        Of the running run: bytes of the logs that were read, all bytes to read, records written. 0 while it waits.
+        Of the current run: bytes of the logs read so far, all bytes to read, records written. 0 between runs.
     """
 
     lag: Lag
@@ -66,18 +66,18 @@ OnCommit: TypeAlias = Callable[[ExportSummary, Lag], None]
 @public_in("kbatch")
 @dataclass
 class FollowSummary:
-    """The result of an export that followed logs and has ended.
+    """The result of an export that followed logs.
 
     Attributes
     ----------
     out : str
     commits : int
     records, control_records, log_bytes, file_bytes : int
-        Totals of all commits; `records` has control records too if they are written.
+        Totals of all commits; `records` includes control records if they are written.
     exit_status : int
-        The worst of all runs; see `ExportSummary.exit_status`.
+        The worst exit status of all runs; see `ExportSummary.exit_status`.
     lag : Lag
-        At the end.
+        The lag at the end.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class FollowSummary:
     lag: Lag = field(default_factory=Lag)
 
     def __post_init__(self) -> None:
-        # By topic-partition: the number of open transactions, or the ones of what was read.
+        # By topic-partition: the number of open transactions, or those in the records that were read.
         self._open: dict[TopicPartition, int | TaskTransactions] = {}
 
     def _add(self, summary: ExportSummary) -> None:
@@ -120,12 +120,12 @@ class FollowSummary:
 
     @property
     def open_count(self) -> int:
-        """Open transactions: under read_committed those of the logs, else those that begin in what was read."""
+        """Open transactions: under read_committed those of the logs, else those that begin in the records read."""
         return sum(each if isinstance(each, int) else len(each.opened) for each in self._open.values())
 
 
 class Follower:
-    """Commits what is new in growing logs, until it is stopped.
+    """Commits the new records of growing logs until it is stopped.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class Follower:
         As for `kbatch.sinks.exports.run_export`.
     options : FollowOptions
     on_commit : callable, optional
-        Called after each commit, with the summary of the run and the lag then. An interrupt waits for its end.
+        Called after each commit, with the summary of the run and the current lag. An interrupt waits for its end.
     progress : callable, optional
         Called from time to time.
     metrics : MetricsFile, optional
@@ -143,7 +143,7 @@ class Follower:
     Raises
     ------
     OptionError
-        For options that a single run can have only: another mode, an end, and ``on_error="stop"``.
+        For options that only a single run supports: another mode, an end, and ``on_error="stop"``.
     """
 
     def __init__(
@@ -168,16 +168,16 @@ class Follower:
         self._engine: Engine | None = None
         self._executor: Executor | None = None
         self._lock: RunLock | None = None
-        # Runs in sequence that failed because a log changed.
+        # The number of consecutive runs that failed because a log changed.
         self._gone = 0
         self._stack = contextlib.ExitStack()
-        # Where the reads of logs begin that have no position yet, and where the ones of the running run begin and end.
+        # Where the reads of logs without a position begin, and where the reads of the current run begin and end.
         self._begins: dict[TopicPartition, int] = {}
         self._bounds: dict[TopicPartition, tuple[int, int]] = {}
         self.summary = FollowSummary(setup.place.url)
 
     def run(self) -> FollowSummary:
-        """Commit until the process is interrupted, or with ``available_now`` everything is committed."""
+        """Commit until the process is interrupted, or with ``available_now`` until all records are committed."""
         try:
             with contextlib.closing(self._source), self._stack:
                 self._follow()
@@ -191,7 +191,7 @@ class Follower:
     def _follow(self) -> None:
         polled = self._poll()
         ends = self._backlog.ends()
-        # Since when the oldest record waits. Those from before the start have waited for an unknown time.
+        # The time since when the oldest record waits. Records from before the start have waited for an unknown time.
         since: float | None = float("-inf")
         if self._run(self._source.logs()):
             since = polled
@@ -209,7 +209,7 @@ class Follower:
                 self._wait(polled)
 
     def _poll(self) -> float:
-        """Look at the logs; return when that began."""
+        """Poll the logs; return when the poll began."""
         began = time.monotonic()
         self._backlog.update(self._source.poll())
         self._show()
@@ -231,9 +231,9 @@ class Follower:
     # -- one run
 
     def _run(self, logs: Sequence[Any]) -> bool:
-        """Export and commit what the logs have; return whether it is all of what they had at the last poll.
+        """Export and commit new records; return whether these are all records of the last poll.
 
-        It is not if a log changed meanwhile, by the log cleaner, by retention or by an election: the next run sees how.
+        They are not if the log cleaner, retention or an election changed a log meanwhile; the next run detects it.
         """
         if not logs:
             return True
@@ -254,7 +254,7 @@ class Follower:
         with self._setup.run(target, logs, self._engine, limit=self._limit, within=self._lock) as run:
             executor = None if run.has_nothing_to_read() else self._started(self._engine)
             run.run(executor, None if self._progress is None else self._show)
-            # An interrupt ends the process after the commit, and what belongs to it.
+            # An interrupt ends the process after the commit and the steps that belong to it.
             with HeldInterrupts(), unbroken:
                 summary = run.commit()
                 if self._lock is None:
@@ -263,20 +263,20 @@ class Follower:
                 self._report(summary)
 
     def _started(self, engine: Engine) -> Executor:
-        """Return what runs the tasks, which is kept until the end."""
+        """Return the engine, which runs until the end."""
         if self._executor is None:
             self._executor = self._stack.enter_context(engine.start())
         return self._executor
 
     def _hold(self, lock: RunLock) -> None:
-        """Keep other exports from the output until the end."""
+        """Lock the output against other exports until the end."""
         self._lock = lock
         register_unfinished(lock, lock.release)
         self._stack.callback(forget_unfinished, lock)
         self._stack.callback(lock.release)
 
     def _limit(self, logs: Sequence[Any], starts: Sequence[int | None]) -> list[tuple[int | None, int | None]]:
-        """Return where a run begins and ends in each log: at about the bytes of one commit, in proportion."""
+        """Return where a run begins and ends in each log: about the bytes of one commit, in proportion."""
         backlog, keys = self._backlog, [(log.topic or "", log.partition or 0) for log in logs]
         given = [self._begins.get(key) if start is None else start for key, start in zip(keys, starts, strict=True)]
         begins = self._source.begins(logs, self._setup.reading, given)
@@ -320,18 +320,18 @@ class Follower:
 
 
 def _refuse_options(reading: ReadOptions, writing: WriteOptions) -> None:
-    """Raise for options that one run can have only."""
+    """Raise an error for options that only a single run supports."""
     if writing.mode != "continue":
         raise OptionError("{mode} must be continue for an export that follows logs, got {0!r}", writing.mode)
     if reading.ending != Bound():
-        raise OptionError("{ending} is for an export that ends, and one that follows logs does not")
+        raise OptionError("{ending} is for an export that ends; an export that follows logs does not end")
     for topic in (None, *reading.policies):
         if reading._for_topic(topic).on_error == "stop":
             raise OptionError("{on_error} stop is not valid for an export that follows logs: choose raise or skip")
 
 
 def _without_start(reading: ReadOptions) -> ReadOptions:
-    """Return the options of later runs: only a time applies to topic-partitions that appear later."""
+    """Return the options of later runs: of the bounds, only a time applies to topic-partitions that appear later."""
     starting = reading.starting
     by_time = starting.timestamp is not None and starting.offset is None
     return replace(reading, starting=Bound(timestamp=starting.timestamp) if by_time else Bound())

@@ -1,7 +1,7 @@
 """Iceberg tables: files and positions in one commit of the catalog.
 
-The positions are table properties, ``kbatch.position.<topic>-<partition>``, which the transaction that adds the files
-also sets. Properties of a snapshot would be lost when the snapshot expires.
+The positions are table properties, ``kbatch.position.<topic>-<partition>``, set by the transaction that adds the files.
+Properties of a snapshot would be lost when the snapshot expires.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["IcebergTable"]
 
 _COUNT_PROPERTY = "kbatch.commits"
 _POSITION = "kbatch.position."
-# The property of a snapshot that identifies the run, and of the table for the last run: snapshots expire.
+# The property with the run of a snapshot, and the table property with the last run, because snapshots expire.
 _RUN_PROPERTY = "kbatch.run"
 _NAME_MAPPING = "schema.name-mapping.default"
 _RETRIES = "commit.retry.num-retries"
-# Attempts to commit if other programs, such as a compaction, commit at the same time.
+# The number of attempts to commit if other programs, such as a compaction, commit at the same time.
 _ATTEMPTS = 5
 
 
@@ -46,7 +46,7 @@ class IcebergTable:
     out : OutputPlace
     by_day : bool
     name : str
-        With its namespace.
+        The table's name, with its namespace.
     catalog : str or None
         The name of its catalog in pyiceberg's configuration; None is the default catalog.
     """
@@ -62,7 +62,7 @@ class IcebergTable:
         try:
             self._catalog = catalogs.load_catalog(catalog)
         except Exception as error:
-            # Any error of its configuration: a missing driver, an unreachable server, a wrong value.
+            # Any configuration error: a missing driver, an unreachable server, a wrong value.
             raise TableCommitError(
                 f"Iceberg catalog {catalog or 'default'!r} cannot be opened: {one_line(error)}"
             ) from error
@@ -75,7 +75,7 @@ class IcebergTable:
         return f"Iceberg table {self._name}"
 
     def check_partitions(self) -> None:
-        """Raise if the table has other partitions."""
+        """Raise an error if the table has other partitions."""
         table = self._open()
         if table is None:
             return
@@ -145,7 +145,7 @@ class IcebergTable:
                 except TableCommitError:
                     raise
                 except Exception as error:
-                    # The error of pyiceberg that guarantees that nothing was committed.
+                    # This error of pyiceberg guarantees that nothing was committed.
                     if type(error).__name__ != "CommitFailedException" or attempt == _ATTEMPTS:
                         raise
         except TableCommitError:
@@ -250,7 +250,7 @@ class IcebergTable:
         return f"file://{self._out.url}" if self._out.local else self._out.url
 
     def _data_files(self, metadata: Any, files: Sequence[CommittedFile]) -> Any:
-        """Yield the entries of files from the reports of their tasks; the files themselves are not read."""
+        """Yield the entries of files from the reports of their tasks, without reading the files."""
         from pyiceberg.conversions import to_bytes
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
         from pyiceberg.typedef import Record
@@ -296,6 +296,6 @@ def _union_of(present: pa.Schema, given: pa.Schema) -> SchemaUnion:
 
 
 def _is_replaced(present: pa.Schema, given: pa.Schema) -> bool:
-    """Whether a column is deleted and recreated, when all data is replaced."""
+    """Whether replacing all data must drop and recreate a column."""
     union = _union_of(present, given)
     return bool(union.differing or union.changes)

@@ -16,18 +16,18 @@ from kbatch.sinks.task import ExportJob, TaskReport, reports_of
 
 __all__ = ["LocalExecutor"]
 
-# How often the progress is shown and a held interrupt is raised, in seconds.
+# How often, in seconds, the progress is shown and a held interrupt is raised.
 POLL_SECONDS = 0.1
 
 
 class LocalExecutor:
-    """Runs tasks in threads: decoding, compression and the encoding of Parquet release the GIL.
+    """Runs tasks in threads; decoding, compression and Parquet encoding release the GIL.
 
     Parameters
     ----------
     threads : int, optional
-        Tasks that run at the same time, each in the memory of a task of Spark. Default is one for each processor that
-        this process may use.
+        The number of tasks that run at the same time, each with the memory of a Spark task. Default is one for each
+        processor that this process may use.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class LocalExecutor:
     def run(self, job: ExportJob, tasks: Sequence[Task[Any]], progress: Progress | None) -> Iterator[TaskReport]:
         """Run the job for each task; return the reports in the order of the tasks.
 
-        After an error or an interrupt the running tasks end at their next table, and no other task is started.
+        After an error or an interrupt, running tasks end at their next table, and no other task is started.
         """
         work = _Work(job, tasks)
         total = sum(task.bytes for task in tasks)
@@ -72,7 +72,7 @@ def available_cores() -> int:
 
 
 class _Work:
-    """The tasks that threads take one after the other, what they have counted, and their reports."""
+    """The tasks that threads take one after the other, their counts, and their reports."""
 
     def __init__(self, job: ExportJob, tasks: Sequence[Task[Any]]) -> None:
         self.counts = Counts()
@@ -84,7 +84,7 @@ class _Work:
         self._is_stopped = False
 
     def run(self) -> None:
-        """Run tasks until there are none; in several threads at the same time."""
+        """Run tasks until none is left; several threads call this at the same time."""
         try:
             while (found := self._next()) is not None:
                 number, task = found
@@ -94,7 +94,7 @@ class _Work:
         except BaseException:
             with self._lock:
                 is_first, self._is_stopped = not self._is_stopped, True
-            # Reads that were stopped because of another error end with errors of their own.
+            # Reads that were stopped because of another error end with their own errors.
             if is_first:
                 raise
 
@@ -114,4 +114,4 @@ class _Work:
 
 
 class _StoppedError(BaseException):
-    """Another task has failed, or the export was interrupted. No handler of errors in tasks catches it."""
+    """Another task has failed, or the export was interrupted. Error handlers of tasks do not catch it."""

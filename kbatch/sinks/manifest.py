@@ -25,15 +25,15 @@ MANIFEST = "_manifest.json"
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of an output that exists.
+    """The manifest of an existing output.
 
     Attributes
     ----------
     text : bytes
-        The file.
+        The contents of the file.
     positions : dict of (topic, partition) to Position
     runs : list of dict
-        For each run its ``run``, ``records``, ``files``, ``side_files`` and ``kbatch.offsets``, in their order.
+        For each run, in order, its ``run``, ``records``, ``files``, ``side_files`` and ``kbatch.offsets``.
     schema : pyarrow.Schema or None
         The columns of all files, as ``arrow_schema``: a schema message of Arrow IPC in Base64.
     """
@@ -89,7 +89,7 @@ def _parse_schema(text: str | None) -> pa.Schema | None:
 
 
 def new_manifest(run: str, commit: Commit, before: Manifest | None, schema: pa.Schema | None) -> Iterator[bytes]:
-    """Return the manifest after a commit, in parts. `schema` has the columns of all files."""
+    """Return the parts of the manifest after a commit; `schema` has the columns of all files."""
     kept = None if commit.replace else before
     positions = {**(kept.positions if kept is not None else {}), **commit.positions}
     entry = {

@@ -1,4 +1,4 @@
-"""The metrics of an export as a file in Prometheus's text format, for the textfile collector of its node exporter."""
+"""The metrics of an export as a file in Prometheus's text format, for the textfile collector of the node exporter."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsFile"]
 
-# By the end of their names: what the sums over the partitions of a topic mean.
+# The help texts of the sums over the partitions of a topic, by the suffix of the metric's name.
 _OF_TOPIC = {
     "records": "Records written by the last run.",
     "log_bytes": "Bytes of the batches that the last run read.",
     "file_bytes": "Bytes of the data files that the last run wrote.",
-    "lost_bytes": "Bytes of the log that gave no records in the last run because of damage.",
+    "lost_bytes": "Bytes of the log without readable records in the last run because of damage.",
     "gap_offsets": "Offsets that are missing between two segments for an unknown reason.",
     "lag_offsets": "Offsets from the position of the export to the end of the log.",
 }
@@ -40,7 +40,7 @@ class MetricsFile:
     Parameters
     ----------
     path : str
-        The collector of the node exporter reads files that end with ``.prom``.
+        The path; the node exporter's collector reads files that end with ``.prom``.
     out : str
         The output of the export, the label ``out`` of all metrics.
 
@@ -63,9 +63,9 @@ class MetricsFile:
     def write(
         self, summary: ExportSummary | None, exit_status: int, lags: Mapping[str, tuple[int, int]] | None = None
     ) -> None:
-        """Replace the file; without a summary the run has failed, and there are no metrics of topics.
+        """Replace the file; without a summary the run has failed, and the file has no metrics of topics.
 
-        `lags` has the lag of all topics, in bytes and offsets, if the run has read only those with something new.
+        `lags` has the lag of all topics, in bytes and offsets, if the run has read only topics with new records.
 
         Raises
         ------

@@ -1,8 +1,8 @@
-"""The offsets that each commit of an export covers, as text in its metadata: they show that no record is missing.
+"""The offsets that each commit of an export covers, as text in its metadata, to verify that no record is missing.
 
-A directory has the text in the entry of the run in its manifest. A Delta table has it in the information about the
-commit, an Iceberg table in the properties of the snapshot. These expire, so both have it also in a file of the run,
-``_export-<run>/_offsets.json``.
+In a directory, the entry of the run in the manifest has the text. In a Delta table, the commit information has it, in
+an Iceberg table the properties of the snapshot. These expire, so a file of the run, ``_export-<run>/_offsets.json``,
+has it too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from kbatch.sinks.file_names import EXPORT_PREFIX
 
 __all__ = ["OFFSETS_KEY", "CommitOffsets", "OffsetRange", "commit_metadata", "offsets_file"]
 
-# In the metadata of a table's commit, and in a manifest.
+# The key in the metadata of a table's commit, and in a manifest.
 OFFSETS_KEY = "kbatch.offsets"
-# A larger text is only in the file of the run: the metadata of an Iceberg table has the properties of all
-# snapshots, and is written again by each commit.
+# Larger text is stored only in the file of the run: each commit of an Iceberg table rewrites the metadata, which
+# contains the properties of all snapshots.
 MAX_INLINE = 16 << 10
 
 
@@ -30,14 +30,14 @@ class OffsetRange(NamedTuple):
     Attributes
     ----------
     start, end : int
-        From `start` up to `end`, exclusive.
+        The range; `end` is exclusive.
     records : int
-        The records that were written.
+        The number of records written.
     has_losses : int
-        1 if bytes were damaged or offsets missing between segments, else 0.
+        1 if bytes were damaged or offsets were missing between segments, else 0.
     restart : str
-        ``"deleted"``, ``"truncated"`` or ``"recreated"`` if the log had changed, so that the range does not begin where
-        the one before ends (`kbatch.plan.positions.LogChange`); else empty.
+        ``"deleted"``, ``"truncated"`` or ``"recreated"`` if the log had changed, so that the range does not begin at
+        the end of the previous one (`kbatch.plan.positions.LogChange`); else empty.
     """
 
     start: int
@@ -49,12 +49,12 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True)
 class CommitOffsets:
-    """What a commit covers.
+    """The offsets that a commit covers.
 
     Attributes
     ----------
     after : str or None
-        The run whose commit precedes this one; None for the first, and for one that replaced the data.
+        The run whose commit precedes this one; None for the first commit, and for a commit that replaced the data.
     isolation : str
     has_control : bool
         Whether control records were written.
@@ -70,7 +70,7 @@ class CommitOffsets:
     ranges: Mapping[tuple[str, int], OffsetRange] = field(default_factory=dict)
 
     def to_text(self) -> str:
-        """Return the offsets as JSON: ``ranges`` has by topic rows of the partition and the fields of its range."""
+        """Return the offsets as JSON: ``ranges`` has, by topic, rows of the partition and the fields of its range."""
         options = {"after": self.after, "isolation": self.isolation, "control": self.has_control, "key": self.has_key}
         ranges: dict[str, list[list[Any]]] = {}
         for (topic, partition), each in self.ranges.items():
@@ -82,7 +82,7 @@ class CommitOffsets:
 
     @classmethod
     def parse(cls, text: str) -> CommitOffsets:
-        """Return the offsets of a text.
+        """Parse the result of `to_text`.
 
         Raises
         ------
@@ -105,7 +105,7 @@ def offsets_file(run: str) -> str:
 
 
 def commit_metadata(text: str) -> dict[str, str]:
-    """Return the offsets of a commit as an entry of its metadata; none if they are too large for it.
+    """Return the offsets of a commit as an entry of its metadata; empty if they are too large for it.
 
     Examples
     --------

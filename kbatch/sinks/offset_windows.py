@@ -1,4 +1,4 @@
-"""The offsets of a topic-partition's data files, and of its log, window by window in bounded memory."""
+"""The offsets in the data files of a topic-partition and in its log, read in windows in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbatch.table import RecordTable
 
 __all__ = ["FileOffsets", "LogOffsets", "OffsetArray", "VerifiedLog", "Window", "WrittenOffsets", "windows"]
 
-# The number of offsets of a window, of the files or of the log; a row group is read at once, and may have more.
+# The number of offsets of the files or the log in a window; a row group is read as a whole, and may have more.
 WINDOW_ROWS = 1 << 20
 
 OffsetArray: TypeAlias = npt.NDArray[np.int64]
@@ -88,20 +88,20 @@ class FileOffsets:
 
 
 class LogOffsets:
-    """The offsets of a log's records in ranges, in order, a part at a time.
+    """The offsets of a log's records in ranges, returned in order and in parts.
 
     Parameters
     ----------
     log : VerifiedLog or None
     ranges : sequence of (start, stop, isolation, has_control)
-        In order, apart from each other.
+        In order, without overlaps.
     progress : callable, optional
         Called with the bytes of each table.
 
     Attributes
     ----------
     lost_bytes : int
-        Of damaged batches, whose offsets are unknown.
+        The size of damaged batches, whose offsets are unknown.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class LogOffsets:
             self._rest = np.concatenate(parts)
 
     def take(self, stop: int) -> tuple[OffsetArray, int]:
-        """Return the next offsets below `stop`, and where they end: before `stop` if a window has no room for more."""
+        """Return the next offsets below `stop`, and their end: before `stop` if a window has no space for more."""
         self._fill(WINDOW_ROWS + 1)
         beyond = np.flatnonzero(self._rest >= stop)
         count = int(beyond[0]) if len(beyond) else len(self._rest)
@@ -175,7 +175,7 @@ class WrittenOffsets:
         self._place = place
         self._waiting = sorted(groups, key=lambda group: group.low, reverse=True)
         self._limit_of = limit_of
-        # Row groups that reach into the next window, and their offsets if they were read.
+        # Row groups that reach into the next window, with their offsets if they were read.
         self._active: list[tuple[RowGroup, OffsetArray | None]] = []
 
     @property
@@ -224,7 +224,7 @@ class WrittenOffsets:
 
 
 class Window(NamedTuple):
-    """The offsets below `stop` that follow those of the windows before, sorted: in the files, and of the log."""
+    """The sorted offsets below `stop` after the previous windows, in the files and in the log."""
 
     stop: int
     written: OffsetArray

@@ -1,4 +1,4 @@
-"""The offsets in an output: the column of its data files, and what its commits cover."""
+"""The offsets in an output: the column of its data files, and the ranges that its commits cover."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from kbatch.sinks.table_target import Table
 __all__ = ["CoveredRange", "ExportOutput", "RowGroup", "open_output", "read_offsets", "row_groups"]
 
 _DELTA_LOG = "_delta_log"
-# How often the files of an output are listed, and a manifest is read, while exports commit.
+# How often to list the files of an output and to read a manifest while exports commit.
 _LISTINGS = 5
 
 
 @dataclass(slots=True)
 class CoveredRange:
-    """The offsets of a topic-partition that consecutive commits cover, one after the other and with the same options.
+    """The offsets of a topic-partition that consecutive commits with the same options cover.
 
     Attributes
     ----------
     start, end, records, has_losses, restart
-        As in `OffsetRange`; records are the sum.
+        As in `OffsetRange`; `records` is the sum.
     first_run : int
         The number of the first run in `ExportOutput.runs`.
     isolation, has_control, has_key
@@ -70,7 +70,7 @@ class CoveredRange:
 
 @dataclass
 class ExportOutput:
-    """What an output consists of.
+    """The contents of an output.
 
     Attributes
     ----------
@@ -78,11 +78,11 @@ class ExportOutput:
     files : dict of (topic, partition) to list of str
         Names of data files, relative to the output.
     runs : dict of str to int
-        The number of each run, from the last commit on, which is 0.
+        The number of each run, counted back from the last commit, which is 0.
     covered : dict of (topic, partition) to list of CoveredRange
-        From the last commit on.
+        Beginning with the last commit.
     unknown_run : str or None
-        The run before the first of `runs` if it is not known what it covers.
+        The run before the first of `runs`, if the offsets that it covers are unknown.
     """
 
     place: OutputPlace
@@ -96,7 +96,7 @@ class ExportOutput:
         self.files.setdefault((file.topic, file.partition), []).append(file.name)
 
     def add_before(self, run: str, text: str, source: str) -> str | None:
-        """Add the offsets of a run that precedes all those added; return the run before it.
+        """Add the offsets of a run that precedes all added runs; return the run before it.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class ExportOutput:
 
 
 def open_output(place: OutputPlace, table: str | None, catalog: str | None) -> ExportOutput:
-    """Return the files and the commits of an output: of a directory, or of a table.
+    """Return the files and the commits of an output, which is a directory or a table.
 
     Raises
     ------
@@ -157,11 +157,11 @@ def open_output(place: OutputPlace, table: str | None, catalog: str | None) -> E
 
 
 def _add_files(output: ExportOutput) -> Manifest:
-    """Add the data files of a directory, and return its manifest, as they were at one time between two commits."""
+    """Add the data files of a directory and return its manifest, both from the same moment between two commits."""
     place = output.place
     for _ in range(_LISTINGS):
         manifest = _whole_manifest(place)
-        # In an object store, the files of runs that were killed do not count.
+        # In an object store, files of killed runs do not count.
         names = place.files() if place.local and manifest is not None else []
         running = RunRecord(place).unfinished_runs
         later = _whole_manifest(place)
@@ -169,7 +169,7 @@ def _add_files(output: ExportOutput) -> Manifest:
             break
         own = [run["run"] for run in manifest.runs]
         if [run["run"] for run in later.runs[: len(own)]] == own:
-            # Runs that have placed their files since, or are placing them.
+            # Other runs have placed their files since, or are placing them.
             others = {*running, *(run["run"] for run in later.runs)} - {*own}
             for name in names if place.local else manifest.files:
                 log = log_of(name) if name.endswith((".parquet", ".arrow")) else None
@@ -224,7 +224,7 @@ class RowGroup(NamedTuple):
 
 
 def row_groups(place: OutputPlace, names: Sequence[str]) -> Iterator[RowGroup]:
-    """Yield the row groups of files with rows; those without statistics are read for it."""
+    """Yield the non-empty row groups of files; row groups without statistics are read for their offsets."""
     for name in names:
         with _opened_file(place, name) as file:
             for number in range(file.count):

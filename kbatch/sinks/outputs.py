@@ -22,7 +22,7 @@ __all__ = ["OutputPlace", "open_place"]
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """A directory of some file system. It can be pickled; each task opens the file system itself.
+    """A directory of a file system. It is picklable; each task opens the file system itself.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class OutputPlace:
 
     @property
     def local(self) -> bool:
-        """Whether it is a path of a mounted file system."""
+        """Whether the place is a path of a mounted file system."""
         return not is_url(self.url)
 
     @cached_property
@@ -62,7 +62,7 @@ class OutputPlace:
         return OutputPlace(f"{self.url}/{name}", self.storage)
 
     def exists(self, name: str = "") -> bool:
-        """Whether the file exists, or a directory that is not empty."""
+        """Whether a file, or a directory that is not empty, exists."""
         info = self.fs.get_file_info(self.path(name))
         if info.type != pyarrow.fs.FileType.NotFound or self.local:
             return bool(info.type != pyarrow.fs.FileType.NotFound)
@@ -87,7 +87,7 @@ class OutputPlace:
         return [info.path[start:] for info in self.fs.get_file_info(selector) if info.is_file]
 
     def make(self, name: str = "") -> None:
-        """Create a directory on a mounted file system; object stores do not need it."""
+        """Create a directory on a mounted file system; object stores need no directories."""
         if self.local:
             os.makedirs(self.path(name), exist_ok=True)
 
@@ -99,7 +99,7 @@ class OutputPlace:
         return self.fs.open_output_stream(self.path(name), compression=None)
 
     def open(self, name: str) -> io.FileIO | pa.NativeFile:
-        """Open a file for reading; refuses a FIFO, which would not end."""
+        """Open a file for reading; refuse a FIFO, which would not end."""
         path = self.path(name)
         return open_regular(path) if self.local else self.fs.open_input_file(path)
 
@@ -113,14 +113,14 @@ class OutputPlace:
         return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file; readers see either the former contents or all of the new ones."""
+        """Write a small file; readers see either the old contents or all of the new contents."""
         self.write_parts(name, [data])
 
     def write_parts(self, name: str, parts: Iterable[bytes]) -> None:
-        """Write a file of any size in parts, as `write`."""
+        """Write a file of any size in parts, like `write`."""
         unfinished = f"{name}.tmp" if self.local else name
         if not self.local:
-            # Closing the stream replaces the object, also if an error has interrupted the parts.
+            # Closing the stream replaces the object, even if an error has interrupted the parts.
             parts = list(parts)
         with self.create(unfinished) as file:
             for part in parts:
@@ -134,7 +134,7 @@ class OutputPlace:
             self.fs.delete_file(self.path(name))
 
     def remove_empty(self, directory: str) -> None:
-        """Remove a directory of a mounted file system, and its parents below this one, while they are empty."""
+        """Remove a directory of a mounted file system, and its parents below this one, if they are empty."""
         if self.local:
             remove_empty(self.path(), directory)
 

@@ -1,4 +1,4 @@
-"""Parquet files: which columns get dictionaries, statistics and Bloom filters."""
+"""Parquet files: the choice of dictionaries, statistics and Bloom filters for columns."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from kbatch.values.parsed import one_array
 
 __all__ = ["ParquetFile"]
 
-# The number of values of a column from which its encoding is chosen: 0.1 ms for each column of a file.
+# The number of sampled values that determine the encoding of a column: 0.1 ms for each column of a file.
 DICTIONARY_SAMPLE = 8192
 # The sampled values have at most about this size, unless there are only a few.
 DICTIONARY_SAMPLE_BYTES = 4 << 20
-# The size at which Parquet's writer abandons a dictionary, after it has encoded a part of the column.
+# The size at which the Parquet writer abandons a dictionary, after it has encoded a part of the column.
 DICTIONARY_BYTES = 1 << 20
 # The rate of false positives of Bloom filters. A rate of 1 % takes 9.6 bits per key, 5 % takes 6.2.
 FALSE_POSITIVE_RATE = 0.05
-# Limits of a page of Parquet.
+# Limits of a Parquet page.
 PAGE_BYTES = 1 << 20
 PAGE_ROWS = 16_384
 
 
 class ParquetFile:
-    """Writes a Parquet file; a sample of the first row group determines the encoding of the columns.
+    """Writes a Parquet file, with the encoding of columns determined by a sample of the first row group.
 
     Parameters
     ----------
@@ -91,10 +91,10 @@ def _settings(table: pa.Table, options: WriteOptions, ascending: bool) -> dict[s
             if _may_have_dictionary(leaf, options) and _repeats(leaf.values, table.num_rows)
         ],
         "column_encoding": dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
-        # None for bytes, whose minimum and maximum may have any size and would be in every footer.
+        # None for bytes, because their minimum and maximum may have any size and would be in every footer.
         "write_statistics": [leaf.path for leaf in leaves if _is_small(leaf.type) and leaf.column != "headers"],
         "write_page_index": True,
-        # The number of rows after which it checks whether a page is full: few calls for small rows, no huge pages.
+        # How many rows to write before checking whether a page is full: few calls for small rows, no huge pages.
         "write_batch_size": min(max(PAGE_BYTES // max(1, table.nbytes // max(1, table.num_rows)), 1), PAGE_ROWS),
     }
     if level is not None:
@@ -117,7 +117,7 @@ def _has_bloom_filters() -> bool:
 
 
 def _leaves(table: pa.Table, options: WriteOptions) -> Iterator[_Leaf]:
-    """Yield the columns as Parquet has them, with values that are spread over the rows, without nulls."""
+    """Yield the leaf columns of Parquet with non-null values from places spread over the rows."""
     for name, column in zip(table.schema.names, table.columns, strict=True):
         rows = np.empty(0, np.int64)
         if name in ("key", *options.dictionary) or (options.dictionary and _is_parsed(name, column.type)):
@@ -158,12 +158,12 @@ def _may_have_dictionary(leaf: _Leaf, options: WriteOptions) -> bool:
 
 
 def _is_parsed(column: str, kind: pa.DataType) -> bool:
-    """Whether a column is one of parsed keys and values: not Kafka's, or of another type."""
+    """Whether a column contains parsed keys or values: it is not one of Kafka's, or has another type."""
     return column not in SPARK_COLUMNS or kind != spark_schema([column]).field(0).type
 
 
 def _repeats(values: pa.Array, rows: int) -> bool:
-    """Whether a dictionary makes a column smaller: its values repeat, and they fit into the page of a dictionary."""
+    """Whether a dictionary makes a column smaller: its values repeat, and they fit into a dictionary page."""
     if not len(values):
         return False
     distinct = _distinct(values)
@@ -173,7 +173,7 @@ def _repeats(values: pa.Array, rows: int) -> bool:
 def _distinct(values: pa.Array) -> int:
     """Estimate the number of distinct values of a column from a sample of it.
 
-    In a sample of n values of d equally frequent ones, about n**2 / 2d pairs are equal.
+    In a sample of n values from d equally frequent ones, about n**2 / 2d pairs are equal.
     """
     n = len(values)
     found = int(pc.count_distinct(values).as_py())

@@ -1,6 +1,6 @@
-"""Compares the offsets of a topic-partition in the output of exports with those that its log has.
+"""Compares the offsets of a topic-partition in the output of exports with the offsets of its log.
 
-The commits of an export state which offsets they cover, and the log which of these offsets have records. Both are
+The commits of an export state which offsets they cover, and the log shows which of these offsets have records. Both are
 compared with the column ``offset`` of the data files.
 """
 
@@ -23,7 +23,7 @@ from kbatch.sinks.output_offsets import CoveredRange, ExportOutput, row_groups
 
 __all__ = ["ExportFinding", "PartitionCheck", "PartitionVerification"]
 
-# The ranges that a finding of each kind lists for a topic-partition; all are counted.
+# The number of ranges to list for each kind of finding of a topic-partition; all are counted.
 MAX_RANGES = 100
 
 FindingKind = Literal[
@@ -40,11 +40,11 @@ class ExportFinding(NamedTuple):
     topic : str
     partition : int
     kind : str
-        Faults: ``"missing"`` (the log has the records, the output does not), ``"doubled"``, ``"uncovered"`` (rows that
-        no commit covers), ``"fewer"`` (a commit wrote more records than are there, and the log does not have them
-        either). Notes name what is not compared: ``"unknown"`` commits, records that the export ``"lost"``, a
-        ``"damaged"`` log, an export that is ``"behind"``, offsets that are ``"gone"`` from the log, rows of a log that
-        was ``"restarted"``, and ``"extra"`` rows, which the log no longer has.
+        Faults: ``"missing"`` (the log has the records, but the output does not), ``"doubled"``, ``"uncovered"`` (rows
+        that no commit covers), ``"fewer"`` (a commit wrote more records than the output has, and the log does not have
+        them either). Notes name records that are not compared: ``"unknown"`` commits, records that the export
+        ``"lost"``, a ``"damaged"`` log, an export that is ``"behind"``, offsets that are ``"gone"`` from the log, rows
+        of a log that was ``"restarted"``, and ``"extra"`` rows, which the log no longer has.
     first_offset, last_offset : int or None
     total : int
         The number of records, offsets or bytes.
@@ -79,7 +79,7 @@ class PartitionVerification:
     compared : int
         Records of the log that were compared with them.
     missing, doubled : int
-        Records that the output does not have, and rows too many.
+        Records that the output does not have, and surplus rows.
     findings : list of ExportFinding
         With the first hundred ranges of each kind.
     """
@@ -109,7 +109,7 @@ class PartitionVerification:
 
 
 class _Ranges:
-    """The offsets of one kind of finding, as ranges: the first ranges, and the number of all offsets."""
+    """The offsets of one kind of finding: the first ranges, and the number of all offsets."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -118,7 +118,7 @@ class _Ranges:
         self._next = -1
 
     def add(self, offsets: OffsetArray, places: npt.NDArray[np.int64]) -> None:
-        """Add offsets with their places in a sequence; offsets at consecutive places are one range."""
+        """Add offsets with their indices in a sequence; offsets with consecutive indices form one range."""
         if not len(offsets):
             return
         self.count += len(offsets)
@@ -146,7 +146,7 @@ class _Ranges:
 
 
 class _Live(NamedTuple):
-    """The part of a range that commits cover whose records no truncation has replaced."""
+    """The part of a covered range whose records no truncation has replaced."""
 
     start: int
     end: int
@@ -155,7 +155,7 @@ class _Live(NamedTuple):
 
 
 class PartitionCheck:
-    """Compares the offsets of one topic-partition; `progress` is called with the bytes of the log that were read."""
+    """Compares the offsets of one topic-partition; calls `progress` with the bytes of the log read so far."""
 
     def __init__(
         self, output: ExportOutput, name: tuple[str, int], log: VerifiedLog | None, progress: Callable[[int], None]
@@ -172,19 +172,19 @@ class PartitionCheck:
         self._expected = [] if log is None else list(self._expected_ranges(log))
         self._offsets = LogOffsets(log, self._expected, progress)
         self._found: dict[str, _Ranges] = {kind: _Ranges() for kind in ("missing", "doubled", "uncovered", "extra")}
-        # Of each live range: its bounds, its rows in the output, and the records missing there.
+        # For each live range: its bounds, its rows in the output, and its missing records.
         self._starts = np.array([each.start for each in self._live], np.int64)
         self._ends = np.array([each.end for each in self._live], np.int64)
         self._rows = np.zeros(len(self._live), np.int64)
         self._missing = np.zeros(len(self._live), np.int64)
 
     def _expected_ranges(self, log: VerifiedLog) -> Iterator[tuple[int, int, Any, bool]]:
-        """Yield the ranges of the log to compare: those that commits cover, and the gaps between them."""
+        """Yield the ranges of the log to compare: the ranges that commits cover, and the gaps between them."""
         first, end = log.first_offset, log.end_offset
         reached: int | None = None
         for each in self._live:
             start = each.start
-            # No commit covers the gap before this range, although the log did not lose these offsets.
+            # No commit covers the gap before this range, although the log has not lost these offsets.
             if reached is not None and each.covered.restart != "deleted":
                 start = reached
             reached = each.end
@@ -211,7 +211,7 @@ class PartitionCheck:
         return part
 
     def _limit_of(self, name: str) -> int | None:
-        """Return the offset from which the rows of a file belong to a log that was truncated or recreated later."""
+        """Return the offset from which on rows of a file belong to a log that was truncated or recreated later."""
         run = run_of(name)
         number = self._output.runs.get(run) if run is not None else None
         if number is None:
@@ -221,10 +221,10 @@ class PartitionCheck:
         )
 
     def _compare(self, window: Window, place: int) -> int:
-        """Compare a window; return the place of the next record of the log."""
+        """Compare a window; return the index of the next record of the log."""
         rows, row_counts = _with_counts(window.written)
         records, record_counts = _with_counts(window.expected)
-        # The counts of the output's offsets in the log, and of the log's offsets in the output.
+        # How often each offset of the output is in the log, and each offset of the log in the output.
         in_log = _counts_at(rows, records, record_counts)
         in_output = _counts_at(records, rows, row_counts)
         allowed = np.maximum(in_log, 1)
@@ -245,14 +245,14 @@ class PartitionCheck:
         return place + len(records)
 
     def _ranges_of(self, offsets: OffsetArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the number of the live range of each offset, and whether there is one."""
+        """Return the number of the live range of each offset, and whether it is in one."""
         if not len(self._starts):
             return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
         numbers = np.maximum(np.searchsorted(self._starts, offsets, "right") - 1, 0)
         return numbers, (offsets >= self._starts[numbers]) & (offsets < self._ends[numbers])
 
     def _may_be_covered(self, offsets: OffsetArray) -> npt.NDArray[np.bool_]:
-        """Return for each offset whether a commit whose ranges are unknown may cover it."""
+        """Return, for each offset, whether a commit with unknown ranges may cover it."""
         if self._output.unknown_run is None:
             return np.zeros(len(offsets), np.bool_)
         return offsets < (INT64_MAX if self._part.start is None else self._part.start)
@@ -264,27 +264,27 @@ class PartitionCheck:
         return found
 
     def _compare_counts(self) -> None:
-        """Add a finding for each range with another number of rows than commits wrote, if the offsets do not show it.
+        """Add a finding for each range whose number of rows differs from the commits, unless the offsets show it.
 
-        This happens if the log no longer has these records.
+        They do not show it if the log no longer has these records.
         """
         for live, rows, missing in zip(self._live, self._rows.tolist(), self._missing.tolist(), strict=True):
             written = live.covered.records
             more, fewer = rows - written, written - rows - missing
             if not live.is_whole or (more <= 0 and fewer <= 0):
                 continue
-            known = "" if missing == 0 else f", and {missing:,} of the log are missing"
+            known = "" if missing == 0 else f", and {missing:,} records of the log are missing"
             text = f"offsets {live.start} to {live.end - 1}: the commits wrote {counted(written, 'record')}, and the "
             text += f"output has {rows:,}{known}"
             kind: FindingKind = "uncovered" if more > 0 else "fewer"
             self._part.add(kind, text, first=live.start, last=live.end - 1, total=max(more, fewer), damage=True)
 
     def _add_notes(self, void_rows: int) -> None:
-        """Add what was not compared."""
+        """Add notes on records that were not compared."""
         part, log = self._part, self._log
         if self._output.unknown_run is not None:
             part.add(
-                "unknown", f"it is not known which offsets the run {self._output.unknown_run} and earlier ones cover"
+                "unknown", f"the offsets that the run {self._output.unknown_run} and earlier runs cover are unknown"
             )
         for each in self._live:
             if each.covered.has_losses:
@@ -296,9 +296,7 @@ class PartitionCheck:
                 )
         if self._offsets.lost_bytes:
             lost = counted(self._offsets.lost_bytes, "byte")
-            part.add(
-                "damaged", f"{lost} of the log are damaged, and their offsets unknown", total=self._offsets.lost_bytes
-            )
+            part.add("damaged", f"{lost} of the log are damaged, with unknown offsets", total=self._offsets.lost_bytes)
         if part.start is not None and part.end is not None:
             self._add_ends(log, part.start, part.end)
         if void_rows:
@@ -316,7 +314,7 @@ class PartitionCheck:
     def _add_ends(self, log: VerifiedLog | None, start: int, end: int) -> None:
         part = self._part
         if log is None:
-            part.add("gone", "there is no log: only the number of records, and doubled ones, were checked")
+            part.add("gone", "there is no log: only the number of records and duplicates were checked")
             return
         first, log_end = log.first_offset, log.end_offset
         if first > start:
@@ -326,12 +324,12 @@ class PartitionCheck:
             text = f"the log ends at offset {log_end}, before the position of the export, {end}"
             part.add("gone", text, first=log_end, last=end - 1)
         if log_end > end:
-            text = f"the export is {counted(log_end - end, 'offset')} behind the log, from offset {end} on"
+            text = f"the export is {counted(log_end - end, 'offset')} behind the log; it continues at offset {end}"
             part.add("behind", text, first=end, last=log_end - 1, total=log_end - end)
 
 
 def _limits(covered: Sequence[CoveredRange]) -> list[int | None]:
-    """Return the offset at which a later truncation or recreation of the log invalidates each range, or None."""
+    """Return, for each range, the offset from which on a later change of the log invalidates it, or None."""
     limits: list[int | None] = []
     limit: int | None = None
     for each in covered:
@@ -362,7 +360,7 @@ def _with_counts(offsets: OffsetArray) -> tuple[OffsetArray, npt.NDArray[np.int6
 
 
 def _counts_at(offsets: OffsetArray, others: OffsetArray, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return for each offset its count among the others, which ascend; 0 if it is not there."""
+    """Return, for each offset, its count among the others, which ascend; 0 if it is missing there."""
     if not len(others):
         return np.zeros(len(offsets), np.int64)
     at = np.minimum(np.searchsorted(others, offsets), len(others) - 1)

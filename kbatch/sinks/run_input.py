@@ -1,4 +1,4 @@
-"""What the runs of an export read: log directories or a cluster, behind one protocol, so that all else is the same."""
+"""The input of export runs: log directories or a cluster, behind one protocol, so that the rest is the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["DirectoryInput", "RunInput"]
 
 
 class RunInput(Protocol):
-    """The logs that an export reads. Each run lists them again; `logs` of the other methods are some of those.
+    """The logs that an export reads. Each run lists them again; other methods take some of these as `logs`.
 
     Attributes
     ----------
@@ -48,10 +48,10 @@ class RunInput(Protocol):
 
     @property
     def bytes_after(self) -> BytesAfter | None:
-        """Estimates bytes of logs."""
+        """Estimates the bytes of logs."""
 
     def logs(self) -> list[Any]:
-        """Return the logs that the options choose.
+        """Return the logs that the options select.
 
         Raises
         ------
@@ -60,10 +60,10 @@ class RunInput(Protocol):
         """
 
     def continued(self, logs: Sequence[Any], positions: Positions) -> tuple[list[int | None], list[LogChange]]:
-        """Return the offset at which each log continues, and how logs changed since the last run."""
+        """Return the offset at which each log continues, and the changes of logs since the last run."""
 
     def sampled(self, logs: Sequence[Any], on: On, crc: Crc, starts: Sequence[int | None] | None) -> list[bytes]:
-        """Return keys or values, to infer a schema, as `kbatch.log.sampling.sample_logs`."""
+        """Return keys or values to infer a schema, like `kbatch.log.sampling.sample_logs`."""
 
     def plans_fast(self, logs: Sequence[Any], options: ReadOptions, starts: Sequence[int | None]) -> bool:
         """Whether this process plans the reads as fast as a job of the engine."""
@@ -76,19 +76,19 @@ class RunInput(Protocol):
         stops: Sequence[int | None] | None,
         mapper: Mapper | None = None,
     ) -> list[LogRead]:
-        """Plan the read of each log, as `kbatch.plan.planner.plan_reads`."""
+        """Plan the read of each log, like `kbatch.plan.planner.plan_reads`."""
 
     def samples(self, logs: Sequence[Any]) -> Iterator[tuple[Any, bool]]:
-        """Yield batches of logs, as `kbatch.sinks.sizing.log_samples`."""
+        """Yield batches of logs, like `kbatch.sinks.sizing.log_samples`."""
 
     def divide(self, logs: Sequence[Any], reads: Sequence[LogRead], options: ReadOptions) -> Sequence[Task[Any]]:
         """Divide the reads among tasks."""
 
     def poll(self) -> Mapping[TopicPartition, FollowedState]:
-        """Return the state of all logs now, for an export that follows them."""
+        """Return the current state of all logs, for an export that follows them."""
 
     def reopened(self, states: Mapping[TopicPartition, FollowedState]) -> list[Any]:
-        """Return the logs of some states, as far as they exist."""
+        """Return the logs of some states, without logs that no longer exist."""
 
     def begins(self, logs: Sequence[Any], options: ReadOptions, starts: Sequence[int | None]) -> list[int]:
         """Return the offset at which the read of each log begins; `starts` override the options."""
@@ -100,13 +100,13 @@ class RunInput(Protocol):
         """Return the offset after about `size` bytes from an offset on."""
 
     def has_log_changed(self, error: KbatchError) -> bool:
-        """Whether a run failed because a log changed meanwhile, which the next run sees."""
+        """Whether a run failed because a log changed meanwhile; the next run detects the change."""
 
     def learn(self, topic: str, size: int, offsets: int) -> None:
-        """Take note of how many bytes a run has read of a topic, for a number of offsets."""
+        """Record how many bytes of a topic a run has read for a number of offsets."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close connections."""
 
 
 class DirectoryInput:
@@ -132,7 +132,7 @@ class DirectoryInput:
         return ",".join(self._paths)
 
     def logs(self) -> list[Log]:
-        """Return the logs that the options choose, after a look at the first batch of each."""
+        """Return the logs that the options select, after reading the first batch of each."""
         logs = choose_logs(self._paths, self._options.selection, self._options.storage)
         if not logs:
             raise LogDirectoryError(
@@ -156,7 +156,7 @@ class DirectoryInput:
         return sample_logs(logs, on, crc, starts)
 
     def plans_fast(self, logs: Sequence[Log], options: ReadOptions, starts: Sequence[int | None]) -> bool:
-        """Whether few logs have something to read; see `kbatch.plan.planner.plans_fast`."""
+        """Whether few logs have records to read; see `kbatch.plan.planner.plans_fast`."""
         return plans_fast(logs, options, starts)
 
     def plan(
@@ -167,7 +167,7 @@ class DirectoryInput:
         stops: Sequence[int | None] | None,
         mapper: Mapper | None = None,
     ) -> list[LogRead]:
-        """Plan the reads; without a mapper, those that begin at the end of a log have no splits."""
+        """Plan the reads; without a mapper, reads that begin at the end of a log have no splits."""
         reads = plan_reads(logs, options, starts, stops=stops, mapper=mapper)
         return [
             read._replace(splits=[]) if mapper is None and _is_at_end(log, read) else read
@@ -183,7 +183,7 @@ class DirectoryInput:
         return divide_splits([(log, read.splits) for log, read in zip(logs, reads, strict=True)], options)
 
     def poll(self) -> Mapping[TopicPartition, FollowedState]:
-        """Look at the directories."""
+        """Poll the directories."""
         if self._watched is None:
             self._watched = WatchedLogs(self._paths, self._options)
         return retry_if_gone(self._watched.poll)
@@ -198,7 +198,7 @@ class DirectoryInput:
         return resolved_starts(logs, options, starts)
 
     def bytes_from(self, log: Log, begin: int, state: Any) -> int:
-        """Return the bytes from an offset to the last complete batch."""
+        """Return the bytes from an offset to the end of the last complete batch."""
         return bytes_from(log, begin, state)
 
     def offset_after(self, log: Log, begin: int, size: int) -> int:
@@ -210,10 +210,10 @@ class DirectoryInput:
         return isinstance(error, LogDirectoryError) and is_gone(error)
 
     def learn(self, topic: str, size: int, offsets: int) -> None:
-        """Nothing is estimated of files."""
+        """Do nothing: sizes of files are not estimated."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def _is_at_end(log: Log, read: LogRead) -> bool:
@@ -222,7 +222,7 @@ def _is_at_end(log: Log, read: LogRead) -> bool:
 
 
 def _check_first_batches(logs: Sequence[Log]) -> None:
-    """Raise before Spark is started if the first batch of a log cannot be read."""
+    """Raise an error, before Spark is started, if the first batch of a log cannot be read."""
 
     def check(log: Log) -> None:
         segment = log.segments[0]

@@ -1,8 +1,8 @@
-"""The reports of exports: what each run lost, withheld, or found missing or changed, as a file next to the data.
+"""The reports of exports: the losses, withheld records, missing offsets and changed logs of each run, as files.
 
-The file of a run is written before its commit, and removed if the run is undone. It is never changed or replaced, even
-if the data is. An empty file next to it marks that somebody has seen the report: a run that dies after its commit
-cannot print its summary, so the next one prints the report.
+The file of a run is written before its commit, and removed if the run is undone. It is never changed, even if the data
+is replaced. An empty file next to it marks a report as seen: a run that dies after its commit cannot print its summary,
+so the next run prints the report.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KEYS = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """The report of a run. Lists have their first hundred entries, and counts all of them.
+    """The report of a run. Lists have their first hundred entries; the counts include all entries.
 
     Attributes
     ----------
@@ -51,16 +51,16 @@ class RunReport:
     ended : str
         The time before the commit, in ISO 8601 and UTC.
     exit_status : int
-        Of the run, without the reports of earlier runs.
+        The exit status of the run, without the reports of earlier runs.
     change_count, changes, missing_count, missing_offsets
-        Logs that have changed, and offsets that the options name and the logs do not have.
+        Changed logs, and offsets that the options name but the logs do not have.
     schema_change_count, schema_changes
-        Columns and fields of structs that the data got with the run.
+        Columns and fields of structs that the run added to the data.
     withheld_count, withheld
         Topic-partitions with withheld batches: topic, partition, last_stable_offset, open_count, undecided_count,
         undecided_batches, undecided_bytes.
 
-    The other attributes are those of `ExportSummary`.
+    `ExportSummary` describes the other attributes.
     """
 
     run: str
@@ -116,7 +116,7 @@ class RunReport:
 
     @classmethod
     def parse(cls, text: bytes, url: str) -> RunReport:
-        """Return the report in a file.
+        """Parse the report in a file.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class RunReport:
 
     @property
     def has_content(self) -> bool:
-        """Whether there is something to report."""
+        """Whether the run has anything to report."""
         return self.exit_status != 0 or self.change_count > 0 or self.schema_change_count > 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ _FIELD_KINDS: dict[str, Any] = {"str": str, "int": int, "bool": bool, "str | Non
 
 
 def _check_field(name: str, kind: str, value: Any) -> None:
-    """Raise if a value cannot be that of a report's field."""
+    """Raise an error for a value that a field of a report cannot have."""
     if kind in _FIELD_KINDS:
         if not isinstance(value, _FIELD_KINDS[kind]):
             raise ValueError(f"{name} is {str(value)[:100]!r}")
@@ -192,7 +192,7 @@ class RunRecord:
         return f"{REPORTS}/{ended:%Y%m%dT%H%M%S}{ended.microsecond // 1000:03d}Z-{run}{_SUFFIX}"
 
     def names(self, *, unseen: bool = False) -> list[str]:
-        """Return the names of the reports by time; optionally only of those that nobody has seen."""
+        """Return the names of the reports by time, optionally only of unseen reports."""
         entries = set(self._place.entries())
         found = sorted(name for name in entries if name.endswith(_SUFFIX))
         return [f"{REPORTS}/{name}" for name in found if not (unseen and name + _SEEN in entries)]
@@ -223,11 +223,11 @@ class RunRecord:
                 self._out.remove_empty(REPORTS)
 
     def mark_seen(self, names: Sequence[str]) -> None:
-        """Mark that somebody has seen reports; where that is impossible, the next run repeats them."""
+        """Mark reports as seen; where that is impossible, the next run repeats them."""
         for name in names:
             try:
                 self._out.write(name + _SEEN, b"")
             except Exception as error:
-                # The export has succeeded, and the file systems of fsspec have exceptions of their own.
+                # The export has succeeded, and fsspec file systems raise their own exceptions.
                 logging.getLogger(__name__).warning("%s/%s cannot be marked as seen: %s", self._out.url, name, error)
                 return

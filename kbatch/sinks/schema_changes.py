@@ -1,4 +1,4 @@
-"""How the columns of data change when files with other columns are added to it."""
+"""Changes of the columns of data when files with other columns are added to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SchemaChange", "SchemaUnion", "union_of"]
 
 @dataclass(frozen=True)
 class SchemaChange:
-    """A column, or a field of structs, that data gets with a run.
+    """A column, or a field of structs, that a run adds to the data.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class SchemaChange:
         The path, such as ``value.lines[].price``.
     change : {"added", "widened"}
     type : str
-        As Arrow names it.
+        The Arrow name of the type.
     before : str or None
         The type before it was widened.
     """
@@ -42,10 +42,10 @@ class SchemaUnion:
     Attributes
     ----------
     schema : pyarrow.Schema
-        The columns of the data, with the fields that the files add, then the columns that they add.
+        The columns of the data, extended by fields of the files, then the columns that the files add.
     changes : list of SchemaChange
     differing : list of str
-        The columns and fields that cannot be combined, with both types. If there are any, `schema` is of no use.
+        The columns and fields that cannot be combined, with both types. If there are any, `schema` is meaningless.
     """
 
     schema: pa.Schema
@@ -58,20 +58,20 @@ def union_of(
 ) -> SchemaUnion:
     """Return the columns of data after files with the columns `given` are added.
 
-    Columns and fields of structs that the files do not have are null in them, and those that the data does not have are
-    null in its rows.
+    Columns and fields of structs that the files lack are null in the new rows; those that the data lacks are null in
+    the existing rows.
 
     Parameters
     ----------
     present, given : pyarrow.Schema
     same_types : str or None
-        Why a column must have the same type in all files; None if files with int32, float32 or decimals of lower
-        precision are read as the wider type.
+        The reason why a column must have the same type in all files; None if files with int32, float32 or decimals of
+        lower precision are read as the wider type.
     has_small_integers : bool
-        Whether the format has int8 and int16. Otherwise they are int32.
+        Whether the format supports int8 and int16. Otherwise they become int32.
     """
     union = _Union(same_types, has_small_integers)
-    # Fields as columns, and the same fields in a struct, cannot be read together.
+    # Flattened fields, and the same fields in a struct, cannot be read together.
     for name in ("key", "value"):
         if (name in present.names) != (name in given.names):
             union.differing.append(f"{name} ({'missing' if name in present.names else 'new'})")
@@ -80,7 +80,7 @@ def union_of(
 
 
 class _Union:
-    """Combines fields and types, and lists what changes and what differs."""
+    """Combines fields and types, and lists changes and differences."""
 
     def __init__(self, same_types: str | None, has_small_integers: bool) -> None:
         self.changes: list[SchemaChange] = []
@@ -89,7 +89,7 @@ class _Union:
         self._has_small_integers = has_small_integers
 
     def fields(self, path: str, present: Iterable[pa.Field], given: Iterable[pa.Field]) -> list[pa.Field]:
-        """Return the fields of both: those of `present` in their order, then the new ones."""
+        """Return the fields of both: the fields of `present` in order, then the new ones."""
         there, more = {each.name: each for each in present}, {each.name: each for each in given}
         cases = {name.lower(): name for name in there}
         for name, field in there.items():
@@ -130,7 +130,7 @@ class _Union:
         return present
 
     def _preserved(self, kind: pa.DataType) -> pa.DataType:
-        """Return a type without differences that the format does not preserve."""
+        """Return a type without the distinctions that the format does not preserve."""
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
         kind = spark_type(kind)
@@ -144,7 +144,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_wider(before: pa.DataType, after: pa.DataType) -> bool:
-    """Whether a type is a promotion of another one by Iceberg's rules."""
+    """Whether a type is a promotion of another type by Iceberg's rules."""
     if pa.types.is_decimal(before) and pa.types.is_decimal(after):
         return bool(before.scale == after.scale and before.precision < after.precision)
     return (before, after) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))

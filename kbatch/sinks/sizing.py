@@ -1,4 +1,4 @@
-"""How many bytes of the logs a task reads, so that it writes files of the target size."""
+"""The number of bytes that a task reads to write files of the target size."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ __all__ = ["log_samples", "output_ratio", "task_bytes"]
 
 # Each task has about 0.1 s of overhead, so small logs are not cut into smaller splits than this.
 MIN_SPLIT_BYTES = 16 << 20
-# The most that a task reads to fill a file: about a minute of work.
+# The maximum that a task reads to fill a file: about a minute of work.
 MAX_SPLIT_BYTES = 8 << 30
-# The sample from which the size of the output is estimated: places, and the bytes that are read at each.
+# The sample for estimating the size of the output: the number of places, and the bytes to read at each.
 SIZING_PLACES = 8
 SIZING_BYTES = 1 << 20
 
 
 def task_bytes(cores: int, samples: Callable[[], Iterator[tuple[Any, bool]]], job: ExportJob, size: int) -> int:
-    """Return the bytes of the logs that a task reads: enough for a file of the target size, and all cores busy.
+    """Return the bytes of the logs that a task reads: enough for a file of the target size, with all cores busy.
 
-    `samples` returns those of `log_samples`, and `size` is the number of bytes that all tasks read.
-    A size that the options give is the maximum. Otherwise, each core gets the same number of tasks, which write three
-    quarters of a file to one and a half.
+    `samples` returns `log_samples`, and `size` is the number of bytes that all tasks read. A size in the options is the
+    maximum. Otherwise, each core gets the same number of tasks, each of which writes 0.75 to 1.5 files.
     """
     limit = job.options.split_bytes
     # The same number of tasks for each core: three equal tasks on two cores would take as long as four.
@@ -50,7 +49,7 @@ def task_bytes(cores: int, samples: Callable[[], Iterator[tuple[Any, bool]]], jo
 
 
 def log_samples(logs: Sequence[Log]) -> Iterator[tuple[Any, bool]]:
-    """Yield bytes from places spread over the logs, and whether a batch begins there."""
+    """Yield bytes from places spread over the logs, and whether they begin with a batch."""
     size = sum(log.size for log in logs)
     targets = [size * (2 * place + 1) // (2 * SIZING_PLACES) for place in range(SIZING_PLACES if size else 0)]
     # Samples that overlap would look more compressible than the logs are.
@@ -61,7 +60,7 @@ def log_samples(logs: Sequence[Log]) -> Iterator[tuple[Any, bool]]:
 
 
 def output_ratio(samples: Iterator[tuple[Any, bool]], job: ExportJob) -> float | None:
-    """Return the bytes of the output per byte of the logs, by the samples of `log_samples`.
+    """Return the bytes of the output per byte of the logs, estimated from the samples of `log_samples`.
 
     None if no sample can be decoded; the tasks report the reason.
     """

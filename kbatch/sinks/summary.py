@@ -23,9 +23,9 @@ from kbatch.values.deviations import DeviationTable
 
 __all__ = ["MAX_LISTED", "ExportSummary", "LogFacts", "PartitionSummary", "RunTotals", "sum_reports"]
 
-# The maximum number of losses that a summary lists, and of gaps; the side table has all of them.
+# The maximum number of losses, and of gaps, that a summary lists; the side table has all of them.
 MAX_LISTED = 100
-# The maximum number of open transactions that are listed for a partition, and of undecided ones.
+# The maximum number of open, and of undecided, transactions that are listed for a partition.
 _LISTED_TRANSACTIONS = 20
 
 
@@ -39,46 +39,46 @@ class PartitionSummary:
     topic : str
     partition : int
     records, files, file_bytes, log_bytes : int
-        Records and data files written, bytes of these files, and bytes of the batches that were read.
+        Records and data files written, bytes of these files, and bytes of the batches read.
     control_records : int
-        Control records, such as transaction markers, in the batches that were read. They are written, and count in
+        Control records, such as transaction markers, in the batches read. They are written, and count in
         `records`, only with ``include_control``.
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Ranges of the records written; timestamps are in milliseconds since the epoch.
     lost_bytes : int
         Bytes of the log without records because of damage, or because kbatch does not read their format.
     unfinished_bytes : int
-        Bytes of an incomplete batch at the end of the log: cut off, or still being written.
+        Bytes of an incomplete batch at the end of the log, which is truncated or still being written.
     aborted_batches, aborted_bytes : int
         Batches that read_committed omitted because their transaction was aborted.
     undecided_batches, undecided_bytes : int
-        Batches that read_committed withheld: from the last stable offset on, and of transactions whose markers are
-        lost to damage.
+        Batches that read_committed withheld: those from the last stable offset on, and those of transactions whose
+        markers are lost to damage.
     last_stable_offset : int or None
         Under read_committed, the first offset of the log's first open transaction; None if none is open.
     open_count : int
-        Number of open transactions: under read_committed those of the log, else those that begin in what was read.
+        Number of open transactions: under read_committed those of the log, else those that begin in the batches read.
     open_transactions : list of dict
-        The first twenty of them: producer_id, first_offset, first_timestamp (-1 if unknown).
+        The first twenty open transactions: producer_id, first_offset, first_timestamp (-1 if unknown).
     undecided_count : int
-        Number of transactions of the log whose markers are damaged, so that their result is unknown.
+        Number of transactions of the log whose markers are damaged, so that their outcome is unknown.
     undecided_transactions : list of dict
-        The first twenty of them: producer_id, first_offset, last_offset.
+        The first twenty undecided transactions: producer_id, first_offset, last_offset.
     continued_from : int or None
         The offset at which the run continued; None if no earlier run has exported the topic-partition.
     next_offset : int or None
         The offset at which the next run continues; None if there was nothing to read.
     removed_offsets : int
-        Offsets without a record in the range that was read, because compaction has removed them. 0 if damage may be
-        the reason.
+        Offsets without a record in the range read, because compaction has removed them. 0 if damage may be the
+        reason.
     gap_offsets : int
         Offsets that are missing between two segments for an unknown reason.
     end_offset : int or None
-        The offset after the last complete batch of the log when it was listed; of a cluster, the high watermark.
+        The offset after the last complete batch of the log when it was listed; for a cluster, the high watermark.
     withheld_offsets : int
-        Under read_committed, of a cluster: the offsets from the last stable one on.
+        For a cluster under read_committed, the number of offsets from the last stable offset on.
     history_records, history_bytes : int
-        Those of the records, and of the bytes of batches, that were read from files of the history of a cluster.
+        The part of the records and batch bytes that was read from files of the history of a cluster.
 
     Examples
     --------
@@ -146,7 +146,7 @@ class ExportSummary:
     format : str
     mode : str
     run : str
-        The run's id, which the names of its files contain.
+        The run's id, which is part of the names of its files.
     action : str
         What the run did: ``created`` the output, ``continued`` or ``replaced`` it, or left it ``unchanged``, because
         there was nothing new.
@@ -154,16 +154,16 @@ class ExportSummary:
         Logs that were truncated, recreated, or lost records to retention since the last run: topic, partition,
         kind, position, resumed_at, reason.
     include_control : bool
-        Whether control records are written, and count in `records`.
+        Whether control records are written; they then count in `records`.
     records, control_records, log_bytes, file_bytes, aborted_batches, aborted_bytes, undecided_batches, \
 undecided_bytes : int
         Totals of all partitions, as in `PartitionSummary`.
     batches : dict of CodecName to int
-        Batches that were read, by codec.
+        Batches read, by codec.
     bad_crc_batches : int
         Batches with a wrong checksum that were accepted (``crc="mark"``).
     lost_bytes, loss_count : int
-        Bytes without records because of damage, and the number of losses: such ranges, and gaps.
+        Bytes without records because of damage, and the number of losses: ranges of such bytes, and gaps.
     gap_offsets, gap_count : int
         Offsets that are missing between two segments for an unknown reason, and the number of such gaps.
     gaps : list of dict
@@ -175,13 +175,13 @@ undecided_bytes : int
         JSON with fields that do not fit the inferred schema. The other fields were parsed; the bytes and the reason are
         in the same columns.
     deviations : list of dict
-        These fields, and those that were written as the text of their JSON, at most a hundred by name: column, kind
-        (``unknown``, ``conflict`` or ``text``), field (None for all further ones), reason, occurrences, and the first
-        place: topic, partition, offset.
+        Fields that do not fit the inferred schema, or were written as their JSON text, at most a hundred by name:
+        column, kind (``unknown``, ``conflict`` or ``text``), field (None for all others), reason, occurrences, and the
+        first occurrence: topic, partition, offset.
     schema_changes : list of dict
-        Columns, and fields of structs, that the data of earlier runs did not have or has with a wider type from this
-        run on: column (a path such as ``value.lines[].price``), change (``added`` or ``widened``), type, and before
-        (the type before it was widened). All topics of an export have the same columns.
+        Columns, and fields of structs, that this run added to the data or widened: column (a path such as
+        ``value.lines[].price``), change (``added`` or ``widened``), type, and before (the type before it was widened).
+        All topics of an export have the same columns.
     losses : list of dict
         The first hundred losses: topic, partition, file, position, length, reason, base_offset. A gap has the length 0.
     losses_table : str or None
@@ -189,11 +189,11 @@ undecided_bytes : int
     withheld_transactions : int
         Number of open and undecided transactions that made read_committed withhold records.
     transactions_table : str or None
-        The directory that lists them, likewise, with the columns of the data source's table ``transactions``. None if
-        nothing was withheld.
+        The directory of Parquet files with these transactions, relative to `out`, with the columns of the data source's
+        table ``transactions``. None if nothing was withheld.
     withheld_offsets : int
-        Under read_committed, of a cluster: the offsets from the last stable ones on, which belong to open transactions
-        or follow them.
+        For a cluster under read_committed, the number of offsets from the last stable offsets on, which belong to open
+        transactions or follow them.
     history_records, history_bytes : int
         Totals, as in `PartitionSummary`.
     partitions : list of PartitionSummary
@@ -204,18 +204,18 @@ undecided_bytes : int
     too_many_bad : bool
         Whether more keys and values are unparsed or incomplete than ``max_bad`` allows.
     missing_offsets : list of dict
-        Offsets that the options name and the logs do not have, with ``fail_on_data_loss=False``: topic, partition,
-        first_offset, last_offset (None if all offsets from the first on were asked for), and reason.
+        Offsets that the options name but the logs do not have, with ``fail_on_data_loss=False``: topic, partition,
+        first_offset, last_offset (None if all offsets from the first on were requested), and reason.
     report : str
         The file with the report of this run, relative to `out`; empty if there is nothing to report or to commit.
     unseen_reports : list of dict
-        The reports of earlier runs that died after their commit, before anybody saw their summary: ``report``, the name
-        of the file, and what it contains.
+        The reports of earlier runs that died after their commit but before they printed a summary: ``report``, the name
+        of the file, and its contents.
     engine, engine_reason : str
-        What ran the tasks, "local" or "spark", and why.
+        The engine that ran the tasks, "local" or "spark", and the reason for choosing it.
     seconds, start_seconds, plan_seconds, task_seconds, commit_seconds : float
-        Time of reading and writing, and of its parts: starting Spark (not included), planning, the tasks, and the
-        commit of their files. The manifest is written before the commit ends, so there the last is 0.
+        The total time without starting Spark, and the times of starting Spark, planning, the tasks, and the commit of
+        their files. The manifest is written before the commit ends, so `commit_seconds` is 0 there.
 
     Examples
     --------
@@ -278,7 +278,7 @@ undecided_bytes : int
     history_bytes: int = 0
 
     def __post_init__(self) -> None:
-        # Not fields, because they are not part of the result.
+        # These are not fields, because they are not part of the result.
         self._record: _Record | None = None
         self._followed: dict[tuple[str, int], TaskTransactions] = {}
 
@@ -288,7 +288,7 @@ undecided_bytes : int
     def mark_seen(self) -> None:
         """Mark the reports of this run and of `unseen_reports` as seen, so that the next export does not repeat them.
 
-        `kbatch.export` does it, unless its argument ``mark_seen`` is False: a job can store the summary first.
+        `kbatch.export` does this, unless its argument ``mark_seen`` is False: a job can then store the summary first.
         """
         if self._record is not None:
             self._record.mark_seen(
@@ -313,7 +313,7 @@ undecided_bytes : int
 
     @property
     def run_status(self) -> int:
-        """The exit status of this run alone.
+        """The exit status of only this run.
 
         3 if damaged, else 4 if anything is withheld, else 5 if too many keys or values cannot be parsed completely,
         else 0.
@@ -322,7 +322,7 @@ undecided_bytes : int
 
     @property
     def exit_status(self) -> int:
-        """The exit status of ``kbatch export``: the worst of this run and of `unseen_reports`."""
+        """The exit status of ``kbatch export``: the worst of this run and `unseen_reports`."""
         found = {self.run_status, *(each["exit_status"] for each in self.unseen_reports)}
         return next((status for status in (3, 4, 5) if status in found), 0)
 
@@ -336,7 +336,7 @@ undecided_bytes : int
         return {**asdict(self), **self._computed()}
 
     def _manifest_fields(self) -> dict[str, Any]:
-        """Return the fields for the manifest, as `to_dict` but for `json_parts`, without reports of earlier runs."""
+        """Return the fields for the manifest, like `to_dict` but for `json_parts`, without reports of earlier runs."""
         names = [each.name for each in fields(self) if each.name != "unseen_reports"]
         return {**{name: getattr(self, name) for name in names}, **self._computed()}
 
@@ -345,14 +345,14 @@ undecided_bytes : int
 
 
 class LogFacts:
-    """The facts about logs that summaries and positions contain, in columns.
+    """The facts about logs for summaries and positions, in columns.
 
-    A reference to a log, or an object that was allocated between logs, would keep the memory blocks of all logs in use.
+    A reference to a log, or an object allocated between logs, would keep the memory blocks of all logs in use.
 
     Attributes
     ----------
     names : list of (topic, partition)
-        Created when they are asked for.
+        Created when requested.
     topic_ids : list of str or None
     """
 
@@ -386,9 +386,9 @@ class LogFacts:
         followed: dict[tuple[str, int], TaskTransactions],
         withheld: Sequence[int],
     ) -> Iterator[PartitionSummary]:
-        """Yield the summaries of the logs; those whose counts are missing were not read.
+        """Yield the summaries of the logs; logs without counts were not read.
 
-        `followed` has the transactions in what was read, of logs whose `transactions` are None.
+        `followed` has the transactions in the batches read, for logs whose `transactions` are None.
         """
         tails = zip(self._unfinished.tolist(), self._ends.tolist(), withheld, strict=True)
         rows = zip(self.names, tails, transactions, starts, strict=True)
@@ -431,13 +431,13 @@ def _end_of(log: Any) -> int:
 
 
 class RunTotals(NamedTuple):
-    """The sums of all reports of a run: counts, and what the summary lists under the same names."""
+    """The sums of all reports of a run: counts, and the lists of the summary under the same names."""
 
     counts: Counts
     partitions: list[PartitionSummary]
     gaps: list[dict[str, Any]]
     deviations: list[dict[str, Any]]
-    # By topic-partition, of logs whose transactions are not followed from their beginning.
+    # By topic-partition, for logs whose transactions are not followed from their beginning.
     followed: dict[tuple[str, int], TaskTransactions]
 
 
@@ -448,7 +448,7 @@ def sum_reports(
     starts: Sequence[int | None],
     withheld: Sequence[int],
 ) -> RunTotals:
-    """Add up the reports of the tasks, which come in the order of each log, from the offsets at which the run began."""
+    """Add up the reports of the tasks, in the order of each log, from the offsets at which the run began."""
     ends = dict(zip(logs.names, starts, strict=True))
     counts: dict[tuple[str, int], Counts] = {}
     followed: dict[tuple[str, int], TaskTransactions] = {}

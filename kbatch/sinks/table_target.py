@@ -40,7 +40,7 @@ class Table(Protocol):
         """The table, for messages."""
 
     def check_partitions(self) -> None:
-        """Raise if the table exists and has other partitions."""
+        """Raise an error if the table exists and has other partitions."""
 
     def check_columns(self, schema: pa.Schema, *, replace: bool) -> list[SchemaChange]:
         """Return how the columns change with files of this schema; raise if they cannot be added."""
@@ -61,12 +61,12 @@ class Table(Protocol):
         """Add all files and positions, or nothing; create the table if it does not exist."""
 
     def contents(self) -> tuple[str | None, list[DataFileName]]:
-        """Return the run that committed last, and the data files, also those that other programs have written.
+        """Return the run that committed last, and the data files, including files of other programs.
 
         Raises
         ------
         LogDirectoryError
-            If rows of files are deleted by other files, or the table is partitioned otherwise.
+            If other files delete rows of files, or the table has other partitions.
         """
 
     def commit_offsets(self, run: str) -> str | None:
@@ -105,14 +105,14 @@ class TableTarget:
         return self._table.check_columns(schema, replace=replace)
 
     def check_place(self) -> None:
-        """Raise if there is something other than a table, or a table with other partitions."""
+        """Raise an error if the place has something other than a table, or a table with other partitions."""
         check_parent(self.out)
         self._table.check_partitions()
         if self._in_table and not self._table.exists() and _is_foreign(self.out):
             raise exists_already(self.out.url, "exists already, and is not a Delta table")
 
     def work_directory(self) -> tuple[OutputPlace, str]:
-        """Return the directory of the files, which is created."""
+        """Create and return the directory of the files."""
         self._made = not self.out.exists()
         self.out.make()
         return self.out, WORK_PREFIX
@@ -136,7 +136,7 @@ class TableTarget:
         keep_only(self.out, f"run-{self.run}", [file.name for file in commit.files])
         keep_only(self.out, self._side.rstrip("/"), commit.side_files)
         self.out.write_parts(self.manifest, json_parts(commit.summary))
-        # The metadata of the commit expires: a snapshot with its properties, and Delta's log.
+        # The metadata of the commit expires: snapshots with their properties, and the files of Delta's log.
         self.out.write(offsets_file(self.run), commit.offsets.encode())
         try:
             self._table.commit(self.run, commit)
@@ -146,7 +146,7 @@ class TableTarget:
             raise
 
     def undo(self) -> None:
-        """Remove the files of this run, and what the library has begun in a directory that this run created."""
+        """Remove the files of this run, and files of the library in a directory that this run created."""
         self._remove(self.run)
         if self._made and self.out.local:
             self.out.remove_all()
@@ -163,7 +163,7 @@ def _is_foreign(out: OutputPlace) -> bool:
 
 
 def check_parent(out: OutputPlace) -> None:
-    """Raise if a directory of a mounted file system cannot be created or written to."""
+    """Raise an error if a directory of a mounted file system cannot be created or written to."""
     if not out.local:
         return
     exists = os.path.lexists(out.url)
@@ -177,7 +177,7 @@ def check_parent(out: OutputPlace) -> None:
 
 
 def keep_only(place: OutputPlace, directory: str, names: Sequence[str]) -> None:
-    """Remove the files of a directory that are not in `names`, which failed or repeated attempts of tasks have written.
+    """Remove the files of a directory that are not in `names`: files of failed or repeated attempts of tasks.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def keep_only(place: OutputPlace, directory: str, names: Sequence[str]) -> None:
 
 
 def accepted_run(table: Table, run: str) -> bool | None:
-    """Return whether a table has the files of a run despite an error; None if the table cannot be read."""
+    """Whether a table has the files of a run despite an error; None if the table cannot be read."""
     try:
         return table.has_run(run)
     except Exception:
@@ -205,14 +205,14 @@ def accepted_run(table: Table, run: str) -> bool | None:
 
 
 def table_changed(title: str) -> TableCommitError:
-    """Return the error for a run whose table has got another commit of an export."""
+    """Return the error for a run during which another export committed to the table."""
     return TableCommitError(
         f"{title} was changed by another export during this one, which has written nothing; run it again"
     )
 
 
 def columns_differ(title: str, union: SchemaUnion) -> LogDirectoryError:
-    """Return the error for data with columns that files cannot be combined with."""
+    """Return the error for data whose columns cannot be combined with those of files."""
     return LogDirectoryError(
         f"{title} other columns: {first_names(union.differing)}; use the options of these "
         "exports, another output, or mode overwrite, which replaces the data and the columns"

@@ -1,8 +1,8 @@
-"""A task of the export: splits -> data files and a report.
+"""A task of an export: reads splits, and writes data files and a report.
 
 Tasks write with pyarrow, because Spark's own writer takes five times as long. Each attempt writes files with unique
-names, and they count only if its report reaches the driver. So a task that runs twice, or dies halfway, cannot
-duplicate a record. A task gets only its own splits.
+names, which count only if its report reaches the driver. A task that runs twice, or dies halfway, therefore cannot
+duplicate records. A task gets only its own splits.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class TaskReport:
         Offsets that are missing between two segments for an unknown reason: first_offset, last_offset, and the files
         before and after.
     deviations : list of [on, kind, field, reason, occurrences, offset]
-        The fields that do not fit an inferred schema, as `kbatch.values.FieldDeviation`, with the offset of the first.
+        The fields that do not fit an inferred schema, like `kbatch.values.FieldDeviation`, with the first offset.
     losses_file : str or None
         Name of the file of losses, relative to the place of `FileNames`; None if nothing was lost.
     begin_offset, end_offset : int or None
-        The base offset of the first batch that was read, and the offset after the last one, and after the offsets that
-        are missing there; None without either.
+        The base offset of the first batch read, and the offset after the last batch and any missing offsets after it;
+        None without either.
     leader_epoch : int or None
-        The leader epoch of that last batch; None if it has none.
+        The leader epoch of the last batch; None if it has none.
     batch_crc, record_crc : int or None
         The checksums of the batch and the record with the offset before `end_offset`, as in `Position`.
     transactions : TaskTransactions
@@ -93,11 +93,11 @@ class TaskReport:
 
     @property
     def has_batches(self) -> bool:
-        """Whether batches were read, omitted or withheld, and not only missing offsets found."""
+        """Whether batches were read, omitted or withheld; False if there were only missing offsets."""
         return self.counts.log_bytes + self.counts.aborted_bytes + self.counts.undecided_bytes > 0
 
     def to_json(self) -> str:
-        """Return the report for `reports_of`, without defaults: the driver holds the texts of all tasks together."""
+        """Return the report for `reports_of`, without defaults, because the driver holds the reports of all tasks."""
         return json.dumps(changed_fields(self), default=changed_fields)
 
     def with_table(
@@ -109,10 +109,10 @@ class TaskReport:
         follows: bool = True,
         is_history: bool = False,
     ) -> TaskReport:
-        """Add a table; `follows` unless the key index has excluded bytes before it, whose offsets are unknown.
+        """Add a table; `follows` is False if the key index has excluded bytes before it, whose offsets are unknown.
 
-        Batches with a wrong checksum count as read if they were accepted, else they are losses. Batches from the offset
-        `limit` on are read again by the next run.
+        Batches with a wrong checksum count as read if they were accepted, else as losses. The next run reads batches
+        from the offset `limit` on again.
         """
         # A batch that is split over several tables counts once.
         batches = table.batches[table.continued :]
@@ -149,7 +149,7 @@ class TaskReport:
         return report._with_end(decided, limit)._with_records(table)
 
     def _removed_offsets(self, batches: npt.NDArray[np.void], follows: bool) -> int:
-        """Return the number of offsets that compaction has removed, in batches and between them and the end."""
+        """Return the number of offsets that compaction has removed, within batches and between them and the end."""
         if not len(batches) or batches["magic"].min() < 2:
             return 0
         last = batches["last_offset"]
@@ -196,7 +196,7 @@ class TaskReport:
         return replace(self, counts=self.counts + ranges, record_crc=checksum)
 
     def with_gap(self, gap: SegmentGap) -> TaskReport:
-        """Add offsets that are missing after the last batch; the next run does not look for them again."""
+        """Add missing offsets after the last batch; the next run does not look for them again."""
         begin = gap.first_offset if self.begin_offset is None else self.begin_offset
         if gap.compacted:
             report = replace(self, counts=self.counts + Counts(removed_offsets=gap.offset_count), begin_offset=begin)
@@ -225,38 +225,38 @@ class TaskReport:
 
 @dataclass
 class _LogShare:
-    """The bytes of a log that a task reads, and those that it has read."""
+    """The bytes of a log that a task must read, and has read so far."""
 
     size: int
     done: int = 0
 
     def left(self, more: float) -> float:
-        """Return the bytes to be read after `more` bytes, as a multiple of the bytes before."""
+        """Return the bytes to read after `more` bytes, as a multiple of the bytes before."""
         done = self.done + more
         return math.inf if done <= 0 else max(0.0, self.size - done) / done
 
 
 class TaskReader(Protocol):
-    """Reads the parts of tasks. It is pickled with the job."""
+    """Reads the parts of tasks; pickled with the job."""
 
     def tables(
         self, parts: Any, options: ReadOptions, columns: tuple[str, ...] | None, gaps: list[SegmentGap]
     ) -> Iterator[tuple[Any, RecordTable]]:
-        """Yield the tables of a task, as `kbatch.plan.tasks.task_tables`."""
+        """Yield the tables of a task, like `kbatch.plan.tasks.task_tables`."""
 
     def stop(self) -> None:
-        """End the reads of this process within a moment; another thread calls this."""
+        """Make the reads of this process end soon; another thread calls this."""
 
 
 @dataclass(frozen=True)
 class ExportJob:
-    """The function that runs tasks. It is pickled for all of them, so it holds plain values only, and no splits.
+    """The function that runs tasks. It is pickled for all tasks, so it holds only plain values and no splits.
 
     Attributes
     ----------
     options : ReadOptions
     names : FileNames
-        Names of files at a place that every worker can write to.
+        The names of files, at a place to which every worker can write.
     writing : WriteOptions
     transform : Transform or None
         Applied to each batch of records before it is written.
@@ -286,7 +286,7 @@ class ExportJob:
         return written_columns(self.options, self.writing)
 
     def __call__(self, tasks: Iterable[tuple[int, Sequence[Split]]]) -> Iterator[str]:
-        """Run tasks, each given with its number; yield a report, as JSON, for each topic-partition of a task."""
+        """Run numbered tasks; yield a report, as JSON, for each topic-partition of a task."""
         for task, splits in tasks:
             for report in self.run(task, splits):
                 yield report.to_json()
@@ -296,7 +296,7 @@ class ExportJob:
     ) -> list[TaskReport]:
         """Run a task; return a report for each of its topic-partitions.
 
-        `count` is called with the counts of each table that was written, in place of `counters`.
+        `count` is called with the counts of each written table, instead of `counters`.
         """
         try:
             with TaskCounter(self.counters if count is None else None, task) as counter:
@@ -304,12 +304,12 @@ class ExportJob:
         except KbatchError:
             raise
         except Exception as error:
-            # Only one line reaches the user, for which a bare `[Errno 28]` is not enough.
+            # Only one line reaches the user; a bare `[Errno 28]` would not be enough.
             files = ", ".join(sorted({split.path for split in splits})[:3])
             raise KbatchError(f"while exporting {files}: {type(error).__name__}: {one_line(error)}") from error
 
     def stop(self) -> None:
-        """End the reads of tasks of this process that wait for a broker; another thread calls this."""
+        """Make reads of this process that wait for a broker end; another thread calls this."""
         if self.reader is not None:
             self.reader.stop()
 
@@ -404,13 +404,13 @@ def output_schema(options: ReadOptions, writing: WriteOptions, transform: Transf
 
 
 def written_columns(options: ReadOptions, writing: WriteOptions) -> tuple[str, ...]:
-    """Return Spark's columns, except those in the names of directories."""
+    """Return Spark's columns, except the columns in the names of directories."""
     columns = SPARK_COLUMNS[:-1] if options.include_headers is False else SPARK_COLUMNS
     return tuple(name for name in columns if name not in writing.columns_in_path)
 
 
 class _LossFile:
-    """The losses of a report as a Parquet file, which is created at the first loss. At most one row group is held."""
+    """Writes the losses of a report to a Parquet file, created at the first loss. It holds at most one row group."""
 
     def __init__(self, place: OutputPlace, name: str) -> None:
         # The name, if there were losses, after the `with` block.
@@ -451,9 +451,9 @@ class _LossFile:
 
 
 def reports_of(rows: Iterable[str]) -> Iterator[TaskReport]:
-    """Run the tasks to their end, if `rows` is an iterator, and return their reports in the same order.
+    """Return the reports of tasks in the same order; if `rows` is an iterator, run the tasks to their end.
 
-    Each report is parsed when it is asked for, and its text is dropped.
+    Each report is parsed on request, and its text is dropped.
     """
     return _parsed_reports(deque(rows))
 

@@ -1,7 +1,7 @@
-"""The open transactions of an export, from what its tasks have read.
+"""The open transactions of an export, from the batches that its tasks have read.
 
-Under read_committed the plan knows the transactions of whole logs. Otherwise the tasks follow the transactions in the
-batches that they read anyway, and the parts are joined in the order of each log.
+Under read_committed the plan has the transactions of whole logs. Otherwise the tasks follow the transactions in the
+batches that they read anyway, and the results are joined in the order of each log.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["TaskTransactions"]
 
 @dataclass(frozen=True, slots=True)
 class TaskTransactions:
-    """What a part of a log adds to the transactions that are open before it. It consists of values for JSON.
+    """The effect of a part of a log on the open transactions before it, as values for JSON.
 
     Attributes
     ----------
     opened : list of [producer_id, first_offset, first_timestamp]
         Transactions that begin in the part and have no marker in it.
     ended : list of int
-        The producers with a marker in the part: a transaction that is open before it has ended.
+        The producers with a marker in the part, which ends a transaction that is open before it.
     ends_all : bool
-        Whether bytes were lost, in which any earlier transaction may have ended.
+        Whether bytes were lost, which may contain the end of any earlier transaction.
     """
 
     opened: list[list[int]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class TaskTransactions:
 
 
 def _of_rows(batches: npt.NDArray[np.void], control: npt.NDArray[np.bool_]) -> TaskTransactions:
-    """Return what transactional batches add; for each producer, the first one after its last marker counts."""
+    """Return the transactions that batches open: for each producer, the first batch after its last marker counts."""
     order = np.argsort(batches["producer_id"], kind="stable")
     producers, starts = np.unique(batches["producer_id"][order], return_index=True)
     opened, ended = [], []

@@ -1,8 +1,7 @@
-"""The work directories of an output: who is writing to it, and which runs have ended without cleaning up.
+"""The work directories of an output: the run that is writing to it, and runs that ended without cleaning up.
 
-On a mounted file system the directory is locked, and the system releases the lock of a process that is killed. An
-object store has no locks: there the run renews a small file, and one that was not renewed for five minutes belongs to a
-dead run.
+On a mounted file system the directory is locked, and the system releases the lock of a killed process. An object store
+has no locks: there a run renews a small file, and a file that was not renewed for five minutes belongs to a dead run.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from kbatch.sinks.outputs import OutputPlace
 
 __all__ = ["RUN_DIGITS", "WORK_PREFIX", "RunLock"]
 
-# Seconds between the renewals of a run in an object store, and without a renewal until the run counts as dead. After a
-# run was killed, a user waits for this time; few processes are stopped for minutes.
+# Seconds between the renewals of a run in an object store, and seconds without a renewal until the run counts as dead.
+# After a kill, a user waits for this time; few processes are suspended for minutes.
 RENEWAL_SECONDS = 30.0
 DEAD_SECONDS = 300.0
 
@@ -46,9 +45,9 @@ class RunLock:
     out : OutputPlace
         The output, for messages.
     parent : OutputPlace
-        Where the directory is created.
+        The place where the directory is created.
     prefix : str
-        Its name without the run's id.
+        The name of the directory without the run's id.
     run : str
         The run's id.
 
@@ -71,7 +70,7 @@ class RunLock:
     def acquire(self, within: RunLock | None = None) -> list[str]:
         """Create and lock the directory; return the ids of dead runs, whose directories still exist.
 
-        Another lock that the caller holds, `within`, is no obstacle.
+        A lock that the caller already holds, `within`, does not conflict.
 
         Raises
         ------
@@ -82,7 +81,7 @@ class RunLock:
             self._own.add(within._run)
         if not self._parent.local:
             return self._acquire_remote()
-        # Held for a moment, so that of two runs that begin at the same time one sees the other.
+        # Held briefly, so that if two runs begin at the same time, one of them sees the other.
         with directory_lock(os.path.realpath(self._parent.path())):
             others = self._others()
             for run in others:
@@ -131,7 +130,7 @@ class RunLock:
                 self._write_owner()
 
     def _renewed(self, run: str) -> float | None:
-        """Return when the owner of a run's directory was renewed, by the clock of the store; None without an owner."""
+        """Return when the owner file of a run's directory was renewed, by the store's clock; None without an owner."""
         info = self._parent.fs.get_file_info(self._parent.path(f"{self._prefix}{run}/{_OWNER}"))
         if info.type == pyarrow.fs.FileType.NotFound:
             return None

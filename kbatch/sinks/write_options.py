@@ -1,4 +1,4 @@
-"""The options of the files that an export writes: format, compression, sizes of files and row groups, days."""
+"""The options for the files of an export: format, compression, sizes of files and row groups, days."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ARROW_LEVELS: dict[str, Sequence[int]] = {
 
 
 def parse_compression(text: str) -> tuple[str, int | None]:
-    """Return the codec of a file, as Arrow names it, and its level; None is the codec's default."""
+    """Return the Arrow name of a codec and its level; None means the codec's default level."""
     return opts.parse_codec_level(text, _ARROW_LEVELS)
 
 
@@ -63,13 +63,13 @@ def _check_max_bad(text: str) -> None:
 @opts.documented
 @dataclass(frozen=True)
 class WriteOptions:
-    """How to write the files of an export. Instances hold plain values only and can be pickled.
+    """How to write the files of an export. Instances hold only plain values and can be pickled.
 
     Attributes
     ----------
     {options}
     storage : mapping of str to str
-        Options of the output's filesystem.
+        Options of the output's file system.
 
     Raises
     ------
@@ -149,20 +149,20 @@ class WriteOptions:
             raise OptionError("{format} arrow can be compressed with zstd, lz4 or none, not {0}", codec)
 
     def tolerates(self, bad: int, values: int) -> bool:
-        """Whether `max_bad` allows this number of values that cannot be parsed completely."""
+        """Whether `max_bad` allows this number of incompletely parsed values."""
         if self.max_bad.endswith("%"):
             return bad * 100 <= float(self.max_bad[:-1]) * values
         return bad <= int(self.max_bad)
 
     @property
     def suffix(self) -> str:
-        """The end of the names of data files."""
+        """The suffix of data files."""
         return ".arrow" if self.format == "arrow" else ".parquet"
 
     @property
     def columns_in_path(self) -> tuple[str, ...]:
-        """The columns that are in the names of directories and not in the files."""
+        """The columns that are in the names of directories instead of the files."""
         if self.format == "iceberg":
-            # Its readers take partition values from the files' columns, and days from the timestamp.
+            # Iceberg readers take partition values from the columns of the files, and days from the timestamp.
             return ()
         return ("topic", "partition", *(("date",) if self.by_day else ()))

@@ -30,7 +30,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def add_type_names(app: Sphinx, config: Config) -> None:
-    """Let numpydoc link the names in types, and no other words."""
+    """Make numpydoc link only the names in types."""
     from numpydoc.xref import DEFAULT_LINKS
 
     from kbatch_site.links import type_names
@@ -42,7 +42,7 @@ def add_type_names(app: Sphinx, config: Config) -> None:
 
 
 def write_pages(app: Sphinx) -> None:
-    """Write the pages that are generated from the code, and remove pages whose subject is gone."""
+    """Write the pages that are generated from the code, and remove pages whose subject no longer exists."""
     from kbatch_site import command_pages, pages, project_files, protocol_pages, python_pages
 
     parts = (python_pages.generate, command_pages.generate, protocol_pages.generate, project_files.project_pages)

@@ -1,4 +1,4 @@
-"""The reference of the command line: one page for each command, made from the parsers."""
+"""The reference of the command line: one page for each command, generated from the parsers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbatch_site.pages import escaped, heading, list_table, toctree
 __all__ = ["generate", "parsers"]
 
 _COLUMNS = re.compile(r"(\S.*?)\s{2,}(\S.*)")
-# The groups that argparse makes itself.
+# The groups that argparse creates by itself.
 _TITLES = {"positional arguments": "Arguments", "options": "Options"}
 
 
@@ -93,7 +93,7 @@ def _argument(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield the paragraphs of a help text; those that begin with a title and a colon are sections."""
+    """Yield the paragraphs of a help text; paragraphs that begin with a title and a colon are sections."""
     for paragraph in text.strip("\n").split("\n\n"):
         title, *lines = paragraph.split("\n")
         if not (title.rstrip().endswith(":") and lines and all(line.startswith("  ") for line in lines)):
@@ -116,7 +116,7 @@ def _paragraph(text: str) -> str:
 
 
 def _examples(lines: list[str]) -> Iterator[str]:
-    """Yield the commands as a block for a shell, each after its comment."""
+    """Yield the commands as a shell block, each after its comment."""
     yield ".. code-block:: sh\n\n"
     for line in lines:
         columns = _COLUMNS.fullmatch(line.strip())
@@ -127,7 +127,7 @@ def _examples(lines: list[str]) -> Iterator[str]:
 
 
 def _items(lines: list[str], title: str) -> Iterator[str]:
-    """Yield running text as paragraphs, and lists of two columns as tables."""
+    """Yield prose as paragraphs, and lists of two columns as tables."""
     rows: list[list[str]] = []
     text: list[str] = []
     for line in lines:

@@ -46,7 +46,7 @@ def _rewrite_links(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def _link_code(app: Sphinx, tree: nodes.document, page: str) -> None:
-    """Link code that is a public name, a command, or a page, where it is not a link already."""
+    """Link code that is a public name, a command or a page, unless it is already a link."""
     if app.builder.name == "linkcheck":
         return
     objects = _objects(app.env)
@@ -77,7 +77,7 @@ def _is_linked(node: nodes.Node) -> bool:
 
 
 def _objects(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
-    """Return page and anchor of the public names with their modules."""
+    """Return the page and anchor of each public name with its module."""
     python = env.domains.python_domain
     return {name: (entry.docname, entry.node_id) for name, entry in python.objects.items() if name != "kbatch"}
 
@@ -126,14 +126,14 @@ def _rules(docs: Path) -> set[str]:
 
 @cache
 def external_names() -> dict[str, tuple[str, str]]:
-    """Return what docstrings write for each name of other packages, and its address."""
+    """Return the spelling in docstrings, and the address, of names of other packages."""
     lines = (Path(__file__).parents[1] / "external_names.txt").read_text().splitlines()
     rows = [line.split() for line in lines if line and not line.startswith("#")]
     return {name: (name if short == "-" else short, address.replace("NAME", name)) for name, short, address in rows}
 
 
 def type_names() -> dict[str, str]:
-    """Return the role of each name in the types of docstrings that has a page: ours, and those of other packages."""
+    """Return the role of each linkable name in docstring types: names of kbatch and of other packages."""
     ours = {name.rpartition(".")[2]: name for name in homes()}
     full = {name: name for name in homes()}
     theirs = {short: name for name, (short, _) in external_names().items()}
@@ -151,7 +151,7 @@ def _external_link(app: Sphinx, env: BuildEnvironment, node: Any, text: nodes.No
 
 
 def _adapt_images(app: Sphinx, tree: nodes.document) -> None:
-    """Mark drawings that adapt to light and dark by themselves; the theme gives others a light background."""
+    """Mark drawings that adapt to light and dark themes; the theme gives other images a light background."""
     for image in tree.findall(nodes.image):
         path = os.path.join(app.srcdir, image["uri"])
         if path.endswith(".svg") and os.path.exists(path) and "prefers-color-scheme" in Path(path).read_text():
@@ -161,12 +161,12 @@ def _adapt_images(app: Sphinx, tree: nodes.document) -> None:
 # -- contents
 
 
-# In a list of links: line breaks, commas, and a word before several links.
+# The parts of a list of links: line breaks, commas, and a word before several links.
 _MAX_OTHER_TEXT = 100
 
 
 def _remove_contents(app: Sphinx, tree: nodes.document) -> None:
-    """Remove the list of a page's headings, which readers on GitHub need; the site shows them next to the page."""
+    """Remove the list of headings, which only readers on GitHub need; the site shows it next to the page."""
     headings = {name for section in tree.findall(nodes.section) for name in section["ids"]}
     for found in list(tree.findall(nodes.bullet_list)):
         links = [node for node in found.findall(nodes.Element) if "reftarget" in node or "refid" in node]

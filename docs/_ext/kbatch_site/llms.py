@@ -38,7 +38,7 @@ def _write(app: Sphinx, error: Exception | None) -> None:
 
 
 def _pages(app: Sphinx) -> Iterator[str]:
-    """Yield all pages in the order of the sections, each once."""
+    """Yield all pages in the order of the sections, without duplicates."""
     seen: set[str] = set()
     queue = ["index"]
     while queue:

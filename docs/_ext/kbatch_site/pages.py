@@ -1,6 +1,6 @@
-"""Generated pages: docs/reference has no others.
+"""Generated pages, which are the only pages in docs/reference.
 
-Pages are in reStructuredText, and those that are files of the project in Markdown.
+Pages are in reStructuredText; pages that are files of the project are in Markdown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["escaped", "first_sentence", "heading", "list_table", "literal", "toc
 
 
 def write(source: Path, texts: Mapping[str, str]) -> None:
-    """Write pages by name, without touching those that are the same: Sphinx reads again what is newer."""
+    """Write pages by name, but leave unchanged pages alone, because Sphinx reads newer files again."""
     named = {name if name.endswith(".markdown") else f"{name}.rst": text for name, text in texts.items()}
     expected = {source / name: text for name, text in named.items()}
     for path in (source / "reference").rglob("*"):
@@ -26,7 +26,7 @@ def write(source: Path, texts: Mapping[str, str]) -> None:
 
 
 def escaped(text: str) -> str:
-    """Return text without markup, except for code: in backticks, and the flags of commands."""
+    """Return text without markup, except for code: text in backticks, and the flags of commands."""
     parts = re.split(r"(`+[^`]+`+|(?<![\w-])--[a-z][\w-]*)", text)
     return "".join(
         literal(part.strip("`")) if number % 2 else re.sub(r"([\\*_|<>])", r"\\\1", part)
@@ -35,7 +35,7 @@ def escaped(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence; what is after a colon is left out."""
+    """Return the first sentence, without text after a colon."""
     match = re.match(r"(.*?[.:?])(?: |$)", text)
     found = match[1] if match else text
     return f"{found[:-1]}." if found.endswith(":") else found
@@ -47,7 +47,7 @@ def literal(text: str) -> str:
 
 
 def heading(text: str, underline: str = "=") -> str:
-    """Return a heading; the title of a page has ``=``, and headings below it ``-`` and ``~``."""
+    """Return a heading; the underline is ``=`` for the title of a page, and ``-`` or ``~`` for lower headings."""
     return f"{text}\n{underline * (len(text) + 2)}\n\n"
 
 

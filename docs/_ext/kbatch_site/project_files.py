@@ -16,9 +16,9 @@ PROJECT_PAGES = {
     "bench/README.md": "reference/running-benchmarks",
 }
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
-# Titles where the file's own is that of another page.
+# Titles for files whose own title is already used by another page.
 _TITLES = {"bench/README.md": "Running the benchmarks"}
-# The set-up of README.md is on the site in the first of these pages that exists.
+# On the site, the set-up section of README.md is in the first of these pages that exists.
 SET_UP_PAGES = ("install.md", "contributing.md#set-up")
 _PICTURE = re.compile(
     r"<picture>\s*<source media=\"\(prefers-color-scheme: dark\)\" srcset=\"([^\"]+)\">\s*"
@@ -38,7 +38,7 @@ def project_pages() -> dict[str, str]:
 
 
 def rewritten(text: str, file: Path, page: Path, docs: Path) -> str:
-    """Lead the links of a file, which is a page of the site, to pages. Links to files that are none become text."""
+    """Point the links of a file that is a page of the site to pages; other links to files become text."""
 
     def target(match: re.Match[str]) -> str:
         mark, shown, link, anchor = match[1], match[2], match[3], match[4] or ""
@@ -57,6 +57,6 @@ def rewritten(text: str, file: Path, page: Path, docs: Path) -> str:
 
     parts = _FENCE.split(text)
     for number in range(0, len(parts), 2):
-        # The theme of the site decides, not that of the system as in HTML.
+        # The theme of the site decides, not the system's theme as in HTML.
         parts[number] = _PICTURE.sub(r"![\2](\3){.only-light} ![\2](\1){.only-dark}", _LINK.sub(target, parts[number]))
     return "".join(parts)

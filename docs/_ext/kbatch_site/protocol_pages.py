@@ -1,4 +1,4 @@
-"""The reference of the protocol: a page for each subject, with the messages of its APIs, made from their schemas."""
+"""The reference of the protocol: a page for each subject, with the messages of its APIs, generated from schemas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPEN_END = 1 << 15
 
 
 def subjects() -> dict[str, tuple[str, list[MessageSchema]]]:
-    """Return the title and the messages of each module of schemas, by its name."""
+    """Return the title and the messages of each schema module, by module name."""
     schemas = message_schemas()
     found = {}
     for each in pkgutil.iter_modules(kbatch.protocol.schemas.__path__):
@@ -33,7 +33,7 @@ def subjects() -> dict[str, tuple[str, list[MessageSchema]]]:
 
 
 def versions_text(versions: range, of: range) -> str:
-    """Return versions as Kafka writes them, such as 3+, limited to those that a message has."""
+    """Return versions in Kafka's notation, such as 3+, limited to the versions of the message."""
     last = min(versions.stop, of.stop) - 1
     if not versions or versions.start > last:
         return ""
@@ -119,7 +119,7 @@ def _flattened(fields: Iterable[FieldSchema], level: int = 0) -> Iterator[tuple[
 
 
 def _field(field: FieldSchema, level: int, message: MessageSchema) -> list[str]:
-    # Long names may break between their words.
+    # Long names may be broken between words.
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "\N{ZERO WIDTH SPACE}", field.type)
     return [
         f":level{level}:`{field.name}`" if level else f"``{field.name}``",

@@ -24,13 +24,13 @@ _KINDS = ("Functions", "Classes", "Enumerations", "Data types", "Constants", "Er
 
 
 def setup(app: Sphinx) -> None:
-    """Leave out what the text of a class lists, and read prefixes such as value_ as text."""
+    """Omit members that the text of a class lists, and read prefixes such as value_ as text."""
     app.connect("autodoc-skip-member", _is_listed)
     app.connect("autodoc-process-docstring", _escape_prefixes, priority=900)
 
 
 def public_names(module: str) -> dict[str, Any]:
-    """Return the public names of a module, without the messages of the protocol, which have pages of their own."""
+    """Return the public names of a module, without protocol messages, which have their own pages."""
     package = importlib.import_module(module)
     messages: set[str] = set()
     if module == "kbatch.protocol":
@@ -41,7 +41,7 @@ def public_names(module: str) -> dict[str, Any]:
 
 
 def homes() -> dict[str, tuple[str, Any]]:
-    """Return each public name with the name of its page; a name that two modules have is documented with the first."""
+    """Return each public name with the name of its page; if two modules have a name, the first one documents it."""
     found: dict[str, tuple[str, Any]] = {}
     pages: dict[int, str] = {}
     taken = set(MODULES)
@@ -138,7 +138,7 @@ def _page(module: str, name: str, value: Any) -> str:
 
 
 def _foreign_bases(cls: type) -> list[str]:
-    """Return the bases whose members are documented elsewhere: those of Python and of other packages."""
+    """Return the bases from Python and other packages, whose members are documented elsewhere."""
     return [base.__name__ for base in cls.__mro__ if not base.__module__.startswith("kbatch")]
 
 
@@ -156,7 +156,7 @@ def _members(cls: Any) -> str:
 
 
 def _is_listed(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
-    """Skip fields that have no text of their own: the section Attributes of their class describes them."""
+    """Skip fields without their own text: the section Attributes of their class describes them."""
     if skip or inspect.isroutine(member) or isinstance(member, property | classmethod | staticmethod):
         return None
     text = inspect.getdoc(member) or ""

@@ -1,4 +1,4 @@
-"""The tree of the site: toctrees made from ``site_sections`` in conf.py, so that pages have none."""
+"""The tree of the site: toctrees made from ``site_sections`` in conf.py, so that pages need none."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _add_toctree(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def _outdated(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
-    """Return the pages whose toctrees may change, if there are other pages than in the build before."""
+    """Return the pages whose toctrees may change, if the set of pages differs from the previous build."""
     listing = ("index", *app.config.site_sections)
     return [page for page in listing if page in env.found_docs] if added or removed else []
 
 
 class SectionCards(SphinxDirective):
-    """``{section-cards}``: a card for each section, with its name and its line."""
+    """``{section-cards}``: a card for each section, with its name and description."""
 
     def run(self) -> list[nodes.Node]:
         """Return the cards."""

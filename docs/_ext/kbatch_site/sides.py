@@ -1,7 +1,7 @@
-"""Pages that compare two tools: the code of both stands side by side.
+"""Shows the code for two tools side by side, on pages that compare them.
 
-In Markdown one follows the other. A side is a paragraph that begins with the name of a tool in bold, and the code
-blocks after it; two sides in succession are shown in two columns, and in one column on narrow windows.
+In Markdown, one follows the other. A side is a paragraph that begins with the name of a tool in bold, and the code
+blocks after it; two consecutive sides are shown in two columns, or in one column in narrow windows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["pair_sides", "setup"]
 # Pages outside of this folder are not changed.
 _FOLDER = "coming-from/"
 _OURS = "kbatch"
-# The languages of code that tests run; `py` is Python that needs the other tool.
+# The languages of code blocks that tests run; `py` is Python code for the other tool.
 _SAME = {"py": "python"}
 
 
@@ -32,7 +32,7 @@ class _Side(NamedTuple):
 
 def setup(app: Sphinx) -> None:
     """Register the handler of pages."""
-    # After the one that removes lists of headings.
+    # After the handler that removes lists of headings.
     app.connect("doctree-read", _pair_sides_of_page, priority=600)
 
 
@@ -43,7 +43,7 @@ def _pair_sides_of_page(app: Sphinx, tree: nodes.document) -> None:
 
 
 def _add_contents(tree: nodes.document) -> None:
-    """List the headings above the first one: the columns take the place of the list next to the page."""
+    """List the headings above the first one, because the columns need the space of the list next to the page."""
     page = next(tree.findall(nodes.section))
     sections = [node for node in page.children if isinstance(node, nodes.section)]
     links = [nodes.reference("", node[0].astext(), internal=True, refid=node["ids"][0]) for node in sections]
@@ -52,7 +52,7 @@ def _add_contents(tree: nodes.document) -> None:
 
 
 def pair_sides(tree: nodes.document) -> None:
-    """Put each side of another tool, and the side of kbatch after it, into one container."""
+    """Put each side of another tool, and the following side of kbatch, into one container."""
     for section in list(tree.findall(nodes.section)):
         sides = [side for node in section.children if (side := _side_at(node)) is not None]
         for left, right in pairwise(sides):
@@ -66,15 +66,15 @@ def _is_followed(left: _Side, right: _Side) -> bool:
 
 
 def _nodes(side: _Side) -> list[nodes.Element]:
-    """Return the nodes of a side in their order on the page."""
+    """Return the nodes of a side in page order."""
     return sorted([side.head, *side.code, *side.outputs], key=side.head.parent.index)
 
 
 def _side_at(node: nodes.Node) -> _Side | None:
-    """Return the side that begins at a node, if one does."""
+    """Return the side that begins at a node, or None."""
     if not isinstance(node, nodes.paragraph):
         return None
-    # MyST begins such a paragraph with an empty text.
+    # MyST begins such a paragraph with an empty text node.
     first = next(child for child in node.children if child.astext())
     if not isinstance(first, nodes.strong):
         return None
@@ -92,7 +92,7 @@ def _kinds(side: _Side) -> list[str]:
 
 
 def _pair(left: _Side, right: _Side) -> None:
-    """Replace two sides by a container; an output that both print goes below both."""
+    """Replace two sides by a container; an output that both tools print goes below both."""
     parent = left.head.parent
     pair = nodes.container(classes=["sides"])
     parent.insert(parent.index(left.head), pair)

@@ -1,4 +1,4 @@
-"""Tables of sentences, which a phone shows as a block of lines for each row; tables of short cells scroll."""
+"""Marks tables with long cells, so that phones show each row as a block of lines; other tables scroll."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["setup", "stack"]
 
-# A cell with more characters makes a table wider than a phone. Code with fewer is not divided in tables of few columns.
+# Cells with more characters make a table wider than a phone. In tables with few columns, shorter code is not wrapped.
 _SHORT = 24
 _FEW = 3
 
@@ -22,9 +22,9 @@ def setup(app: Sphinx) -> None:
 
 
 def stack(tree: nodes.document) -> None:
-    """Mark tables with long cells as stacked, and short code in cells.
+    """Mark tables with long cells as stacked, and mark short code in cells.
 
-    The cells of stacked tables get the name of their column, which only phones show.
+    Each cell of a stacked table gets the name of its column, which only phones show.
     """
     for table in tree.findall(nodes.table):
         head, body = next(table.findall(nodes.thead), None), next(table.findall(nodes.tbody), None)
@@ -37,13 +37,13 @@ def stack(tree: nodes.document) -> None:
                     code["classes"].append("short")
         if max((len(cell.astext()) for cell in body.findall(nodes.entry)), default=0) > _SHORT:
             table["classes"].append("stacked")
-            # The second of two columns explains the first.
+            # In tables with two columns, the second explains the first.
             for row in body.findall(nodes.row) if len(names) > 2 else ():
                 _name_cells(row, names)
 
 
 def _name_cells(row: nodes.row, names: list[str]) -> None:
-    """Name the cells of a row after the first, which is the title of the block."""
+    """Add column names to the cells of a row, except the first cell, which is the title of the block."""
     for cell, name in list(zip(row.children, names, strict=False))[1:]:
         if name and cell.astext() and isinstance(cell.children[0], nodes.paragraph):
             cell.children[0].insert(0, nodes.inline("", name, classes=["cell-name"]))

@@ -9,7 +9,7 @@ __all__ = ["entries", "matching"]
 
 
 def matching(patterns: Iterable[str], pages: Iterable[str]) -> Iterator[str]:
-    """Yield the pages that patterns name, each once; ``*`` does not match a slash."""
+    """Yield the pages that match patterns, without duplicates; ``*`` does not match a slash."""
     listed: set[str] = set()
     known = sorted(pages)
     for pattern in patterns:
@@ -21,7 +21,7 @@ def matching(patterns: Iterable[str], pages: Iterable[str]) -> Iterator[str]:
 
 
 def entries(page: str, sections: Mapping[str, tuple[str, str, list[str]]], pages: set[str]) -> list[str]:
-    """Return the entries of a page's toctree; the pages of a section without a page of its own belong to the front."""
+    """Return the entries of a page's toctree; if a section has no page, its pages belong to the front page."""
     if page != "index":
         return list(matching(sections[page][2], pages)) if page in sections else []
     found: list[str] = []
