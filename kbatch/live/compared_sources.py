@@ -61,7 +61,10 @@ class TopicNames:
             topics = list(topics)
         choice = None if topics is None else TopicFilter(topics)
         if other is not None and (choice is None or choice.has_patterns or len(choice.names) != 1):
-            raise ValueError(f"other_topic={other!r} is the name of one topic in b; topics must be its name in a")
+            raise ValueError(
+                f"the other topic {other!r} is the name of one topic in b: choose exactly one topic by its name in a, "
+                "without a pattern"
+            )
         return cls(topics, partition_numbers(partitions), other)
 
     def selection(self, *, is_other: bool) -> Selection | None:

@@ -221,7 +221,7 @@ class KbatchLiveStreamReader(MicroBatchReader):
         if gone:
             self._lose(
                 f"{', '.join(map(partition_name, gone))}: the topic-partition no longer exists, or the options no "
-                f"longer choose it; read up to {[begin[key].next_offset for key in gone]}"
+                f"longer choose it; read up to {[begin[key].next_offset for key in gone]}{_other_topics(begin, until)}"
             )
         changed = {key: place for key, place in until.items() if begin.get(key) != place}
         states = self._poll(list(changed)) if changed else {}
@@ -312,6 +312,16 @@ def _topic_id(state: LivePartition) -> str | None:
 
 def _other_id(place: Position, topic_id: str | None) -> bool:
     return bool(place.changed_id(topic_id))
+
+
+def _other_topics(begin: Places, until: Places) -> str:
+    """Return what shows that topics of partitions that are gone were recreated, with fewer partitions, or nothing."""
+    changed: dict[str, str] = {}
+    for (topic, partition), place in begin.items():
+        if (topic, partition) not in until:
+            ids = {each.topic_id for (name, _), each in until.items() if name == topic}
+            changed[topic] = next(filter(None, map(place.changed_id, ids)), "")
+    return "".join(f"; {topic}: {text}" for topic, text in sorted(changed.items()) if text)
 
 
 def _recreated(place: Position, state: LivePartition) -> str:

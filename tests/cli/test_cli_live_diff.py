@@ -183,7 +183,7 @@ def test_an_interrupt_ends_within_a_second(clusters: Clusters, capsys: pytest.Ca
         ([A, B, "--other-setting", "sasl.password=x"], "--other-setting sasl.password: other users can see"),
         ([A, B, "--other-setting", "no.such=x"], "no.such"),
         ([A, B, "--extent", "common", "--match", "key"], 'extent="common" is for match="offset"'),
-        ([A, B, "--other-topic", "x"], "other_topic='x' is the name of one topic in b"),
+        ([A, B, "--other-topic", "x"], "the other topic 'x' is the name of one topic in b: choose exactly one"),
         ([A, B, "--topic", "sane"], "there is no topic 'sane'"),
     ],
     ids=str,

@@ -159,7 +159,7 @@ def test_a_topic_may_have_another_name_in_the_other_cluster() -> None:
     assert result.equal
     assert [(each.topic, each.partition) for each in result.partitions] == [("orders", 0)]
     for topics in (None, "o*", ["a", "b"]):
-        with pytest.raises(ValueError, match="other_topic='mirrored' is the name of one topic in b"):
+        with pytest.raises(ValueError, match="the other topic 'mirrored' is the name of one topic in b"):
             compare_logs(source(made(100)), mirror, topics=topics, other_topic="mirrored")
 
 

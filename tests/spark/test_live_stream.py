@@ -290,6 +290,19 @@ def test_a_topic_that_was_deleted_is_data_loss_or_no_longer_read(
     assert query.drain() == list(range(6))
 
 
+def test_a_topic_recreated_with_fewer_partitions_is_data_loss_with_both_topic_ids(
+    scripted: ScriptedCluster, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scripted.topics["t"].append(ScriptedPartition())
+    query = LiveQuery(address)
+    query.drain()
+    made_again(scripted, 3)
+    message = (
+        f"t-1: the topic-partition no longer exists, .*; t: the topic was recreated: its id was {IDS[0]}, .* {IDS[1]}"
+    )
+    assert resumed(query, message, caplog) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("options", [{}, {"subscribePattern": "t.*"}])
 def test_a_topic_that_acls_hide_is_an_error_and_is_not_read_again_later(
     scripted: ScriptedCluster, address: str, options: dict[str, str]
