@@ -266,7 +266,8 @@ def _partition_lines(result: PartitionComparison, flags: DiffFlags) -> list[str]
             lines += _first_lines(result.first, flags)
     lines += _extent_lines(result)
     are_empty = any(side.start_offset == side.end_offset for side in result.sides if side.end_offset is not None)
-    if flags.match == "offset" and not result.matching and (result.different or result.disjoint) and not are_empty:
+    are_apart = result.disjoint and not _overlap(result)
+    if flags.match == "offset" and not result.matching and (result.different or are_apart) and not are_empty:
         lines.append(
             "  no offset has the same record: for a topic that was mirrored with other offsets, use --match order"
         )
@@ -283,8 +284,14 @@ def _extent_lines(result: PartitionComparison) -> list[str]:
     if len(set(ranges.values())) == 1:
         return []
     first, stop = result.compared_offsets
-    compared = f"compared are {first} to {stop} (exclusive)" if first < stop else "no offset is in both"
+    none = "none of the chosen offsets is in both" if _overlap(result) else "no offset is in both"
+    compared = f"compared are {first} to {stop} (exclusive)" if first < stop else none
     return [f"  offsets: {', '.join(f'{low} to {high} in {name}' for name, (low, high) in ranges.items())}; {compared}"]
+
+
+def _overlap(result: PartitionComparison) -> bool:
+    """Whether the logs of both sides have common offsets, also outside of the chosen ones."""
+    return max(side.start_offset or 0 for side in result.sides) < min(side.end_offset or 0 for side in result.sides)
 
 
 def _notes(name: str, side: ComparedLog) -> list[str]:

@@ -172,18 +172,28 @@ class BoundedPair:
         """Return the first offset of each log, and the end of the records that can be read."""
         return [None if log is None else (log.start_offset, _readable_end(log, isolation)) for log in self.logs]
 
-    def limit_to(self, first: int, stop: int) -> None:
-        """Limit the bounds to a range of offsets."""
+    def limit_to(self, first: int, stop: int) -> tuple[int, int] | None:
+        """Limit the bounds of both logs to the offsets of a range that are within the caller's bounds on both sides.
+
+        Returns these offsets, or None if no log has any within the caller's bounds.
+        """
+        chosen = []
+        for log, bounds in zip(self.logs, self._bounds, strict=True):
+            start, end = bounds or (LogBound(), LogBound())
+            begins, ends = start_of(log, start), stop_of(log, end)
+            low = log.start_offset if begins is None else max(begins, log.start_offset)
+            chosen.append((low, log.end_offset if ends is None else min(ends, log.end_offset)))
+        # A bound that counts back from the end is another offset in each log.
+        first = max(first, *(low for low, _ in chosen))
+        stop = max(first, min(stop, *(high for _, high in chosen)))
         for place, log in enumerate(self.logs):
             start, end = self._bounds[place] or (LogBound(), LogBound())
-            begins, ends = start_of(log, start), stop_of(log, end)
-            low = max(first, log.start_offset if begins is None else begins)
-            high = min(stop, log.end_offset if ends is None else ends)
-            limited = end._replace(offset=max(low, high), log_end=None)
-            if ends is None and isinstance(log, Log) and log._last[0] is None:
+            limited = end._replace(offset=stop, log_end=None)
+            if stop_of(log, end) is None and isinstance(log, Log) and log._last[0] is None:
                 # The end of the last segment has no valid batch. Only a read can find out whether it is damaged.
                 limited = end
-            self._bounds[place] = start._replace(offset=low, log_end=None), limited
+            self._bounds[place] = start._replace(offset=first, log_end=None), limited
+        return (first, stop) if any(low < high for low, high in chosen) else None
 
     def inputs(self) -> list[ComparedInput | None]:
         """Return the records of each side."""

@@ -67,7 +67,7 @@ def compare_logs(
         The offsets to compare with ``match="offset"``: those that both logs have, from the later start to the earlier
         end, or all, so that a record before or after the other log is a difference. Default is "common" if a side is a
         cluster, because retention moves the start of a live log and producers move its end; otherwise "all". Logs
-        without a common offset are different, unless both are empty.
+        without a common offset within the bounds of `options` are different, unless neither log has an offset there.
     digests : bool
         Whether to compute digests of the records of each side (`ComparedLog.digest`), to compare with digests from
         other machines or times.
@@ -150,8 +150,7 @@ def compare_logs(
             extents = pair.extents(arguments.decode.isolation) if extent == "common" else [None, None]
             if extents[0] is not None and extents[1] is not None:
                 first = max(extents[0][0], extents[1][0])
-                common = first, max(first, min(extents[0][1], extents[1][1]))
-                pair.limit_to(*common)
+                common = pair.limit_to(first, max(first, min(extents[0][1], extents[1][1])))
             left, right = pair.inputs()
             result = compare_inputs(left, right, match, advance, digests=digests)
             result.compared_offsets = common

@@ -93,6 +93,15 @@ def test_all_offsets_are_compared_if_asked_for(clusters: Clusters, capsys: pytes
     assert "7 records equal, 1 different (value 1), 2 only in A, 0 only in B" in out
 
 
+def test_chosen_offsets_that_only_one_topic_has_are_a_difference(
+    clusters: Clusters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", A, B, "--topic", "other", "--offsets", "0:2"]) == 1
+    assert "0 to 10 in A, 2 to 10 in B; none of the chosen offsets is in both\ndifferent" in capsys.readouterr().out
+    assert main(["diff", A, B, "--topic", "other", "--offsets", "1:4"]) == 0
+    assert "compared are 2 to 4 (exclusive)" in capsys.readouterr().out
+
+
 def test_equal_topics_have_status_0_and_other_names_are_paired(
     clusters: Clusters, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -136,6 +136,24 @@ def test_bounds_of_the_caller_apply_within_the_common_range() -> None:
     assert counts(single(*sides, topics="orders", start_timestamp="2023-11-14T22:13:20.890Z")) == (10, 0, 0, 0)
 
 
+def test_bounds_that_count_back_from_the_ends_compare_the_offsets_that_both_sides_have_within_them() -> None:
+    shorter = made(100)
+    shorter.batches.pop()
+    sides = source(made(17)), source(shorter)
+    result = single(*sides, topics="orders", start_offset=-150)
+    assert (counts(result), result.compared_offsets) == ((50, 0, 0, 0), (750, 800))
+    result = single(*sides, topics="orders", stop_offset=-50)
+    assert (counts(result), result.compared_offsets) == ((750, 0, 0, 0), (0, 750))
+
+
+def test_chosen_offsets_that_only_one_log_has_are_different_and_those_of_neither_log_are_equal() -> None:
+    sides = source(made(17)), source(made(100, start=500))
+    result = single(*sides, topics="orders", stop_offset=500)
+    assert (result.equal, result.disjoint, counts(result)) == (False, True, (0, 0, 0, 0))
+    result = single(*sides, topics="orders", start_offset=2000, stop_offset=3000)
+    assert (result.equal, result.compared_offsets, counts(result)) == (True, None, (0, 0, 0, 0))
+
+
 def test_logs_without_a_common_offset_are_different_and_empty_ones_are_equal() -> None:
     early, late = made(100), made(100, start=800)
     del early.batches[1:]

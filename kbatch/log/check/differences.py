@@ -144,7 +144,8 @@ class PartitionComparison:
         The first difference: with the lowest offset, or by ``match="order"`` the first in order. With ``match="key"``
         the one with the lowest offset in `a`, else in `b`.
     compared_offsets : (int, int) or None
-        With ``extent="common"`` the offsets that were compared, the second one exclusive: those that both logs have.
+        With ``extent="common"`` the offsets that were compared, the second one exclusive: those that both logs have,
+        within the bounds of the caller. None if neither log has an offset within these.
 
     Examples
     --------
@@ -182,11 +183,8 @@ class PartitionComparison:
 
     @property
     def disjoint(self) -> bool:
-        """Whether nothing could be compared: the logs have no common offset, and not both are empty."""
-        if self.compared_offsets is None:
-            return False
-        has_offsets = any((side.start_offset or 0) < (side.end_offset or 0) for side in self.sides)
-        return has_offsets and self.compared_offsets[0] >= self.compared_offsets[1]
+        """Whether nothing could be compared: a log has offsets within the bounds, but both have none in common."""
+        return self.compared_offsets is not None and self.compared_offsets[0] >= self.compared_offsets[1]
 
     @property
     def damaged(self) -> bool:
