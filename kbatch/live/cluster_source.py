@@ -30,7 +30,7 @@ from kbatch.log.discovery import root_list
 from kbatch.log.read_arguments import ReadArguments
 from kbatch.log.selection import Selection
 from kbatch.log.source import Excludes, RangeRequest, ReadAhead
-from kbatch.log.store.storage import locate
+from kbatch.log.store.storage import is_cluster_url, locate
 from kbatch.options import On
 from kbatch.public_names import public_in
 from kbatch.quantities import largest, smallest
@@ -162,6 +162,8 @@ def _history_paths(
 ) -> tuple[str, ...]:
     paths = [] if given is None else [os.fspath(path) for path in root_list(given, "history")]
     for path in paths:
+        if is_cluster_url(path):
+            raise LogDirectoryError(f"{path}: history needs paths of log directories or tiered storage", source=path)
         storage, text = locate(path, options)
         if not storage.remote and storage.find(text) is None:
             raise LogDirectoryError(f"{text}: no such directory, given as history", source=text)

@@ -102,6 +102,8 @@ def test_the_summary_states_what_is_from_the_history_and_a_line_what_it_lacks(
         status, text, errors = run(command, URL, tmp_path / out, *arguments, *more)
         assert status == 0
         assert f"kbatch {command}: history: orders-1: offsets 0 to 2 fetched from the cluster, since " in errors
+    status, _, errors = run("export", URL, tmp_path / "none", "--history", "kafka://b:9092")
+    assert (status, "kafka://b:9092: history needs paths of log directories or tiered storage" in errors) == (1, True)
     status, _, errors = run("export", tmp_path / "disk", tmp_path / "files", *arguments)
     assert (status, "--history goes with kafka://HOST:PORT" in errors) == (2, True)
 
