@@ -172,20 +172,19 @@ class BoundedPair:
         """Return the first offset of each log, and the end of the records that can be read."""
         return [None if log is None else (log.start_offset, _readable_end(log, isolation)) for log in self.logs]
 
-    def limit_to(self, first: int, stop: int) -> tuple[int, int] | None:
-        """Limit the bounds of both logs to the offsets of a range that are within the caller's bounds on both sides.
+    def limit_to_common(self, extents: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+        """Limit the bounds of both logs to the offsets of both `extents` that are within the caller's bounds too.
 
         Returns these offsets, or None if no log has any within the caller's bounds.
         """
         chosen = []
-        for log, bounds in zip(self.logs, self._bounds, strict=True):
+        for log, bounds, (low, high) in zip(self.logs, self._bounds, extents, strict=True):
             start, end = bounds or (LogBound(), LogBound())
+            # A bound that counts back from the end is another offset in each log.
             begins, ends = start_of(log, start), stop_of(log, end)
-            low = log.start_offset if begins is None else max(begins, log.start_offset)
-            chosen.append((low, log.end_offset if ends is None else min(ends, log.end_offset)))
-        # A bound that counts back from the end is another offset in each log.
-        first = max(first, *(low for low, _ in chosen))
-        stop = max(first, min(stop, *(high for _, high in chosen)))
+            chosen.append((low if begins is None else max(begins, low), high if ends is None else min(ends, high)))
+        first = max(low for low, _ in chosen)
+        stop = max(first, min(high for _, high in chosen))
         for place, log in enumerate(self.logs):
             start, end = self._bounds[place] or (LogBound(), LogBound())
             limited = end._replace(offset=stop, log_end=None)

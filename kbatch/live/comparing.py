@@ -149,8 +149,7 @@ def compare_logs(
             common = None
             extents = pair.extents(arguments.decode.isolation) if extent == "common" else [None, None]
             if extents[0] is not None and extents[1] is not None:
-                first = max(extents[0][0], extents[1][0])
-                common = pair.limit_to(first, max(first, min(extents[0][1], extents[1][1])))
+                common = pair.limit_to_common((extents[0], extents[1]))
             left, right = pair.inputs()
             result = compare_inputs(left, right, match, advance, digests=digests)
             result.compared_offsets = common
