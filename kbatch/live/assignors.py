@@ -185,7 +185,7 @@ def _sticky(
 
 
 def _next_move(found: Assignment, topics: Mapping[str, frozenset[str]]) -> tuple[str, str, PartitionKey] | None:
-    """Return a move that balances the assignment: giver, taker and partition; None if there is none."""
+    """Return giver, taker and partition of a move that balances the assignment; None if the assignment is balanced."""
     by_size = sorted(found, key=lambda member: len(found[member]))
     for giver in reversed(by_size):
         for taker in by_size:

@@ -387,9 +387,9 @@ def consume(
         The approximate memory of the read, including its receive buffers. A larger batch is read nevertheless. Tables
         that the caller keeps, and views of them, take additional memory.
     fail_on_data_loss : bool, default True
-        Whether it is an error if records are deleted before they are read. With False the read resumes at the first
-        remaining record after retention, at the offset where the log of a new leader diverges from that of the previous
-        one, or at the beginning of a recreated topic (`Consumer.missing_offsets`).
+        Whether it is an error if records are deleted before they are read. With False the read resumes after
+        retention at the first remaining record, after a truncation at the offset where the log of the new leader
+        diverges, and after a recreation at the beginning of the topic. `Consumer.missing_offsets` lists the gaps.
     value_schema, key_schema : str, path, mapping, or type of Arrow or NumPy, default None
         The schema of values or keys, as for `kbatch.Log.to_arrow`. If no JSON schema is given, it is inferred from a
         sample of the records that the partitions have when `consume` is called.

@@ -99,7 +99,7 @@ class GroupState:
             return None if self._change is not None and self._change.is_lost else self._membership
 
     def renewed(self, previous: Membership, seconds: float) -> Membership | None:
-        """Wait for a new membership after the coordinator has refused one; None if there is none."""
+        """Wait for a new membership after the coordinator has refused one; return None if the member gets none."""
         deadline = time.monotonic() + seconds
         with self._changed:
             self._signal()

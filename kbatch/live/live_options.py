@@ -84,7 +84,8 @@ class LiveArguments(TypedDict, total=False):
     Attributes
     ----------
     on_metrics : callable, default None
-        A function that the reading thread calls with `Consumer.metrics` at most once per second, and at the end.
+        A function that receives a snapshot of `Consumer.metrics`. The reading thread calls it at most once per second,
+        and once more at the end of the read.
     """
 
     flush_rows: int | None

@@ -40,7 +40,7 @@ _OF_FILES = {
     "onGap": "a broker does not state why offsets are missing",
     "paths": "name the brokers in kafka.bootstrap.servers",
 }
-# Those that are for the files of a history too.
+# Options that are allowed with a history, because they apply to its files.
 _OF_HISTORY = {
     "splitBytes": "the sizes of records are not known before they are fetched, except for those in files of a "
     "history; use minPartitions or maxRecordsPerPartition",

@@ -175,7 +175,7 @@ class FollowedLog:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = follow_options(options)
-        # By base offset: the result for the segment, and the inode of its file at that time.
+        # The transactions of each segment and the inode of its file when they were read; the key is the base offset.
         self._parts: dict[int, SegmentTransactions] = {}
         self._inodes: dict[int, int] = {}
         self._first: int | None = None

@@ -49,7 +49,7 @@ DEFAULT_SPLIT_BYTES = 128 << 20
 # UnsafeRow is limited to 2^31 - 16 bytes (BufferHolder); its fixed part and the topic's name take less than a KiB.
 MOST_ROW_BYTES = (1 << 31) - 16 - 1024
 
-# Offsets that stand for the ends of a log, as in Spark's Kafka source.
+# Spark's Kafka source uses these numbers for the first offset and for the end of a log.
 EARLIEST, LATEST = -2, -1
 # The prefix of file system options for URLs (`kbatch.log.store.storage.filesystem`).
 _STORAGE = "storage."

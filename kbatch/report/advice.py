@@ -26,7 +26,7 @@ _HOT_KEY = 0.2
 _LATE, _VERY_LATE = 0.05, 60_000
 _ABORTED = 0.1
 _SMALL_SEGMENT = 1 << 20
-_END_HANGING = "`kafka-transactions.sh find-hanging` and `abort` end"
+_ABORT = "`kafka-transactions.sh find-hanging` and `kafka-transactions.sh abort`"
 _MANY_SEGMENTS = 20
 
 
@@ -117,7 +117,8 @@ def _hanging_transactions(log: LogFigures) -> Iterator[Advice]:
             log.name,
             f"{counted(log.hanging, 'transaction')} open for more than 15 minutes{when}; the longest for "
             f"{format_duration(first.duration)}, of producer {first.producer_id} from offset {first.first_offset:,} on",
-            f"read_committed waits there. If the producer is gone, {_END_HANGING} the transaction.",
+            "read_committed returns no record from this offset on. If the producer no longer runs, end its transaction "
+            f"with {_ABORT}.",
         )
 
 
@@ -129,7 +130,8 @@ def _left_open(topic: TopicFigures) -> Iterator[Advice]:
             f"{counted(left_open, 'transaction')} open at the end of the log, begun more than 15 minutes before this "
             "report",
             "read_committed does not return these records. In a copy, their markers are missing, since they were "
-            f"written after it was made. In the log of a running broker, they are hanging: {_END_HANGING} them.",
+            f"written after it was made. In the log of a running broker, the transactions hang: end them with "
+            f"{_ABORT}.",
         )
 
 

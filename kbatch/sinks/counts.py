@@ -54,8 +54,8 @@ class Counts:
     bad_crc_batches : int
         Batches with a wrong checksum that were accepted (``crc="mark"``).
     aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
-        Batches that read_committed omitted: those of aborted transactions, and those from the last stable offset on.
-        They count neither as read nor as lost.
+        Batches that read_committed omitted, because their transaction was aborted, or because they are not below the
+        last stable offset. They count neither as read nor as lost.
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Ranges of the records; timestamps are in ms.
     lost_bytes, loss_count : int

@@ -52,8 +52,8 @@ class PartitionSummary:
     aborted_batches, aborted_bytes : int
         Batches that read_committed omitted because their transaction was aborted.
     undecided_batches, undecided_bytes : int
-        Batches that read_committed withheld: those from the last stable offset on, and those of transactions whose
-        markers are lost to damage.
+        Batches that read_committed withheld because their transaction is open, because they follow the last stable
+        offset, or because damage destroyed the marker of their transaction.
     last_stable_offset : int or None
         Under read_committed, the first offset of the log's first open transaction; None if none is open.
     open_count : int

@@ -156,7 +156,7 @@ def _members(cls: Any) -> str:
 
 
 def _is_listed(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
-    """Skip fields without their own text: the section Attributes of their class describes them."""
+    """Skip fields without a docstring: the section Attributes in the docstring of their class describes them."""
     if skip or inspect.isroutine(member) or isinstance(member, property | classmethod | staticmethod):
         return None
     text = inspect.getdoc(member) or ""
