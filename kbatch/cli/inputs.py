@@ -18,7 +18,7 @@ from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.log.segment import Segment
 from kbatch.log.store.names import name_of_log, parse_segment_name
-from kbatch.log.store.storage import LOCAL, Storage, identity, locate
+from kbatch.log.store.storage import LOCAL, Storage, each_once, identity, locate
 from kbatch.log.topics import TopicFilter, first_names
 
 __all__ = [
@@ -119,10 +119,7 @@ def find_inputs(
     """
     found = [each for path in paths for each in _find(path, logs_only, streams, selection, storage_options)]
     # A PATH may be within another one.
-    once: dict[str, Input] = {}
-    for each in found:
-        once.setdefault(each.path if each.kind == "stream" else identity(each.path), each)
-    found = list(once.values())
+    found = each_once(found, lambda each: each.path if each.kind == "stream" else identity(each.path))
     if (is_chosen := selection.predicate) is not None:
         found = [each for each in found if is_chosen(*each.topic_partition)]
     _check_found(paths, selection, storage_options, [each.topic_partition for each in found])
@@ -157,11 +154,8 @@ def open_paths(
 def open_logs_once(paths: Sequence[str], selection: SelectionFlags, storage_options: Mapping[str, str]) -> LogList:
     """Open the logs at all paths, as `open_paths` does; a log that is at several of them only once."""
     found = open_paths(paths, selection, storage_options)
-    once: dict[str, Log] = {}
-    for each in found:
-        for log in [each] if isinstance(each, Log) else each:
-            once.setdefault(identity(log.path), log)
-    return LogList(once.values())
+    logs = (log for each in found for log in ([each] if isinstance(each, Log) else each))
+    return LogList(each_once(logs, lambda log: identity(log.path)))
 
 
 def _open(path: str, selection: SelectionFlags, storage_options: Mapping[str, str]) -> Log | Sequence[Log]:

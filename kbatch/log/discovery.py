@@ -18,7 +18,7 @@ from kbatch.log.store.listing import (
     no_segments,
 )
 from kbatch.log.store.names import parse_directory_name, parse_segment_name, parse_topic_id_name
-from kbatch.log.store.storage import identity, locate
+from kbatch.log.store.storage import each_once, identity, locate
 from kbatch.log.topics import TopicChoice, TopicFilter, partition_numbers
 from kbatch.public_names import public_in
 
@@ -141,10 +141,10 @@ def distinct_logs(logs: Iterable[Log]) -> list[Log]:
     LogDirectoryError
         If two directories have the same topic-partition, as Kafka's ``LogManager``: their records would be doubled.
     """
-    found: dict[str, Log] = {}
+    found = each_once(logs, lambda log: identity(log.path))
     directories: dict[tuple[str, int | None, str | None], str] = {}
-    for log in logs:
-        if found.setdefault(identity(log.path), log) is not log or log.topic is None or log.path.endswith(".log"):
+    for log in found:
+        if log.topic is None or log.path.endswith(".log"):
             continue
         name = (log.topic, log.partition, log.mark)
         other = directories.setdefault(name, log.path)
@@ -152,7 +152,7 @@ def distinct_logs(logs: Iterable[Log]) -> list[Log]:
             raise LogDirectoryError(
                 f"{log.topic}-{log.partition} is in {other} and in {log.path}: give only one of them", source=log.path
             )
-    return list(found.values())
+    return found
 
 
 def _logs_of(

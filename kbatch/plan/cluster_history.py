@@ -17,7 +17,7 @@ from kbatch.options import OptionError
 from kbatch.plan.cluster_tasks import ClusterRange
 from kbatch.plan.history import HistoryPlanner
 from kbatch.plan.history_copies import found_copies
-from kbatch.plan.history_files import between, cut_at_offsets, cut_split, file_crc
+from kbatch.plan.history_files import cut_at_offsets, cut_split, file_crc
 from kbatch.plan.history_plan import FetchedRange, offsets_text
 from kbatch.plan.live_tasks import LiveTask, divide_ranges
 from kbatch.plan.read_options import ReadOptions
@@ -106,7 +106,7 @@ class ClusterHistory:
         """
         copies = self._copies.get((whole.topic, whole.partition))
         if not copies:
-            yield from whole.cut(between(cuts, whole.start, whole.stop))
+            yield from whole.cut(cuts)
             return
         decoding = DecodeOptions(
             isolation=options.isolation,
@@ -120,18 +120,12 @@ class ClusterHistory:
         segments = planner.segments
         for each in plan.parts:
             if isinstance(each, FetchedRange):
-                fetched = replace(whole.fetched_from(each.start), stop=each.stop)
-                yield from fetched.cut(between(cuts, fetched.start, fetched.stop))
+                yield from replace(whole.fetched_from(each.start), stop=each.stop).cut(cuts)
                 continue
             segment = segments[each.path]
             for piece in cut_at_offsets(each, segment, cuts):
                 for split in cut_split(piece, segment, options.split_bytes, options.split_bytes):
-                    start, stop = split.start_offset or 0, split.stop_offset or 0
-                    if start < stop:
-                        density = split.bytes / (stop - start)
-                        yield replace(
-                            whole, start=start, stop=stop, density=density, split=split, may_begin_later=False
-                        )
+                    yield from whole.in_file(split)
         if not plan.splits and whole.start > max((each.base_offset or 0 for each in segments.values()), default=-1):
             # The files have no records from this offset on, where later runs continue.
             self._copies[whole.topic, whole.partition] = []

@@ -24,7 +24,7 @@ from kbatch.log.missing import MissingOffsets, report_data_loss
 from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.row_filter import RowFilter, key_bytes
 from kbatch.log.segment import planned_segment
-from kbatch.plan.history_files import FileTables, file_crc
+from kbatch.plan.history_files import FileTables, between, file_crc
 from kbatch.plan.history_plan import offsets_text
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split
@@ -86,11 +86,19 @@ class ClusterRange(LiveRange):
         """Return the range from an offset on, to be sent by brokers."""
         return replace(self, start=offset, may_begin_later=self.may_begin_later and offset == self.start, split=None)
 
+    def in_file(self, split: Split) -> list[ClusterRange]:
+        """Return the part of the range that a split of a file has; none if the split has no offset."""
+        start, stop = split.start_offset or 0, split.stop_offset or 0
+        if start >= stop:
+            return []
+        density = split.bytes / (stop - start)
+        return [replace(self, start=start, stop=stop, density=density, split=split, may_begin_later=False)]
+
     def cut(self, offsets: Sequence[int]) -> list[ClusterRange]:
-        """Return the parts of the range between these offsets."""
+        """Return the parts of the range between these offsets, which ascend and may be outside of the range."""
         return [
             replace(self, start=start, stop=stop, may_begin_later=self.may_begin_later and start == self.start)
-            for start, stop in pairwise([self.start, *offsets, self.stop])
+            for start, stop in pairwise([self.start, *between(offsets, self.start, self.stop), self.stop])
         ]
 
     def _is_fetched_before(self, after: ClusterRange) -> bool:

@@ -13,8 +13,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import numpy as np
@@ -37,12 +37,15 @@ __all__ = [
     "RemoteFile",
     "Storage",
     "absolute",
+    "each_once",
     "filesystem",
     "identity",
     "is_cluster_url",
     "is_url",
     "locate",
 ]
+
+KeyedT = TypeVar("KeyedT")
 
 # Smallest request to a remote file, in bytes: the request itself costs more than the transfer of this many bytes.
 MIN_REQUEST = 64 << 10
@@ -445,6 +448,14 @@ def _current(path: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSyst
 def identity(path: str) -> str:
     """Return a canonical path or URL, equal for all paths or URLs of one file."""
     return re.sub(r"^s3[an]://", "s3://", path.rstrip("/")) if is_url(path) else os.path.realpath(path)
+
+
+def each_once(found: Iterable[KeyedT], key: Callable[[KeyedT], str]) -> list[KeyedT]:
+    """Return the first object for each key, such as the `identity` of its path, since given paths may overlap."""
+    once: dict[str, KeyedT] = {}
+    for each in found:
+        once.setdefault(key(each), each)
+    return list(once.values())
 
 
 def _entry(info: Any) -> Entry:
