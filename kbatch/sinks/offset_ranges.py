@@ -19,8 +19,8 @@ __all__ = ["OFFSETS_KEY", "CommitOffsets", "OffsetRange", "commit_metadata", "of
 
 # The key in the metadata of a table's commit, and in a manifest.
 OFFSETS_KEY = "kbatch.offsets"
-# The largest JSON text of offsets that a commit stores in its metadata, in characters; larger text is only in the file of
-# the run. Each commit of an Iceberg table rewrites the metadata of all its snapshots.
+# The largest JSON text of offsets that a commit stores in its metadata, in characters. Larger text is only in the file
+# of the run. Each commit of an Iceberg table rewrites the metadata of all its snapshots.
 MAX_INLINE = 16 << 10
 
 
