@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from live_readers import live_reader, reader_rows
 from scripted_broker import ScriptedCluster, ScriptedPartition
 from socket_broker import served
 
@@ -15,10 +16,8 @@ pytest.importorskip("pyspark")
 
 import kbatch
 from kbatch.live import BrokerError
-from kbatch.plan.cluster_options import parse_cluster_options
 from kbatch.protocol import ApiKey
 from kbatch.spark.live_reader import KbatchLiveReader
-from kbatch.spark.table_schemas import table_schema
 
 
 @pytest.fixture
@@ -39,21 +38,12 @@ def address(log: ScriptedPartition) -> Iterator[str]:
         yield address
 
 
-def reader(address: str, *columns: str, **options: str) -> KbatchLiveReader:
-    source, read = parse_cluster_options({"kafka.bootstrap.servers": address, "subscribe": "t", **options})
-    return KbatchLiveReader(source, read, columns or tuple(table_schema(read.table).names))
-
-
-def rows(made: KbatchLiveReader) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for partition in made.partitions():
-        task, copy = pickle.loads(pickle.dumps((partition, made)))
-        found += [row for batch in copy.read(task) for row in batch.to_pylist()]
-    return found
+def reader(address: str, *columns: str, **options: Any) -> KbatchLiveReader:
+    return live_reader(address, "t", *columns, **options)
 
 
 def offsets(address: str, **options: str) -> list[int]:
-    return [each["offset"] for each in rows(reader(address, "offset", **options))]
+    return [each["offset"] for each in reader_rows(reader(address, "offset", **options))]
 
 
 WITHOUT_DAMAGE = [offset for offset in range(30) if offset not in (12, 13, 14)]
@@ -75,14 +65,14 @@ def test_damage_outside_of_the_chosen_offsets_is_not_reported(address: str) -> N
 
 @pytest.mark.parametrize("divided", [{}, {"minPartitions": "3"}])
 def test_the_table_of_losses_has_each_damaged_batch_once(address: str, divided: dict[str, str]) -> None:
-    [loss] = rows(reader(address, table="losses", **divided))
+    [loss] = reader_rows(reader(address, table="losses", **divided))
     assert (loss["topic"], loss["partition"], loss["file"], loss["base_offset"]) == ("t", 0, "t-0", 12)
     assert loss["length"] > 0
     assert "checksum" in loss["reason"]
 
 
 def test_the_table_of_counts_has_the_records_of_each_partition(address: str) -> None:
-    found = rows(reader(address, table="counts", onError="skip"))
+    found = reader_rows(reader(address, table="counts", onError="skip"))
     assert sum(each["records"] for each in found) == 27
 
 
@@ -95,7 +85,7 @@ def test_a_task_gets_no_bounds_of_the_whole_read(address: str) -> None:
     made = reader(address, "offset", **bounds)
     copy = pickle.loads(pickle.dumps(made))
     assert (copy.options.starting.offsets, copy.options.ending.offsets, copy.options.topics) == (None, None, None)
-    assert [each["offset"] for each in rows(made)] == [16, 17, 18, 19]
+    assert [each["offset"] for each in reader_rows(made)] == [16, 17, 18, 19]
 
 
 @pytest.mark.parametrize("divided", [{}, {"minPartitions": "7"}])
@@ -130,6 +120,6 @@ def test_a_record_that_is_too_large_for_a_row_names_how_to_read_it() -> None:
     cluster = ScriptedCluster(t=[ScriptedPartition()])
     cluster.topics["t"][0].write([bytes(5000)])
     with served(cluster) as address, pytest.raises(kbatch.LimitExceededError) as raised:
-        rows(reader(address, "value", maxRecordBytes="1000"))
+        reader_rows(reader(address, "value", maxRecordBytes="1000"))
     assert "5000 bytes of value exceed maxRecordBytes" in str(raised.value)
     assert "kbatch.consume('t', partitions=[0], start=0) reads the record" in str(raised.value)

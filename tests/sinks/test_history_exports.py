@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ pa = pytest.importorskip("pyarrow")
 ds = pytest.importorskip("pyarrow.dataset")
 
 from export_outputs import FORMATS, Output  # noqa: E402
-from history_cluster import BATCH, cut, log_of, partition, served, source_of  # noqa: E402
+from history_cluster import BATCH, faulty_log, log_of, partition, served, source_of  # noqa: E402
 from history_copies import tiered_log  # noqa: E402
 from local_follow import follow  # noqa: E402
 from scanned_logs import scanned_logs  # noqa: E402
@@ -123,13 +122,7 @@ def test_damage_within_a_file_is_fetched(tmp_path: Path, caplog: pytest.LogCaptu
 @pytest.mark.parametrize("fault", ["cut", "gone", "another topic"])
 def test_what_the_history_lacks_is_fetched_with_a_warning(tmp_path: Path, fault: str) -> None:
     cluster = served(partition())
-    topic_id = uuid.UUID(int=7) if fault == "another topic" else cluster.ids["orders"]
-    log = log_of(cluster, tmp_path / "disk", [3, 3, 3], topic_id=topic_id)
-    middle = log / f"{3 * BATCH:020d}.log"
-    if fault == "cut":
-        cut(middle)
-    elif fault == "gone":
-        middle.unlink()
+    faulty_log(cluster, tmp_path / "disk", fault)
     where = "offsets 0 to 119" if fault == "another topic" else "offsets 30 to 59"
     with pytest.warns(RuntimeWarning, match=f"history: orders-0: {where} fetched from the cluster, since"):
         summary = export(source_of(cluster, tmp_path / "disk"), tmp_path / "out")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from history_cluster import BATCH, cut, fetched_offsets, log_of, partition
+from history_cluster import BATCH, faulty_log, fetched_offsets, log_of, partition
 from history_cluster import served as served_partition
 from history_copies import tiered_log
+from live_readers import live_reader, reader_rows
 from scanned_logs import scanned_logs
 from scripted_broker import ScriptedCluster
 from served_logs import served_cluster
@@ -26,7 +26,6 @@ from kbatch.plan.cluster_options import parse_cluster_options, parse_source
 from kbatch.spark.live_reader import KbatchLiveReader
 from kbatch.spark.source_api import HAS_LIMITS
 from kbatch.spark.stream_options import parse_live_stream_options
-from kbatch.spark.table_schemas import table_schema
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 DIVISIONS: list[dict[str, str]] = [
@@ -49,9 +48,7 @@ def address(cluster: ScriptedCluster) -> Iterator[str]:
 
 
 def reader(address: str, *columns: str, **options: Any) -> KbatchLiveReader:
-    given = {name: str(value) for name, value in {"subscribe": "orders", **options}.items()}
-    source, read = parse_cluster_options({"kafka.bootstrap.servers": address, **given})
-    return KbatchLiveReader(source, read, columns or tuple(table_schema(read.table).names))
+    return live_reader(address, "orders", *columns, **options)
 
 
 def tasks_of(made: KbatchLiveReader) -> list[Any]:
@@ -59,16 +56,8 @@ def tasks_of(made: KbatchLiveReader) -> list[Any]:
     return [partition.value for partition in made.partitions()]
 
 
-def rows(made: KbatchLiveReader) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for each in made.partitions():
-        task, copy = pickle.loads(pickle.dumps((each, made)))
-        found += [row for batch in copy.read(task) for row in batch.to_pylist()]
-    return found
-
-
 def offsets(address: str, **options: Any) -> list[int]:
-    return [each["offset"] for each in rows(reader(address, "offset", **options))]
+    return [each["offset"] for each in reader_rows(reader(address, "offset", **options))]
 
 
 # -- the same rows
@@ -87,9 +76,9 @@ def test_rows_are_those_without_the_history_however_partitions_are_divided(
         return row["topic"], row["partition"], row["offset"]
 
     with served(served_cluster(logs, brokers=1)) as address:
-        expected = sorted(rows(reader(address, *COLUMNS, **options)), key=sort_key)
+        expected = sorted(reader_rows(reader(address, *COLUMNS, **options)), key=sort_key)
         made = reader(address, *COLUMNS, **options, **division, history=logs.root)
-        found = rows(made)
+        found = reader_rows(made)
         assert sorted(found, key=sort_key) == expected
         assert len(found) > 30
         # Tasks in their order have the records of a partition in theirs.
@@ -99,7 +88,7 @@ def test_rows_are_those_without_the_history_however_partitions_are_divided(
         parts = [each for task in tasks_of(made) for each in task]
         assert {each.is_history for each in parts} == {True, False}
         [counts] = [
-            sum(each["records"] for each in rows(reader(address, **options, table="counts", history=logs.root)))
+            sum(each["records"] for each in reader_rows(reader(address, **options, table="counts", history=logs.root)))
         ]
         assert counts == len(expected)
 
@@ -202,7 +191,7 @@ def test_a_divided_partition_has_each_record_once(
     tasks = tasks_of(made)
     assert len(tasks) >= min(count, 12 * BATCH)
     assert [offset for task in tasks for each in task for offset in range(each.start, each.stop)] == list(range(120))
-    assert [each["offset"] for each in rows(made)] == list(range(120))
+    assert [each["offset"] for each in reader_rows(made)] == list(range(120))
 
 
 # -- faults
@@ -213,14 +202,8 @@ def test_a_divided_partition_has_each_record_once(
 def test_what_the_history_lacks_is_fetched_with_a_warning(
     cluster: ScriptedCluster, address: str, tmp_path: Path, fault: str, division: dict[str, str]
 ) -> None:
-    topic_id = uuid.UUID(int=7) if fault == "another topic" else cluster.ids["orders"]
-    log = log_of(cluster, tmp_path / "disk", [3, 3, 3], topic_id=topic_id)
-    middle = log / f"{3 * BATCH:020d}.log"
-    if fault == "cut":
-        cut(middle)
-    elif fault == "gone":
-        middle.unlink()
-    elif fault == "no copy":
+    log = faulty_log(cluster, tmp_path / "disk", fault)
+    if fault == "no copy":
         shutil.rmtree(log)
     is_whole = fault in ("another topic", "no copy")
     where = "offsets 0 to 119" if is_whole else "offsets 30 to 59"
@@ -247,7 +230,7 @@ def test_damage_within_a_file_is_fetched_and_no_loss(
     assert "checksum" in caplog.text
     # What was read before the damage is not fetched.
     assert min(fetched_offsets(cluster)) == BATCH
-    assert rows(reader(address, **division, table="losses", history=log.parent)) == []
+    assert reader_rows(reader(address, **division, table="losses", history=log.parent)) == []
 
 
 def test_a_file_that_is_gone_when_its_task_runs_is_fetched(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,18 @@ import kbatch
 from kbatch.live import ClientSettings, ClusterSource
 from kbatch.protocol import ApiKey
 
-__all__ = ["BATCH", "BEGIN", "cut", "fetched_offsets", "log_of", "offsets", "partition", "served", "source_of"]
+__all__ = [
+    "BATCH",
+    "BEGIN",
+    "cut",
+    "faulty_log",
+    "fetched_offsets",
+    "log_of",
+    "offsets",
+    "partition",
+    "served",
+    "source_of",
+]
 
 BATCH = 10
 BEGIN = 1_700_000_000_000
@@ -58,6 +70,21 @@ def log_of(cluster: ScriptedCluster, root: Path, sizes: Sequence[int], **options
     """Write the batches of the partition as a log with these segments."""
     batches = options.get("batches", cluster.topics["orders"][0].batches)
     return write_log(root / "orders-0", batches, sizes, options.get("topic_id", cluster.ids["orders"]))
+
+
+def faulty_log(cluster: ScriptedCluster, root: Path, fault: str) -> Path:
+    """Write the log of three segments of three batches each, of which the second is "cut" or "gone".
+
+    With the fault "another topic", the log has another topic id.
+    """
+    topic_id = uuid.UUID(int=7) if fault == "another topic" else cluster.ids["orders"]
+    log = log_of(cluster, root, [3, 3, 3], topic_id=topic_id)
+    middle = log / f"{3 * BATCH:020d}.log"
+    if fault == "cut":
+        cut(middle)
+    elif fault == "gone":
+        middle.unlink()
+    return log
 
 
 def cut(path: Path) -> None:
